@@ -1,0 +1,38 @@
+"""softswitch: a v1model software switch. It compiles the bmv2 JSON that p4c emits to native code.
+
+Public names: :class:`Program`, :class:`Device`, :class:`Fabric` (the data plane, :mod:`softswitch.device`) and the
+exceptions of :mod:`softswitch.errors`. ``python -m softswitch`` starts a switch that serves P4Runtime.
+"""
+
+from __future__ import annotations
+
+from softswitch.device import Device, Entry, Fabric, Match, PortStats, Program
+from softswitch.errors import (
+    AlreadyExists,
+    BadProgram,
+    CapacityExceeded,
+    CompilerFailed,
+    InvalidValue,
+    NoSuchObject,
+    NotFound,
+    SoftswitchError,
+    UnsupportedConstruct,
+)
+
+__all__ = [
+    "AlreadyExists",
+    "BadProgram",
+    "CapacityExceeded",
+    "CompilerFailed",
+    "Device",
+    "Entry",
+    "Fabric",
+    "InvalidValue",
+    "Match",
+    "NoSuchObject",
+    "NotFound",
+    "PortStats",
+    "Program",
+    "SoftswitchError",
+    "UnsupportedConstruct",
+]
