@@ -1,0 +1,51 @@
+# `make help` lists the targets. Variables of `make bmv2-fattree` are listed there too.
+SHELL := /bin/bash
+PY := .venv/bin/python
+PYTHON ?= python3
+RESULTS ?= results
+
+K ?= 4
+BANDWIDTH ?= 20
+SEED ?= 0
+STRATEGIES ?= lbmm atp equal
+STEPS ?= 40
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check bmv2-fattree doctor p4 clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nvariables of make bmv2-fattree (with their defaults):\n'
+	@printf '  K=4               a fat-tree of K ports a switch: K^3/4 hosts, 5K^2/4 switches\n'
+	@printf '  WORKERS=8 PS=2    how many of the hosts are workers and parameter servers\n'
+	@printf '  BANDWIDTH=20      Mbit/s of each link\n'
+	@printf '  HETEROGENEOUS=    1: each link between 0.5 and 1.5 times BANDWIDTH, drawn with SEED\n'
+	@printf '  SEED=0            of everything that is drawn at random\n'
+	@printf '  STRATEGIES="lbmm atp equal"\n'
+	@printf '  SWITCH=           bmv2 or softswitch; empty: bmv2 where simple_switch_grpc is on PATH\n'
+	@printf '  STEPS=40          training steps (0: no training)\n'
+
+setup: ## install the Debian packages that are missing and .venv
+	@PYTHON=$(PYTHON) ./setup.sh
+
+test: setup ## ruff, mypy and every test
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest
+
+bmv2-fattree: setup ## train through P4 switches in an emulated fat-tree; writes results/bmv2-fattree/
+	$(PY) -m evaluation.bmv2_fattree --k $(K) --bandwidth $(BANDWIDTH) --seed $(SEED) --steps $(STEPS) \
+	    --strategies "$(STRATEGIES)" --output $(RESULTS)/bmv2-fattree \
+	    $(if $(WORKERS),--workers $(WORKERS)) $(if $(PS),--ps $(PS)) $(if $(SWITCH),--switch $(SWITCH)) \
+	    $(if $(filter-out 0 no false,$(HETEROGENEOUS)),--heterogeneous)
+
+doctor: ## what is installed, what is missing and what installs it
+	@if [ -x $(PY) ]; then $(PY) -m controlplane.doctor; \
+	else echo "nothing is installed yet: make setup"; exit 1; fi
+
+p4: setup ## compile the P4 programs again (needs p4c)
+	$(PY) -m p4src.build
+
+clean: ## remove results and caches (not .venv)
+	rm -rf results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs what everything else here needs: the Debian packages that are missing, and .venv with the pinned Python
+# packages. Quick when there is nothing to do. Called by `make setup`; it needs root only when a package is missing.
+set -euo pipefail
+cd "$(dirname "$0")"
+export PATH="$PATH:/usr/sbin:/sbin"
+PYTHON="${PYTHON:-python3}"
+VENV="${VENV:-.venv}"
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# --- Debian packages: one for each command that is missing -------------------------------------------------------
+missing=()
+need() { # need PACKAGES COMMAND...: the packages, unless every command is there
+    local packages="$1" command
+    shift
+    for command in "$@"; do
+        command -v "$command" >/dev/null || { missing+=($packages); return; }
+    done
+}
+need python3 "$PYTHON"
+need mininet mnexec
+need net-tools ifconfig
+need iproute2 ip tc
+need iputils-ping ping
+need ethtool ethtool
+need procps ps
+need "gcc libc6-dev" cc
+if command -v cc >/dev/null && ! echo '#include <linux/if_packet.h>' | cc -E -x c - >/dev/null 2>&1; then
+    missing+=(libc6-dev)
+fi
+if command -v "$PYTHON" >/dev/null && ! "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null; then
+    missing+=(python3-venv)
+fi
+if ! command -v "$PYTHON" >/dev/null; then
+    missing+=(python3-venv)
+fi
+
+if [ ${#missing[@]} -gt 0 ]; then
+    say "Debian packages: ${missing[*]}"
+    if ! command -v apt-get >/dev/null; then
+        fail "this system has no apt-get; install the equivalents of: ${missing[*]}"
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        fail "not root, so it cannot install them. Run: sudo apt-get install --no-install-recommends ${missing[*]}
+       and then make setup again."
+    fi
+    log="$(mktemp)"
+    # Without the recommended packages: mininet would bring Open vSwitch and start its services.
+    if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
+            >"$log" 2>&1; then
+        tail -n 15 "$log" >&2
+        rm -f "$log"
+        fail "apt-get could not install ${missing[*]} (its last lines are above). Is the network reachable?"
+    fi
+    rm -f "$log"
+fi
+
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$("$PYTHON" --version) is too old: 3.11 or newer is needed. Name another with: make setup PYTHON=python3.12"
+
+# --- Python packages: again only when the list or the interpreter changed ----------------------------------------
+wanted="$({ cat requirements.txt; "$PYTHON" -c 'import sys; print(sys.version, sys.prefix)'; } | sha256sum | cut -d' ' -f1)"
+stamp="$VENV/.installed"
+if [ "$(cat "$stamp" 2>/dev/null || true)" = "$wanted" ]; then
+    say "everything is installed"
+    exit 0
+fi
+if [ -d "$VENV" ] && [ "$("$VENV/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null || true)" != \
+                       "$("$PYTHON" -c 'import sys; print(sys.version)')" ]; then
+    say "$VENV was made by another Python and is made anew"
+    rm -rf "$VENV"
+fi
+[ -x "$VENV/bin/pip" ] || "$PYTHON" -m venv "$VENV"
+say "Python packages into $VENV (torch is large: some minutes the first time)"
+"$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --requirement requirements.txt ||
+    fail "pip could not install requirements.txt (its message is above). Is the package index reachable?
+       A mirror is named with PIP_INDEX_URL, a folder of wheels with PIP_FIND_LINKS."
+echo "$wanted" >"$stamp"
+say "done: Python commands work as $VENV/bin/python -m ..."
