@@ -1,0 +1,99 @@
+"""What an agent needs to know to take part in a job: plain data with a JSON round trip."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Role = Literal["worker", "parameter_server"]
+
+
+@dataclass(frozen=True)
+class WorkerTree:
+    """A worker's part of one tree. slots: window in chunks, a power of two. rate_mbps: wire bits this tree may send."""
+
+    tree: int
+    root: str
+    share: float
+    up_label: int
+    return_label: int
+    answer_label: int
+    slots: int
+    rate_mbps: float
+
+
+@dataclass(frozen=True)
+class RootFlow:
+    """A flow that ends at the root. partial False: a packet counts as exactly `contributors` (one worker's bit);
+    partial True: its own bitmap counts, which must be a non-empty subset of `contributors`."""
+
+    label: int
+    contributors: int
+    partial: bool
+
+
+@dataclass(frozen=True)
+class RootTree:
+    """A root's part of one tree. expected: bitmap of all workers. answer_labels: by worker index."""
+
+    tree: int
+    expected: int
+    flows: tuple[RootFlow, ...]
+    return_label: int
+    answer_labels: tuple[int, ...]
+    slots: int
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """One agent's configuration for one epoch.
+
+    index: position in `workers` (its bitmap bit) or in `parameter_servers`. address: IPv4 of its data interface.
+    """
+
+    job: str
+    job_id: int
+    epoch: int
+    node: str
+    role: Role
+    index: int
+    workers: tuple[str, ...]
+    parameter_servers: tuple[str, ...]
+    values_per_packet: int
+    worker_trees: tuple[WorkerTree, ...] = ()
+    root_trees: tuple[RootTree, ...] = ()
+    address: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def dumps(self) -> str:
+        return json.dumps(self.to_json(), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, source: Mapping[str, Any] | str) -> AgentConfig:
+        """From the object or its text. Raises ValueError, naming a missing or unknown field."""
+        data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
+        try:
+            return cls(
+                **{
+                    **data,
+                    "workers": tuple(data["workers"]),
+                    "parameter_servers": tuple(data["parameter_servers"]),
+                    "worker_trees": tuple(WorkerTree(**tree) for tree in data.get("worker_trees", ())),
+                    "root_trees": tuple(
+                        RootTree(
+                            **{
+                                **tree,
+                                "flows": tuple(RootFlow(**flow) for flow in tree["flows"]),
+                                "answer_labels": tuple(tree["answer_labels"]),
+                            }
+                        )
+                        for tree in data.get("root_trees", ())
+                    ),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"agent configuration: {error}") from None

@@ -1,0 +1,182 @@
+"""Topologies made by rule: fat-tree(k), the InArt paper's testbed (Fig. 1), random ones; `parse_topology` for CLIs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from controlplane.topology import Topology, TopologyError
+
+FATTREE_OPTIONS = ("k", "bandwidth", "aggregation", "ingress", "seed", "oversubscription", "delay")
+
+
+def fattree(
+    k: int,
+    bandwidth_mbps: float = 20.0,
+    *,
+    aggregation_mbps: float | None = 9.0,
+    ingress_mbps: float | None = 20.0,
+    heterogeneous: tuple[float, float] | None = None,
+    seed: int = 0,
+    oversubscription: float = 1.0,
+    delay_ms: float = 0.0,
+) -> Topology:
+    """The classical fat-tree (Al-Fares et al., 2008) of k pods.
+
+    (k/2)^2 core switches c1.., k^2/2 aggregation switches a1.., k^2/2 edge switches e1.., k^3/4 hosts h1...
+    Defaults are those of the InArt paper, section 5.3.1. heterogeneous=(low, high): each link's bandwidth is drawn
+    uniformly (seed) instead of `bandwidth_mbps`. oversubscription: divides the bandwidth of links between switches.
+    """
+    if k < 2 or k % 2:
+        raise TopologyError(f"a fat-tree's k must be even and at least 2, got {k}")
+    if oversubscription <= 0:
+        raise TopologyError(f"oversubscription must be above 0, got {oversubscription}")
+    if heterogeneous is not None and not 0 <= heterogeneous[0] <= heterogeneous[1]:
+        raise TopologyError(f"a bandwidth range must be low-high with 0 <= low <= high, got {heterogeneous}")
+    half = k // 2
+    generator = random.Random(seed)
+    nodes: dict[str, dict[str, Any]] = {}
+    links: list[tuple[str, str, dict[str, Any]]] = []
+
+    def add(kind: str, name: str) -> str:
+        key, value = ("aggregation_mbps", aggregation_mbps) if kind == "switch" else ("ingress_mbps", ingress_mbps)
+        nodes[name] = {"kind": kind} if value is None else {"kind": kind, key: value}
+        return name
+
+    def connect(u: str, v: str) -> None:
+        bandwidth = bandwidth_mbps if heterogeneous is None else generator.uniform(*heterogeneous)
+        if nodes[u]["kind"] == nodes[v]["kind"]:
+            bandwidth /= oversubscription
+        attributes = {"bandwidth_mbps": bandwidth, **({"delay_ms": delay_ms} if delay_ms else {})}
+        links.extend([(u, v, attributes), (v, u, attributes)])
+
+    cores = [add("switch", f"c{i + 1}") for i in range(half * half)]
+    for pod in range(k):
+        aggregations = [add("switch", f"a{pod * half + i + 1}") for i in range(half)]
+        edges = [add("switch", f"e{pod * half + i + 1}") for i in range(half)]
+        for i, aggregation in enumerate(aggregations):
+            for j in range(half):
+                connect(cores[i * half + j], aggregation)
+            for edge in edges:
+                connect(aggregation, edge)
+        for i, edge in enumerate(edges):
+            for j in range(half):
+                connect(edge, add("server", f"h{(pod * half + i) * half + j + 1}"))
+    return Topology(nodes, links, f"fattree-k{k}")
+
+
+def testbed(switch_mbps: float | None = 6.0, server_mbps: float | None = 4.0, link_mbps: float = 6.0) -> Topology:
+    """The InArt paper's Fig. 1: W1-W4 and S1 on V1, W5, W6 and S2 on V2, one link V1-V2."""
+    nodes: dict[str, dict[str, Any]] = {v: {"kind": "switch", "aggregation_mbps": switch_mbps} for v in ("V1", "V2")}
+    pairs = [("V1", "V2")]
+    for server in ("W1", "W2", "W3", "W4", "W5", "W6", "S1", "S2"):
+        is_root = server.startswith("S")
+        nodes[server] = {
+            "kind": "server",
+            "role": "parameter_server" if is_root else "worker",
+            **({"ingress_mbps": server_mbps} if is_root else {}),
+        }
+        pairs.append((server, "V2" if server in ("W5", "W6", "S2") else "V1"))
+    links = [(a, b, {"bandwidth_mbps": link_mbps}) for u, v in pairs for a, b in ((u, v), (v, u))]
+    return Topology(nodes, links, "testbed")
+
+
+testbed.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it by its name
+
+
+def random_topology(
+    switches: int,
+    servers: int,
+    extra_links: int = 0,
+    seed: int = 0,
+    *,
+    bandwidth_mbps: tuple[float, float] = (5.0, 40.0),
+    aggregation_mbps: tuple[float, float] = (0.0, 40.0),
+    ingress_mbps: tuple[float, float] = (5.0, 40.0),
+) -> Topology:
+    """A random tree of switches v1.. with `extra_links` more links among them; servers h1.. hang on random switches."""
+    if switches < 1:
+        raise TopologyError(f"a random topology needs at least one switch, got {switches}")
+    generator = random.Random(seed)
+    nodes: dict[str, dict[str, Any]] = {}
+    pairs: list[tuple[str, str]] = []
+    for i in range(switches):
+        nodes[f"v{i + 1}"] = {"kind": "switch", "aggregation_mbps": round(generator.uniform(*aggregation_mbps), 1)}
+        if i:
+            pairs.append((f"v{generator.randint(1, i)}", f"v{i + 1}"))
+    missing = [
+        (f"v{i}", f"v{j}")
+        for i in range(1, switches + 1)
+        for j in range(i + 1, switches + 1)
+        if (f"v{i}", f"v{j}") not in pairs
+    ]
+    pairs += generator.sample(missing, min(extra_links, len(missing)))
+    for i in range(servers):
+        nodes[f"h{i + 1}"] = {"kind": "server", "ingress_mbps": round(generator.uniform(*ingress_mbps), 1)}
+        pairs.append((f"v{generator.randint(1, switches)}", f"h{i + 1}"))
+    links = []
+    for u, v in pairs:
+        attributes = {"bandwidth_mbps": round(generator.uniform(*bandwidth_mbps), 1)}
+        links += [(u, v, attributes), (v, u, attributes)]
+    return Topology(nodes, links, f"random-{switches}-{servers}-{seed}")
+
+
+def _options(spec: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or key not in known:
+            raise TopologyError(f"topology {spec!r}: unknown part {part!r}; known: {', '.join(known)}")
+        options[key] = value
+    return options
+
+
+def _value(spec: str, options: dict[str, str], key: str, default: float) -> float:
+    try:
+        return float(options[key]) if key in options else default
+    except ValueError:
+        raise TopologyError(f"topology {spec!r}: {key} must be a number, got {options[key]!r}") from None
+
+
+def parse_topology(spec: str) -> Topology:
+    """ "fattree:k=4,bandwidth=20" (bandwidth=10-30 with seed=: drawn per link; aggregation=, ingress=, delay=,
+    oversubscription=), "testbed" (switch=, server=, link=), "random:switches=5,servers=8,links=3,seed=1", or a file."""
+    kind, _, text = spec.partition(":")
+    if kind == "fattree":
+        options = _options(spec, text, FATTREE_OPTIONS)
+        low, dash, high = options.get("bandwidth", "20").partition("-")
+        try:
+            heterogeneous = (float(low), float(high)) if dash else None
+        except ValueError:
+            raise TopologyError(f"topology {spec!r}: bandwidth must be a number or low-high") from None
+        if not dash:
+            options["bandwidth"] = low
+        return fattree(
+            int(_value(spec, options, "k", 4)),
+            20.0 if dash else _value(spec, options, "bandwidth", 20.0),
+            aggregation_mbps=_value(spec, options, "aggregation", 9.0),
+            ingress_mbps=_value(spec, options, "ingress", 20.0),
+            heterogeneous=heterogeneous,
+            seed=int(_value(spec, options, "seed", 0)),
+            oversubscription=_value(spec, options, "oversubscription", 1.0),
+            delay_ms=_value(spec, options, "delay", 0.0),
+        )
+    if kind == "testbed":
+        options = _options(spec, text, ("switch", "server", "link"))
+        return testbed(
+            _value(spec, options, "switch", 6.0),
+            _value(spec, options, "server", 4.0),
+            _value(spec, options, "link", 6.0),
+        )
+    if kind == "random":
+        options = _options(spec, text, ("switches", "servers", "links", "seed"))
+        return random_topology(
+            int(_value(spec, options, "switches", 4)),
+            int(_value(spec, options, "servers", 8)),
+            int(_value(spec, options, "links", 2)),
+            int(_value(spec, options, "seed", 0)),
+        )
+    if not Path(spec).exists():
+        raise TopologyError(f"topology {spec!r} is no file and none of fattree:k=4, testbed, random:switches=4")
+    return Topology.load(spec)

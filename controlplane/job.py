@@ -1,0 +1,170 @@
+"""A training job: which servers work, which are parameter servers, how large the model is."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.topology import Topology, natural_key
+
+UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
+DEFAULT_MODEL_BYTES = 1_000_000
+
+
+class JobError(ValueError):
+    """The job is wrong, or does not fit the topology; names the node."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Node ids; a worker's index in `workers` is its bit in bitmaps. model_bytes: bytes of one gradient (float32)."""
+
+    name: str
+    workers: tuple[str, ...]
+    parameter_servers: tuple[str, ...]
+    model_bytes: int
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise JobError(f"job {self.name!r} has no workers")
+        if not self.parameter_servers:
+            raise JobError(f"job {self.name!r} has no parameter servers")
+        seen: set[str] = set()
+        for node in (*self.workers, *self.parameter_servers):
+            if node in seen:
+                raise JobError(f"job {self.name!r}: node {node!r} is given twice (a server has one role)")
+            seen.add(node)
+        if isinstance(self.model_bytes, bool) or not isinstance(self.model_bytes, int) or self.model_bytes <= 0:
+            raise JobError(f"job {self.name!r}: model_bytes must be a whole number above 0, got {self.model_bytes!r}")
+
+    def check(self, topology: Topology) -> None:
+        """Raises JobError when a node does not exist or is a switch."""
+        for role, nodes in (("worker", self.workers), ("parameter server", self.parameter_servers)):
+            for node in nodes:
+                if node not in topology:
+                    raise JobError(f"job {self.name!r}: {role} {node!r} does not exist in the topology")
+                if topology.kind(node) != "server":
+                    raise JobError(f"job {self.name!r}: {role} {node!r} is a switch, it must be a server")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "workers": list(self.workers),
+            "parameter_servers": list(self.parameter_servers),
+            "model_bytes": self.model_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Raises JobError, naming the missing or wrong field."""
+        if not isinstance(data, Mapping):
+            raise JobError(f"a job is a JSON object, got {data!r}")
+        for key in ("workers", "parameter_servers"):
+            value = data.get(key)
+            if (
+                isinstance(value, str)
+                or not isinstance(value, Sequence)
+                or not all(isinstance(n, str | int) for n in value)
+            ):
+                raise JobError(f"job: {key} must be a list of node ids, got {value!r}")
+        if "model_bytes" not in data:
+            raise JobError("job: model_bytes is missing")
+        return cls(
+            str(data.get("name", "job")),
+            tuple(str(n) for n in data["workers"]),
+            tuple(str(n) for n in data["parameter_servers"]),
+            data["model_bytes"],
+        )
+
+
+def parse_bytes(text: str) -> int:
+    """ "200K" -> 200000, "97M", "1.5Gi". Raises JobError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(|K|M|G|Ki|Mi|Gi)B?", text.strip())
+    if not match:
+        raise JobError(f"a size is a number with K, M, G, Ki, Mi or Gi behind it, got {text!r}")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def place_job(
+    topology: Topology,
+    workers: int | None = None,
+    parameter_servers: int = 1,
+    *,
+    seed: int = 0,
+    model_bytes: int = DEFAULT_MODEL_BYTES,
+    name: str = "job",
+) -> Job:
+    """Parameter servers and workers on random servers (workers None: on all that are left).
+
+    Servers whose `role` says so are taken first. Same seed, same job. Raises JobError when there are too few servers.
+    """
+    generator = random.Random(seed)
+    order = list(topology.servers)
+    generator.shuffle(order)
+
+    def take(count: int, role: str, other: str) -> list[str]:
+        preference = {role: 0, None: 1, other: 2}
+        chosen = sorted(order, key=lambda node: preference[topology.role(node)])[:count]
+        for node in chosen:
+            order.remove(node)
+        return sorted(chosen, key=natural_key)
+
+    if parameter_servers < 1 or (workers is not None and workers < 1):
+        raise JobError(f"a job needs a worker and a parameter server, got workers={workers}, ps={parameter_servers}")
+    needed = parameter_servers + (workers if workers is not None else 1)
+    if needed > len(order):
+        raise JobError(f"the job needs {needed} servers, the topology has {len(order)}")
+    roots = take(parameter_servers, "parameter_server", "worker")
+    return Job(
+        name,
+        tuple(take(workers if workers is not None else len(order), "worker", "parameter_server")),
+        tuple(roots),
+        model_bytes,
+    )
+
+
+def parse_job(spec: str, topology: Topology) -> Job:
+    """A job file, or "workers=8,ps=2,seed=1,model=200K,name=x" (every part optional), checked against the topology.
+
+    Without workers: all servers left; without ps: as many as the topology has of that role, else 1. Raises JobError.
+    """
+    if spec and "=" not in spec:
+        path = Path(spec)
+        try:
+            data = json.loads(path.read_text())
+        except OSError as error:
+            raise JobError(
+                f"cannot read job file {path}: {error.strerror}; a job is a file or workers=8,ps=2,seed=1"
+            ) from None
+        except ValueError as error:
+            raise JobError(f"job file {path} is not JSON: {error}") from None
+        job = Job.from_json(data)
+        job.check(topology)
+        return job
+    values: dict[str, str] = {}
+    for part in filter(None, spec.split(",")):
+        key, _, value = part.partition("=")
+        if key not in ("workers", "ps", "seed", "model", "name"):
+            raise JobError(f"job: unknown part {part!r}; known are workers=, ps=, seed=, model=, name=")
+        values[key] = value
+
+    def integer(key: str, default: int | None) -> int | None:
+        try:
+            return int(values[key]) if key in values else default
+        except ValueError:
+            raise JobError(f"job: {key} must be a whole number, got {values[key]!r}") from None
+
+    hinted = sum(topology.role(s) == "parameter_server" for s in topology.servers)
+    return place_job(
+        topology,
+        integer("workers", None),
+        integer("ps", hinted or 1) or 0,
+        seed=integer("seed", 0) or 0,
+        model_bytes=parse_bytes(values["model"]) if "model" in values else DEFAULT_MODEL_BYTES,
+        name=values.get("name", "job"),
+    )

@@ -1,0 +1,255 @@
+"""The one intermediate representation: a plan is a set of weighted aggregation trees (docs/planner.md).
+
+Immutable, comparable, JSON round trip. A route is the tuple of nodes from its first to its last, both included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from controlplane.job import Job
+from controlplane.topology import Topology
+
+SHARE_TOLERANCE = 1e-6
+
+
+class PlanError(ValueError):
+    """The plan is not well formed, or does not fit its topology; names tree and node."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Where the gradients of one worker are added, and how they get there. point == the tree's root: direct."""
+
+    worker: str
+    point: str
+    route: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Relay:
+    """An aggregation point's partial sum goes on to `next`: another aggregation point, or the root."""
+
+    node: str
+    next: str
+    route: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One aggregation tree over all workers, for `share` of the model.
+
+    return_edges: (parent, child) from the root down to every worker, the links that results take.
+    """
+
+    root: str
+    share: float
+    assignments: tuple[Assignment, ...]
+    relays: tuple[Relay, ...]
+    return_edges: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def points(self) -> tuple[str, ...]:
+        """Nodes other than the root that add, in the order of the relays."""
+        return tuple(relay.node for relay in self.relays)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "root": self.root,
+            "share": self.share,
+            "assignments": [{"worker": a.worker, "point": a.point, "route": list(a.route)} for a in self.assignments],
+            "relays": [{"node": r.node, "next": r.next, "route": list(r.route)} for r in self.relays],
+            "return_edges": [list(edge) for edge in self.return_edges],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Tree:
+        return cls(
+            str(data["root"]),
+            float(data["share"]),
+            tuple(Assignment(a["worker"], a["point"], tuple(a["route"])) for a in data["assignments"]),
+            tuple(Relay(r["node"], r["next"], tuple(r["route"])) for r in data["relays"]),
+            tuple((u, v) for u, v in data["return_edges"]),
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs.
+
+    rate_mbps: the sending rate f of every worker over all trees (wire Mbit/s; only the evaluator computes it); tree i
+    runs at rate_mbps * trees[i].share. version orders the plans of one job. seed: what the strategy drew with.
+    """
+
+    job: Job
+    strategy: str
+    rate_mbps: float
+    trees: tuple[Tree, ...]
+    version: int = 1
+    seed: int | None = None
+
+    @cached_property
+    def split(self) -> dict[str, float]:
+        """Share of the model per parameter server; the two phases call it x_s. Sums to 1."""
+        shares = dict.fromkeys(self.job.parameter_servers, 0.0)
+        for tree in self.trees:
+            shares[tree.root] = shares.get(tree.root, 0.0) + tree.share
+        return shares
+
+    def tree_rate_mbps(self, index: int) -> float:
+        return self.rate_mbps * self.trees[index].share
+
+    def with_version(self, version: int) -> Plan:
+        return replace(self, version=version)
+
+    def check(self, topology: Topology) -> None:
+        """Holds the structure against the topology; capacities are the evaluator's. Raises PlanError or JobError.
+
+        Every worker adds exactly once per tree, everything reaches the root, routes and return edges exist, nothing
+        loops, the shares sum to 1.
+        """
+        self.job.check(topology)
+        if not self.trees:
+            raise PlanError("the plan has no trees")
+        total = sum(tree.share for tree in self.trees)
+        if abs(total - 1.0) > SHARE_TOLERANCE:
+            raise PlanError(f"the trees' shares sum to {total:.9f}, not to 1")
+        for index, tree in enumerate(self.trees):
+            _check_tree(f"tree {index} (root {tree.root})", tree, self.job, topology)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "job": self.job.to_json(),
+            "strategy": self.strategy,
+            "rate_mbps": self.rate_mbps,
+            "version": self.version,
+            "seed": self.seed,
+            "trees": [tree.to_json() for tree in self.trees],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """Raises PlanError or JobError, naming the missing field."""
+        try:
+            return cls(
+                Job.from_json(data["job"]),
+                str(data["strategy"]),
+                float(data["rate_mbps"]),
+                tuple(Tree.from_json(tree) for tree in data["trees"]),
+                int(data.get("version", 1)),
+                data.get("seed"),
+            )
+        except KeyError as error:
+            raise PlanError(f"plan: field {error} is missing") from None
+        except (TypeError, ValueError) as error:
+            if isinstance(error, PlanError) or type(error).__name__ == "JobError":
+                raise
+            raise PlanError(f"plan: {error}") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        try:
+            return cls.from_json(json.loads(Path(path).read_text()))
+        except OSError as error:
+            raise PlanError(f"cannot read plan file {path}: {error.strerror}") from None
+        except json.JSONDecodeError as error:
+            raise PlanError(f"plan file {path} is not JSON: {error}") from None
+
+    def __str__(self) -> str:
+        lines = [
+            f"plan of {self.strategy} for job {self.job.name}: {self.rate_mbps:.4g} Mbit/s, {len(self.trees)} trees, "
+            f"{len(self.job.workers)} workers"
+        ]
+        for index, tree in enumerate(self.trees):
+            where = {point: sum(a.point == point for a in tree.assignments) for point in (*tree.points, tree.root)}
+            parts = [
+                f"{count} at {point}" if point != tree.root else f"{count} direct"
+                for point, count in where.items()
+                if count
+            ]
+            lines.append(f"  {index}: root {tree.root}, share {tree.share:.4f}: {', '.join(parts)}")
+        return "\n".join(lines)
+
+
+def _check_route(what: str, route: tuple[str, ...], first: str, last: str, topology: Topology) -> None:
+    if len(route) < 2 or route[0] != first or route[-1] != last:
+        raise PlanError(f"{what}: the route must lead from {first} to {last}, got {' '.join(route)}")
+    if len(set(route)) != len(route):
+        raise PlanError(f"{what}: the route visits a node twice: {' '.join(route)}")
+    for u, v in pairwise(route):
+        if not topology.has_link(u, v):
+            raise PlanError(f"{what}: link {u} -> {v} does not exist")
+    for node in route[1:-1]:
+        if topology.kind(node) != "switch":
+            raise PlanError(f"{what}: the route passes through {node}, which is a server and does not forward")
+
+
+def _check_tree(name: str, tree: Tree, job: Job, topology: Topology) -> None:
+    if tree.root not in job.parameter_servers:
+        raise PlanError(f"{name}: the root is no parameter server of job {job.name!r}")
+    if not tree.share > 0:
+        raise PlanError(f"{name}: the share must be above 0, got {tree.share!r}")
+    workers = [a.worker for a in tree.assignments]
+    if sorted(workers) != sorted(job.workers):
+        wrong = sorted(set(workers) ^ set(job.workers)) or sorted({w for w in workers if workers.count(w) > 1})
+        raise PlanError(f"{name}: every worker must be assigned exactly once; wrong: {', '.join(wrong)}")
+    onwards = {relay.node: relay.next for relay in tree.relays}
+    if len(onwards) != len(tree.relays):
+        raise PlanError(f"{name}: an aggregation point has two relays")
+    if tree.root in onwards:
+        raise PlanError(f"{name}: the root has a relay")
+    for a in tree.assignments:
+        _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology)
+        if a.point != tree.root and a.point not in onwards:
+            raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")
+    used = {a.point for a in tree.assignments} | {relay.next for relay in tree.relays}
+    for relay in tree.relays:
+        what = f"{name}, aggregation point {relay.node}"
+        _check_route(what, relay.route, relay.node, relay.next, topology)
+        if relay.node not in used:
+            raise PlanError(f"{what}: nothing is added there")
+        if topology.kind(relay.node) != "switch":
+            raise PlanError(f"{what}: it is a server, only switches aggregate")
+        seen = {relay.node}
+        node = relay.next
+        while node != tree.root:
+            if node not in onwards or node in seen:
+                raise PlanError(f"{what}: its sum never reaches the root")
+            seen.add(node)
+            node = onwards[node]
+    _check_return(name, tree, job, topology)
+
+
+def _check_return(name: str, tree: Tree, job: Job, topology: Topology) -> None:
+    parent: dict[str, str] = {}
+    for u, v in tree.return_edges:
+        if not topology.has_link(u, v):
+            raise PlanError(f"{name}: return link {u} -> {v} does not exist")
+        if v in parent or v == tree.root:
+            raise PlanError(f"{name}: results reach {v} twice")
+        parent[v] = u
+    reached = {tree.root}
+    for v, above in parent.items():
+        chain = []
+        node = v
+        while node not in reached:
+            chain.append(node)
+            if node not in parent or len(chain) > len(parent):
+                raise PlanError(f"{name}: return link {above} -> {v} does not hang on the root")
+            node = parent[node]
+        reached.update(chain)
+    inner = {u for u, _ in tree.return_edges}
+    for node in reached - {tree.root}:
+        if topology.kind(node) != "switch" and node in inner:
+            raise PlanError(f"{name}: results pass through {node}, which is a server and does not forward")
+        if node not in inner and node not in job.workers:
+            raise PlanError(f"{name}: results end at {node}, which is no worker of the job")
+    for worker in job.workers:
+        if worker not in reached:
+            raise PlanError(f"{name}: results do not reach worker {worker}")
