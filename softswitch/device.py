@@ -67,7 +67,9 @@ class RegisterInfo:
 
 @dataclass(frozen=True)
 class Match:
-    """What an entry wants of one key field."""
+    """What an entry wants of one key field; every value matches with lpm and ``prefix_len`` 0, ternary and optional
+    with ``mask`` 0 (optional with a value has all bits of the mask set), range from 0 to the field's highest value.
+    """
 
     kind: str
     value: int = 0
@@ -124,6 +126,10 @@ class Device:
     capture: Callable[[int, bytes], None] | None
 
     def load(self, program: Program) -> None:
+        raise NotImplementedError
+
+    def unload(self) -> None:
+        """Back to no pipeline and no state, as after power-up: frames are dropped until the next ``load``."""
         raise NotImplementedError
 
     def insert(
