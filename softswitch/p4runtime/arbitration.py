@@ -1,0 +1,194 @@
+"""Which client may write: election among the streams of a device, separately for each role.
+
+P4Runtime specification, "Client Arbitration and Controller Replication". A role is a name; every role has access to
+the whole pipeline, since no scheme for ``role.config`` is agreed upon (so a set ``role.config`` is refused).
+Nothing here knows gRPC: a :class:`Session` has a ``send`` function.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from google.rpc import code_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
+
+MAX_SESSIONS_PER_ROLE = 64
+
+
+class Session:
+    """One client's stream to one device: ``send`` a message, ``end`` it with an error.
+
+    ``role`` is ``None`` until its first arbitration message.
+    """
+
+    def __init__(
+        self, send: Callable[[p4rt.StreamMessageResponse], None], end: Callable[[P4RuntimeError], None]
+    ) -> None:
+        self.send = send
+        self.end = end
+        self.role: str | None = None
+        self.election_id: int | None = None
+
+
+@dataclass
+class _Role:
+    name: str
+    sessions: list[Session] = field(default_factory=list)
+    highest: int | None = None  # the highest election id ever seen; only a restart of the device forgets it
+    primary: Session | None = None  # read without the lock: assignments are atomic
+
+
+class Arbiter:
+    """Elects the primary of each role of one device.
+
+    ``write_lock`` is held by whoever changes the device: a new primary is accepted only after the writes of the old
+    one are done.
+    """
+
+    def __init__(self, device_id: int, write_lock: threading.RLock) -> None:
+        self._device_id = device_id
+        self._write_lock = write_lock
+        self._lock = threading.Lock()
+        self._roles: dict[str, _Role] = {"": _Role("")}
+
+    def update(self, session: Session, message: p4rt.MasterArbitrationUpdate) -> None:
+        """Handle a client's arbitration message; a :class:`P4RuntimeError` must end its stream."""
+        name = _role_name(message.role)
+        election_id = _election_id(message)
+        with self._lock:
+            role = self._admit(session, name, election_id)
+            was_primary = role.primary is session
+            if election_id is not None and (role.highest is None or election_id >= role.highest):
+                self._make_primary(role, session, election_id)
+                return
+            if was_primary:
+                role.primary = None
+            session.election_id = election_id
+            self._notify(role, role.sessions if was_primary else [session])
+
+    def disconnect(self, session: Session) -> None:
+        """The session's stream has ended; harmless when repeated."""
+        with self._lock:
+            role = self._roles.get(session.role) if session.role is not None else None
+            if role is None or session not in role.sessions:
+                return
+            role.sessions.remove(session)
+            if role.primary is session:
+                role.primary = None
+                self._notify(role, role.sessions)
+
+    def require_primary(self, role: str, election_id: int | None) -> None:
+        """Refuse a write that does not come from the primary of ``role``."""
+        primary = self.require_role(role).primary
+        if primary is None or election_id is None or primary.election_id != election_id:
+            raise P4RuntimeError(
+                code_pb2.PERMISSION_DENIED,
+                f"not the primary: election id {election_id}, the primary's is "
+                f"{None if primary is None else primary.election_id}",
+            )
+
+    def require_role(self, name: str) -> _Role:
+        """Refuse a role that no client of this device has ever had."""
+        role = self._roles.get(name)
+        if role is None:
+            raise not_found(f"device {self._device_id} has no role {name!r}; open a stream with this role first")
+        return role
+
+    def is_primary(self, session: Session) -> bool:
+        role = self._roles.get(session.role) if session.role is not None else None
+        return role is not None and role.primary is session
+
+    def primaries(self) -> list[Session]:
+        """The primary of each role that has one."""
+        return [role.primary for role in list(self._roles.values()) if role.primary is not None]
+
+    def sessions(self) -> list[Session]:
+        """All live clients."""
+        with self._lock:
+            return [session for role in self._roles.values() for session in role.sessions]
+
+    def summary(self) -> dict[str, dict[str, int | None]]:
+        """Per role: live sessions and the primary's election id."""
+        with self._lock:
+            return {
+                role.name: {
+                    "sessions": len(role.sessions),
+                    "primary_election_id": None if role.primary is None else role.primary.election_id,
+                }
+                for role in self._roles.values()
+            }
+
+    def _admit(self, session: Session, name: str, election_id: int | None) -> _Role:
+        if session.role is not None and session.role != name:
+            raise P4RuntimeError(
+                code_pb2.FAILED_PRECONDITION,
+                f"this stream has role {session.role!r}; open a new one for role {name!r}",
+            )
+        role = self._roles.get(name) or _Role(name)
+        if election_id is not None and any(
+            other is not session and other.election_id == election_id for other in role.sessions
+        ):
+            raise invalid(f"election id {election_id} is in use by another live client of role {name!r}")
+        if session.role is None:
+            if len(role.sessions) >= MAX_SESSIONS_PER_ROLE:
+                raise P4RuntimeError(
+                    code_pb2.RESOURCE_EXHAUSTED,
+                    f"device {self._device_id} has {MAX_SESSIONS_PER_ROLE} streams for role {name!r} already",
+                )
+            self._roles[name] = role
+            role.sessions.append(session)
+            session.role = name
+        return role
+
+    def _make_primary(self, role: _Role, session: Session, election_id: int) -> None:
+        stays = role.primary is session and session.election_id == election_id
+        if not stays:
+            role.primary = None  # from here on the old primary's writes are refused
+        session.election_id = election_id
+        role.highest = election_id
+        self._notify(role, [other for other in role.sessions if other is not session], elected=True)
+        if not stays:
+            with self._write_lock:  # the writes that have begun end before the new primary starts
+                role.primary = session
+        self._notify(role, [session])
+
+    def _notify(self, role: _Role, sessions: list[Session], elected: bool = False) -> None:
+        for session in sessions:
+            message = p4rt.StreamMessageResponse()
+            update = message.arbitration
+            update.device_id = self._device_id
+            if role.name:
+                update.role.name = role.name
+            if role.highest is not None:
+                update.election_id.high = role.highest >> 64
+                update.election_id.low = role.highest & (1 << 64) - 1
+            if role.primary is session:
+                update.status.code = code_pb2.OK
+            elif role.primary is not None or elected:
+                update.status.code = code_pb2.ALREADY_EXISTS
+                update.status.message = "another client is primary"
+            else:
+                update.status.code = code_pb2.NOT_FOUND
+                update.status.message = "there is no primary"
+            session.send(message)
+
+
+def _role_name(role: p4rt.Role) -> str:
+    if role.id:
+        raise invalid("role.id is deprecated and not supported; set role.name")
+    if role.HasField("config"):
+        raise invalid("role.config is not supported: every role has access to the whole pipeline; leave it unset")
+    return role.name
+
+
+def _election_id(message: p4rt.MasterArbitrationUpdate) -> int | None:
+    return to_int(message.election_id) if message.HasField("election_id") else None
+
+
+def to_int(election_id: p4rt.Uint128) -> int:
+    """The 128-bit number in a ``Uint128``."""
+    return election_id.high << 64 | election_id.low

@@ -1,0 +1,295 @@
+"""P4Info and program side by side: ids to the names, positions and widths that the data plane uses.
+
+:class:`Schema` is built once per forwarding pipeline config and refuses a P4Info that does not describe the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from p4.config.v1 import p4info_pb2, p4types_pb2
+
+from softswitch.device import ActionInfo, Match, Program, TableInfo
+from softswitch.p4runtime.packetio import ControllerHeader
+from softswitch.p4runtime.status import invalid, unimplemented
+
+_MATCH_KINDS: dict[int, str] = {
+    p4info_pb2.MatchField.EXACT: "exact",
+    p4info_pb2.MatchField.LPM: "lpm",
+    p4info_pb2.MatchField.TERNARY: "ternary",
+    p4info_pb2.MatchField.RANGE: "range",
+    p4info_pb2.MatchField.OPTIONAL: "optional",
+}
+
+
+def any_match(kind: str, width: int) -> Match | None:
+    """The match that every value satisfies; ``None`` for exact, which has none."""
+    if kind == "exact":
+        return None
+    return Match("range", high=(1 << width) - 1) if kind == "range" else Match(kind)
+
+
+@dataclass(frozen=True)
+class FieldSchema:
+    """One match field: its P4Info id, its place in the key, and what it matches."""
+
+    id: int
+    index: int
+    name: str
+    kind: str
+    width: int
+    wildcard: Match | None
+
+
+@dataclass(frozen=True)
+class ParamSchema:
+    """One action parameter."""
+
+    id: int
+    index: int
+    name: str
+    width: int
+
+
+@dataclass(frozen=True)
+class ActionSchema:
+    """One action and its parameters, in the program's order."""
+
+    id: int
+    name: str
+    params: tuple[ParamSchema, ...]
+    params_by_id: dict[int, ParamSchema]
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One table. ``scopes`` maps the ids of its actions to their ``ActionRef.Scope``."""
+
+    id: int
+    name: str
+    info: TableInfo
+    fields: tuple[FieldSchema, ...]
+    fields_by_id: dict[int, FieldSchema]
+    wildcards: tuple[Match | None, ...]
+    actions_by_id: dict[int, ActionSchema]
+    actions_by_name: dict[str, ActionSchema]
+    scopes: dict[int, int]
+    is_const: bool
+    default_const: bool
+    has_initial_entries: bool
+    has_direct_meter: bool
+    has_implementation: bool
+    has_idle_timeout: bool
+
+
+@dataclass(frozen=True)
+class CounterSchema:
+    id: int
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class RegisterSchema:
+    """A register array. ``kind`` is bit, int or bool; ``None``: its type cannot be read or written over P4Runtime."""
+
+    id: int
+    name: str
+    size: int
+    width: int
+    kind: str | None
+
+
+class Schema:
+    """Everything that P4Runtime requests refer to by id.
+
+    Raises :class:`P4RuntimeError` (INVALID_ARGUMENT, or UNIMPLEMENTED for what softswitch cannot serve) naming the
+    first object in which ``p4info`` and ``program`` differ.
+    """
+
+    def __init__(self, p4info: p4info_pb2.P4Info, program: Program) -> None:
+        self.names = _check_ids(p4info)
+        actions = {action.preamble.id: action for action in p4info.actions}
+        direct_meters = {meter.preamble.id for meter in p4info.direct_meters}
+        self.tables = {table.preamble.id: _table(table, actions, direct_meters, program) for table in p4info.tables}
+        self.counters = {counter.preamble.id: _counter(counter, program) for counter in p4info.counters}
+        self.registers = {register.preamble.id: _register(register, program) for register in p4info.registers}
+        for direct in p4info.direct_counters:
+            _check_direct_counter(direct, self.tables)
+        headers = {header.preamble.name: header for header in p4info.controller_packet_metadata}
+        self.packet_in = ControllerHeader(headers.get("packet_in"))
+        self.packet_out = ControllerHeader(headers.get("packet_out"))
+
+    def table(self, table_id: int) -> TableSchema:
+        return self._find(self.tables, table_id, "table")
+
+    def counter(self, counter_id: int) -> CounterSchema:
+        return self._find(self.counters, counter_id, "indirect counter")
+
+    def register(self, register_id: int) -> RegisterSchema:
+        return self._find(self.registers, register_id, "register")
+
+    def _find(self, objects: dict[int, Any], object_id: int, noun: str) -> Any:
+        found = objects.get(object_id)
+        if found is not None:
+            return found
+        if object_id == 0:
+            raise invalid(f"the {noun} id is 0, which is not valid here")
+        other = self.names.get(object_id)
+        raise invalid(f"no {noun} has id {object_id}" + (f"; it is the id of {other}" if other else ""))
+
+
+def _check_ids(p4info: p4info_pb2.P4Info) -> dict[int, str]:
+    names: dict[int, str] = {}
+    groups: Iterable[Iterable[Any]] = (
+        p4info.tables,
+        p4info.actions,
+        p4info.action_profiles,
+        p4info.counters,
+        p4info.direct_counters,
+        p4info.meters,
+        p4info.direct_meters,
+        p4info.value_sets,
+        p4info.registers,
+        p4info.digests,
+        p4info.controller_packet_metadata,
+    )
+    for group in groups:
+        for entity in group:
+            preamble = entity.preamble
+            if preamble.id == 0:
+                raise invalid(f"P4Info: {preamble.name!r} has id 0")
+            if preamble.id in names:
+                raise invalid(f"P4Info: id {preamble.id} is both {names[preamble.id]} and {preamble.name}")
+            names[preamble.id] = preamble.name
+    return names
+
+
+def _width(what: str, declared: int, actual: int, named_type: p4types_pb2.P4NamedType) -> int:
+    """The bits that a value may have: P4Info and program agree, but for a type translated to another number."""
+    if declared == 0:
+        raise unimplemented(f"{what}: values of type {named_type.name or '?'} (no bit width) are not supported")
+    if declared != actual and not named_type.name:
+        raise invalid(f"{what} has {declared} bits in the P4Info and {actual} in the program")
+    return min(declared, actual)
+
+
+def _table(
+    table: p4info_pb2.Table,
+    actions: dict[int, p4info_pb2.Action],
+    direct_meters: set[int],
+    program: Program,
+) -> TableSchema:
+    name = table.preamble.name
+    info = program.tables.get(name)
+    if info is None:
+        raise invalid(f"table {name} of the P4Info is not in the program")
+    fields = _match_fields(table, info)
+    calls = {}
+    for ref in table.action_refs:
+        if ref.id not in actions:
+            raise invalid(f"table {name}: the P4Info has no action with id {ref.id}")
+        calls[ref.id] = _action(actions[ref.id], info, program)
+    if info.const_entries and not (table.is_const_table or table.has_initial_entries):
+        raise invalid(f"table {name} has const entries in the program and none in the P4Info")
+    return TableSchema(
+        id=table.preamble.id,
+        name=name,
+        info=info,
+        fields=fields,
+        fields_by_id={field.id: field for field in fields},
+        wildcards=tuple(field.wildcard for field in fields),
+        actions_by_id=calls,
+        actions_by_name={action.name: action for action in calls.values()},
+        scopes={ref.id: ref.scope for ref in table.action_refs},
+        is_const=table.is_const_table,
+        default_const=info.default_const or table.const_default_action_id != 0,
+        has_initial_entries=table.has_initial_entries,
+        has_direct_meter=any(resource in direct_meters for resource in table.direct_resource_ids),
+        has_implementation=table.implementation_id != 0,
+        has_idle_timeout=table.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT,
+    )
+
+
+def _match_fields(table: p4info_pb2.Table, info: TableInfo) -> tuple[FieldSchema, ...]:
+    name = table.preamble.name
+    if len(table.match_fields) != len(info.keys):
+        raise invalid(
+            f"table {name} has {len(table.match_fields)} match fields in the P4Info and {len(info.keys)} in the program"
+        )
+    fields = []
+    for index, (field, key) in enumerate(zip(table.match_fields, info.keys, strict=True)):
+        what = f"{name} field {field.name}"
+        kind = _MATCH_KINDS.get(field.match_type)
+        if kind is None:
+            raise unimplemented(f"{what}: match kind {field.other_match_type or field.match_type} is not supported")
+        if kind != key.match_kind:
+            raise invalid(f"{what} is {kind} in the P4Info and {key.match_kind} in the program")
+        width = _width(what, field.bitwidth, key.width, field.type_name)
+        fields.append(FieldSchema(field.id, index, what, kind, width, any_match(kind, key.width)))
+    if len({field.id for field in fields}) != len(fields):
+        raise invalid(f"table {name} has two match fields with one id in the P4Info")
+    return tuple(fields)
+
+
+def _action(action: p4info_pb2.Action, table: TableInfo, program: Program) -> ActionSchema:
+    name = action.preamble.name
+    if name not in table.actions:
+        raise invalid(f"table {table.name} has no action {name} in the program")
+    info: ActionInfo = program.actions[name]
+    if len(action.params) != len(info.params):
+        raise invalid(
+            f"action {name} has {len(action.params)} parameters in the P4Info and {len(info.params)} in the program"
+        )
+    params = tuple(
+        ParamSchema(
+            param.id,
+            index,
+            f"{name} parameter {param.name}",
+            _width(f"{name} parameter {param.name}", param.bitwidth, width, param.type_name),
+        )
+        for index, (param, (_, width)) in enumerate(zip(action.params, info.params, strict=True))
+    )
+    return ActionSchema(action.preamble.id, name, params, {param.id: param for param in params})
+
+
+def _counter(counter: p4info_pb2.Counter, program: Program) -> CounterSchema:
+    name = counter.preamble.name
+    info = program.counters.get(name)
+    if info is None or info.table is not None:
+        raise invalid(f"counter {name} of the P4Info is not in the program")
+    if counter.size != info.size:
+        raise invalid(f"counter {name} has {counter.size} elements in the P4Info and {info.size} in the program")
+    return CounterSchema(counter.preamble.id, name, info.size)
+
+
+def _check_direct_counter(counter: p4info_pb2.DirectCounter, tables: dict[int, TableSchema]) -> None:
+    table = tables.get(counter.direct_table_id)
+    if table is None or not table.info.has_direct_counter:
+        raise invalid(f"direct counter {counter.preamble.name} of the P4Info is on no table of the program")
+
+
+def _register(register: p4info_pb2.Register, program: Program) -> RegisterSchema:
+    name = register.preamble.name
+    info = program.registers.get(name)
+    if info is None:
+        raise invalid(f"register {name} of the P4Info is not in the program")
+    if register.size != info.size:
+        raise invalid(f"register {name} has {register.size} elements in the P4Info and {info.size} in the program")
+    kind, width = _register_type(register.type_spec)
+    if width is not None and width != info.width:
+        raise invalid(f"register {name} has {width}-bit elements in the P4Info and {info.width}-bit in the program")
+    return RegisterSchema(register.preamble.id, name, info.size, info.width, kind)
+
+
+def _register_type(spec: p4types_pb2.P4DataTypeSpec) -> tuple[str | None, int | None]:
+    which = spec.WhichOneof("type_spec")
+    if which == "bool":
+        return "bool", 1
+    if which == "bitstring":
+        kind = spec.bitstring.WhichOneof("type_spec")
+        if kind in ("bit", "int"):
+            return kind, getattr(spec.bitstring, kind).bitwidth
+    return None, None

@@ -1,0 +1,75 @@
+"""The P4Runtime server: devices, the gRPC server and its addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import grpc
+
+from softswitch.device import Device, Program
+from softswitch.p4runtime.pipeline import Loader
+from softswitch.p4runtime.service import MAX_STREAMS, Service
+from softswitch.p4runtime.target import Target
+
+# A stream holds a thread of the pool for as long as it lives; threads are made when they are needed.
+_MAX_THREADS = MAX_STREAMS + 64
+_MAX_REQUEST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM data. ``root_certificates`` checks clients when ``require_client`` is set."""
+
+    private_key: bytes
+    certificate: bytes
+    root_certificates: bytes | None = None
+    require_client: bool = False
+
+
+class P4RuntimeServer:
+    """Serves P4Runtime for ``devices``.
+
+    ``load_program`` turns the ``p4_device_config`` of a pipeline config into a program.
+    """
+
+    def __init__(self, devices: Iterable[Device], load_program: Callable[[bytes], Program] = Program.load) -> None:
+        loader = Loader(load_program)
+        self.targets = {device.device_id: Target(device, loader) for device in devices}
+        self._server = grpc.server(
+            ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="p4runtime"),
+            handlers=[Service(self.targets).handler()],
+            options=[
+                ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
+                ("grpc.so_reuseport", 0),  # a second server on the address must fail, not share its clients
+            ],
+        )
+
+    def listen(self, address: str, tls: Tls | None = None) -> str:
+        """Listen on ``host:port`` (port 0: any) or ``unix:path``; the address that clients use.
+
+        Raises OSError when the address cannot be bound.
+        """
+        try:
+            if tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(
+                    address,
+                    grpc.ssl_server_credentials(
+                        [(tls.private_key, tls.certificate)], tls.root_certificates, tls.require_client
+                    ),
+                )
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        if port == 0:
+            raise OSError(f"cannot listen on {address}")
+        return address if address.startswith("unix") else f"{address.rsplit(':', 1)[0]}:{port}"
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self, grace: float = 0.5) -> None:
+        """Stop serving; RPCs in progress have ``grace`` seconds."""
+        self._server.stop(grace).wait()

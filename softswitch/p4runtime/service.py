@@ -1,0 +1,194 @@
+"""The gRPC service ``p4.v1.P4Runtime`` over any number of devices."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.rpc import code_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from softswitch.p4runtime.status import BatchError, P4RuntimeError, abort, internal_error, invalid, not_found
+from softswitch.p4runtime.stream import Stream
+from softswitch.p4runtime.target import Target
+
+API_VERSION = "1.4.1"
+MAX_STREAMS = 1024
+# Size at which a ReadResponse is sent: far below gRPC's default limit of 4 MiB at the client.
+CHUNK_BYTES = 1 << 18
+# The tag of ReadResponse.entities: field 1, length-delimited.
+_ENTITIES_TAG = b"\x0a"
+
+_log = logging.getLogger(__name__)
+
+
+class Service:
+    """The five RPCs. A method gets the parsed request, or ``None`` when the bytes were not a message."""
+
+    def __init__(self, targets: Mapping[int, Target]) -> None:
+        self._targets = targets
+        self._streams = 0
+        self._streams_lock = threading.Lock()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """To be added to a ``grpc.Server``."""
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        methods = {
+            "Write": unary(_guarded(self.write), _parser(p4rt.WriteRequest), _serialize),
+            "Read": stream(_guarded_stream(self.read), _parser(p4rt.ReadRequest)),
+            "SetForwardingPipelineConfig": unary(
+                _guarded(self.set_pipeline), _parser(p4rt.SetForwardingPipelineConfigRequest), _serialize
+            ),
+            "GetForwardingPipelineConfig": unary(
+                _guarded(self.get_pipeline), _parser(p4rt.GetForwardingPipelineConfigRequest), _serialize
+            ),
+            "StreamChannel": grpc.stream_stream_rpc_method_handler(
+                _guarded_stream(self.stream_channel), _parser(p4rt.StreamMessageRequest), _serialize
+            ),
+            "Capabilities": unary(_guarded(self.capabilities), _parser(p4rt.CapabilitiesRequest), _serialize),
+        }
+        return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
+
+    def write(self, request: p4rt.WriteRequest, context: grpc.ServicerContext) -> p4rt.WriteResponse:
+        outcomes = self._find(request.device_id).write(request)
+        if any(outcomes):
+            raise BatchError(outcomes, "updates")
+        return p4rt.WriteResponse()
+
+    def read(self, request: p4rt.ReadRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answers are serialized ``ReadResponse`` messages.
+
+        They are put together from serialized entities, because adding an entity to a message copies it field by
+        field, which in pure Python costs as much as everything else.
+        """
+        answers, outcomes = self._find(request.device_id).read(request)
+        chunk = bytearray()
+        for answer in answers:
+            for entity in answer:
+                data = entity.SerializeToString()
+                chunk += _ENTITIES_TAG + _varint(len(data)) + data
+                if len(chunk) >= CHUNK_BYTES:
+                    yield bytes(chunk)
+                    chunk.clear()
+        if chunk:
+            yield bytes(chunk)
+        if any(outcomes):
+            raise BatchError(outcomes, "queries")
+
+    def set_pipeline(
+        self, request: p4rt.SetForwardingPipelineConfigRequest, context: grpc.ServicerContext
+    ) -> p4rt.SetForwardingPipelineConfigResponse:
+        self._find(request.device_id).set_pipeline(request)
+        return p4rt.SetForwardingPipelineConfigResponse()
+
+    def get_pipeline(
+        self, request: p4rt.GetForwardingPipelineConfigRequest, context: grpc.ServicerContext
+    ) -> p4rt.GetForwardingPipelineConfigResponse:
+        return self._find(request.device_id).get_pipeline(request.response_type)
+
+    def stream_channel(
+        self, requests: Iterator[p4rt.StreamMessageRequest | None], context: grpc.ServicerContext
+    ) -> Iterator[p4rt.StreamMessageResponse]:
+        stream = Stream(self._find)
+        with self._streams_lock:
+            if self._streams >= MAX_STREAMS:
+                raise P4RuntimeError(code_pb2.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} streams are open already")
+            self._streams += 1
+        try:
+            if not context.add_callback(stream.end):
+                return  # the client is gone already
+            threading.Thread(target=stream.receive, args=(requests,), daemon=True).start()
+            yield from stream.messages()
+            if stream.error is not None:
+                raise stream.error
+        finally:
+            stream.disconnect()
+            with self._streams_lock:
+                self._streams -= 1
+
+    def capabilities(
+        self, request: p4rt.CapabilitiesRequest, context: grpc.ServicerContext
+    ) -> p4rt.CapabilitiesResponse:
+        return p4rt.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+
+    def _find(self, device_id: int) -> Target:
+        target = self._targets.get(device_id)
+        if target is None:
+            raise not_found(f"no device has id {device_id}; there are {_listed(self._targets)}")
+        return target
+
+
+def _listed(targets: Mapping[int, Target]) -> str:
+    numbers = sorted(targets)
+    shown = ", ".join(map(str, numbers[:10]))
+    return shown + (f" and {len(numbers) - 10} more" if len(numbers) > 10 else "")
+
+
+def _parser(message: type[Message]) -> Callable[[bytes], Message | None]:
+    def parse(data: bytes) -> Message | None:
+        parsed = message()
+        try:
+            parsed.ParseFromString(data)
+        except (DecodeError, UnicodeDecodeError):
+            return None
+        return parsed
+
+    return parse
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _guarded(method: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+    """No exception leaves an RPC but as a status."""
+
+    def call(request: Any, context: grpc.ServicerContext) -> Any:
+        refusal: P4RuntimeError | BatchError
+        try:
+            if request is None:
+                raise invalid("the request is not a valid message")
+            return method(request, context)
+        except (P4RuntimeError, BatchError) as error:
+            refusal = error
+        except Exception:
+            _log.exception("%s failed", method.__name__)
+            refusal = internal_error()
+        return abort(context, refusal)
+
+    return call
+
+
+def _guarded_stream(
+    method: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
+) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    """As :func:`_guarded`, for RPCs that answer with a stream."""
+
+    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        refusal: P4RuntimeError | BatchError
+        try:
+            if request is None:
+                raise invalid("the request is not a valid message")
+            yield from method(request, context)
+            return
+        except (P4RuntimeError, BatchError) as error:
+            refusal = error
+        except Exception:
+            _log.exception("%s failed", method.__name__)
+            refusal = internal_error()
+        abort(context, refusal)
+
+    return call

@@ -1,0 +1,96 @@
+"""Errors as P4Runtime reports them: canonical codes, and one ``p4.v1.Error`` per element of a batch.
+
+P4Runtime specification, "Error Reporting Messages".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import grpc
+from google.rpc import code_pb2, status_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from softswitch import errors
+
+_GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+# What each exception of the data plane means to a P4Runtime client; the first class that fits decides.
+_CODES: tuple[tuple[type[errors.SoftswitchError], int], ...] = (
+    (errors.AlreadyExists, code_pb2.ALREADY_EXISTS),
+    (errors.NotFound, code_pb2.NOT_FOUND),
+    (errors.CapacityExceeded, code_pb2.RESOURCE_EXHAUSTED),
+    (errors.CompilerFailed, code_pb2.FAILED_PRECONDITION),
+    (errors.SoftswitchError, code_pb2.INVALID_ARGUMENT),
+)
+
+
+class P4RuntimeError(Exception):
+    """A request, or one element of it, is refused: ``code`` is a ``google.rpc.Code``, ``message`` says why."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(message)
+
+    def to_proto(self) -> p4rt.Error:
+        return p4rt.Error(canonical_code=self.code, message=self.message)
+
+
+def invalid(message: str) -> P4RuntimeError:
+    """The request is malformed, or does not fit the P4Info."""
+    return P4RuntimeError(code_pb2.INVALID_ARGUMENT, message)
+
+
+def unimplemented(message: str) -> P4RuntimeError:
+    """The request is good P4Runtime, and softswitch does not do it."""
+    return P4RuntimeError(code_pb2.UNIMPLEMENTED, message)
+
+
+def denied(message: str) -> P4RuntimeError:
+    """The client may not do this."""
+    return P4RuntimeError(code_pb2.PERMISSION_DENIED, message)
+
+
+def not_found(message: str) -> P4RuntimeError:
+    """The object of the request does not exist."""
+    return P4RuntimeError(code_pb2.NOT_FOUND, message)
+
+
+def out_of_range(message: str) -> P4RuntimeError:
+    """A value is wider than its field, or an index beyond its array."""
+    return P4RuntimeError(code_pb2.OUT_OF_RANGE, message)
+
+
+def internal_error() -> P4RuntimeError:
+    """A defect of softswitch; what went wrong is in its log, not in the client's face."""
+    return P4RuntimeError(code_pb2.INTERNAL, "an internal error of softswitch; its log has the details")
+
+
+def from_data_plane(error: errors.SoftswitchError) -> P4RuntimeError:
+    """The same refusal with the code that the specification gives it."""
+    code = next(code for kind, code in _CODES if isinstance(error, kind))
+    return P4RuntimeError(code, str(error))
+
+
+class BatchError(Exception):
+    """Some elements of a batch failed: for each the reason, or ``None`` for OK. ``noun`` says what they are."""
+
+    def __init__(self, outcomes: Sequence[P4RuntimeError | None], noun: str) -> None:
+        self.outcomes = outcomes
+        failed = [(index, outcome) for index, outcome in enumerate(outcomes) if outcome is not None]
+        index, first = failed[0]
+        self.message = f"{len(failed)} of {len(outcomes)} {noun} failed; the first is number {index}: {first.message}"
+        super().__init__(self.message)
+
+
+def abort(context: grpc.ServicerContext, error: P4RuntimeError | BatchError) -> NoReturn:
+    """End the RPC with an error of the whole request, or with one ``p4.v1.Error`` per element of its batch."""
+    if isinstance(error, P4RuntimeError):
+        context.abort(_GRPC_CODES[error.code], error.message)
+    status = status_pb2.Status(code=code_pb2.UNKNOWN, message=error.message)
+    for outcome in error.outcomes:
+        status.details.add().Pack(p4rt.Error(canonical_code=code_pb2.OK) if outcome is None else outcome.to_proto())
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    context.abort(grpc.StatusCode.UNKNOWN, error.message)

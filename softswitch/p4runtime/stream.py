@@ -1,0 +1,115 @@
+"""One StreamChannel RPC: a queue towards the client, a thread that reads from it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Iterator
+
+import grpc
+from google.rpc import code_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from softswitch.p4runtime.arbitration import Arbiter, Session
+from softswitch.p4runtime.status import P4RuntimeError, internal_error, invalid, unimplemented
+from softswitch.p4runtime.target import Target
+
+# Messages that may wait for a client that reads too slowly; what comes on top is dropped, arbitration never is.
+MAX_WAITING = 4096
+
+_log = logging.getLogger(__name__)
+
+
+class Stream:
+    """The server's end of one stream. ``find`` gives the device with an id or raises NOT_FOUND."""
+
+    def __init__(self, find: Callable[[int], Target]) -> None:
+        self._find = find
+        self._queue: queue.SimpleQueue[p4rt.StreamMessageResponse | None] = queue.SimpleQueue()
+        self._session = Session(self._send, self.end)
+        self._target: Target | None = None
+        self._arbiter: Arbiter | None = None
+        self.error: P4RuntimeError | None = None
+
+    def messages(self) -> Iterator[p4rt.StreamMessageResponse]:
+        """What to send to the client, until the stream ends."""
+        while (message := self._queue.get()) is not None:
+            yield message
+
+    def end(self, error: P4RuntimeError | None = None) -> None:
+        """End the stream, with an error or without; the first call decides."""
+        if self.error is None:
+            self.error = error
+        self._queue.put(None)
+
+    def disconnect(self) -> None:
+        """The client is gone, or will be told so; harmless when repeated."""
+        if self._arbiter is not None:
+            self._arbiter.disconnect(self._session)
+
+    def receive(self, requests: Iterator[p4rt.StreamMessageRequest | None]) -> None:
+        """Handle a client's messages until it stops sending or a message ends the stream. ``None``: not protobuf."""
+        error = None
+        try:
+            for request in requests:
+                self._handle(request)
+        except P4RuntimeError as refusal:
+            error = refusal
+        except grpc.RpcError:
+            pass  # how gRPC says that the client went away in the middle
+        except Exception:
+            _log.exception("StreamChannel failed")
+            error = internal_error()
+        self.disconnect()
+        self.end(error)
+
+    def _send(self, message: p4rt.StreamMessageResponse) -> None:
+        if self._queue.qsize() < MAX_WAITING or message.HasField("arbitration"):
+            self._queue.put(message)
+
+    def _handle(self, request: p4rt.StreamMessageRequest | None) -> None:
+        if request is None:
+            raise invalid("the message is not a p4.v1.StreamMessageRequest")
+        which = request.WhichOneof("update")
+        if which == "arbitration":
+            self._arbitrate(request.arbitration)
+        elif which == "packet":
+            try:
+                if self._target is None:
+                    raise P4RuntimeError(
+                        code_pb2.PERMISSION_DENIED, "packet-out: send an arbitration message on this stream first"
+                    )
+                self._target.packet_out(self._session, request.packet)
+            except P4RuntimeError as error:
+                answer = _stream_error(error)
+                answer.error.packet_out.packet_out.CopyFrom(request.packet)
+                self._send(answer)
+        elif which == "digest_ack":
+            answer = _stream_error(unimplemented("digests are not supported"))
+            answer.error.digest_list_ack.digest_list_ack.CopyFrom(request.digest_ack)
+            self._send(answer)
+        elif which == "other":
+            answer = _stream_error(unimplemented("other: no architecture-specific messages are supported"))
+            answer.error.other.other.CopyFrom(request.other)
+            self._send(answer)
+        else:
+            raise invalid("the stream message is empty")
+
+    def _arbitrate(self, message: p4rt.MasterArbitrationUpdate) -> None:
+        if self._target is None:
+            target = self._find(message.device_id)
+            target.require_up()
+            self._arbiter = target.arbiter
+            self._target = target
+        elif self._target.device.device_id != message.device_id:
+            raise P4RuntimeError(
+                code_pb2.FAILED_PRECONDITION,
+                f"this stream is for device {self._target.device.device_id}; "
+                f"open a new one for device {message.device_id}",
+            )
+        assert self._arbiter is not None
+        self._arbiter.update(self._session, message)
+
+
+def _stream_error(error: P4RuntimeError) -> p4rt.StreamMessageResponse:
+    return p4rt.StreamMessageResponse(error=p4rt.StreamError(canonical_code=error.code, message=error.message))

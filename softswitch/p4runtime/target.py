@@ -1,0 +1,332 @@
+"""One device as P4Runtime clients see it: its clients, its pipeline config, its entities, its packets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.rpc import code_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from softswitch import errors
+from softswitch.device import Device
+from softswitch.p4runtime import pipeline as pipelines
+from softswitch.p4runtime.arbitration import Arbiter, Session, to_int
+from softswitch.p4runtime.externs import ExternAccess
+from softswitch.p4runtime.pipeline import Loader, Pipeline
+from softswitch.p4runtime.replication import ReplicationAccess
+from softswitch.p4runtime.status import P4RuntimeError, from_data_plane, invalid, not_found, unimplemented
+from softswitch.p4runtime.tables import TableAccess
+from softswitch.p4runtime.undo import Journal
+
+# Entities that P4Runtime has and softswitch does not (yet).
+_UNSUPPORTED = {
+    "extern_entry": "extern entries",
+    "action_profile_member": "action profiles",
+    "action_profile_group": "action selectors",
+    "meter_entry": "meters",
+    "direct_meter_entry": "direct meters",
+    "value_set_entry": "parser value sets",
+    "digest_entry": "digests",
+}
+
+Outcomes = list[P4RuntimeError | None]
+
+
+@dataclass
+class PacketStats:
+    """Packets between pipeline and clients, and those that reached nobody."""
+
+    packet_in: int = 0
+    packet_in_no_primary: int = 0
+    packet_in_malformed: int = 0
+    packet_out: int = 0
+    packet_out_refused: int = 0
+
+
+class _Running:
+    """What exists only while a pipeline runs."""
+
+    def __init__(self, device: Device, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        tables = TableAccess(device, pipeline.schema)
+        externs = ExternAccess(device, pipeline.schema)
+        replication = ReplicationAccess(device)
+        self.writers: dict[str, Callable[[int, Any, Journal], None]] = {
+            "table_entry": tables.write,
+            "direct_counter_entry": tables.write_direct_counter,
+            "counter_entry": externs.write_counter,
+            "register_entry": externs.write_register,
+            "packet_replication_engine_entry": replication.write,
+        }
+        self.readers: dict[str, Callable[[Any], Iterator[p4rt.Entity]]] = {
+            "table_entry": tables.read,
+            "direct_counter_entry": tables.read_direct_counters,
+            "counter_entry": externs.read_counters,
+            "register_entry": externs.read_registers,
+            "packet_replication_engine_entry": replication.read,
+        }
+
+
+class Target:
+    """Serves one :class:`Device`; all methods are thread-safe. Refusals are :class:`P4RuntimeError`."""
+
+    def __init__(self, device: Device, loader: Loader) -> None:
+        self.device = device
+        self.packets = PacketStats()
+        self._loader = loader
+        self._lock = threading.RLock()  # held while entities or the pipeline are read or changed
+        self.arbiter = Arbiter(device.device_id, self._lock)
+        self._running: _Running | None = None
+        self._saved: Pipeline | None = None
+        self._up = True
+        device.packet_in = self._on_packet_in
+
+    # --- life ---
+
+    def require_up(self) -> None:
+        if not self._up:
+            raise P4RuntimeError(code_pb2.UNAVAILABLE, f"device {self.device.device_id} is restarting")
+
+    def install(self, config: p4rt.ForwardingPipelineConfig) -> None:
+        """Start with this pipeline, not on behalf of a client."""
+        pipeline = self._loader.load(config)
+        with self._lock:
+            self._commit(pipeline)
+
+    def shut(self) -> None:
+        """Forget everything, as a device that loses power: pipeline, entities, registers, clients, election ids."""
+        with self._lock:
+            self._up = False
+            self._running = None
+            self._saved = None
+            self.device.unload()
+            arbiter, self.arbiter = self.arbiter, Arbiter(self.device.device_id, self._lock)
+        for session in arbiter.sessions():
+            session.end(P4RuntimeError(code_pb2.UNAVAILABLE, f"device {self.device.device_id} restarts"))
+
+    def open(self) -> None:
+        """Serve again after :meth:`shut`."""
+        with self._lock:
+            self._up = True
+
+    def summary(self) -> dict[str, object]:
+        """For people: pipeline, clients and packet I/O."""
+        running = self._running
+        return {
+            "up": self._up,
+            "pipeline": None if running is None else running.pipeline.program.digest,
+            "roles": self.arbiter.summary(),
+            "packets": dict(vars(self.packets)),
+        }
+
+    # --- pipeline config ---
+
+    def set_pipeline(self, request: p4rt.SetForwardingPipelineConfigRequest) -> None:
+        """The SetForwardingPipelineConfig RPC."""
+        self.require_up()
+        self._require_primary(request)
+        action = request.action
+        kinds = p4rt.SetForwardingPipelineConfigRequest
+        if action == kinds.COMMIT:
+            self._commit_saved(request)
+            return
+        if action not in (kinds.VERIFY, kinds.VERIFY_AND_SAVE, kinds.VERIFY_AND_COMMIT, kinds.RECONCILE_AND_COMMIT):
+            raise invalid(f"pipeline config action {action} does not exist; give one of VERIFY..RECONCILE_AND_COMMIT")
+        if not request.HasField("config"):
+            raise invalid("the request has no config")
+        pipeline = self._loader.load(request.config)  # takes seconds; writes go on meanwhile
+        with self._lock:
+            self._require_primary(request)
+            if action == kinds.VERIFY_AND_SAVE:
+                self._saved = pipeline
+            elif action == kinds.VERIFY_AND_COMMIT:
+                self._commit(pipeline)
+            elif action == kinds.RECONCILE_AND_COMMIT:
+                self._reconcile(pipeline)
+
+    def get_pipeline(self, response_type: int) -> p4rt.GetForwardingPipelineConfigResponse:
+        """The GetForwardingPipelineConfig RPC: the config that runs (not one that only was saved)."""
+        self.require_up()
+        running = self._running
+        return pipelines.answer(None if running is None else running.pipeline, response_type)
+
+    def _commit_saved(self, request: p4rt.SetForwardingPipelineConfigRequest) -> None:
+        if request.HasField("config"):
+            raise invalid("COMMIT takes no config: it commits the saved one")
+        with self._lock:
+            self._require_primary(request)
+            if self._saved is None:
+                raise not_found("no config is saved; use VERIFY_AND_SAVE first")
+            self._commit(self._saved)
+
+    def _commit(self, pipeline: Pipeline) -> None:
+        try:
+            self.device.load(pipeline.program)
+        except errors.SoftswitchError as error:
+            raise from_data_plane(error) from error
+        self._saved = None
+        self._running = _Running(self.device, pipeline)
+
+    def _reconcile(self, pipeline: Pipeline) -> None:
+        if self._running is None:
+            self._commit(pipeline)
+        elif pipeline.same_as(self._running.pipeline):
+            self._running.pipeline = pipeline  # its cookie may be new
+            self._saved = None
+        else:
+            raise unimplemented(
+                "RECONCILE_AND_COMMIT to another program is not supported; "
+                "use VERIFY_AND_COMMIT and write the state again"
+            )
+
+    # --- entities ---
+
+    def write(self, request: p4rt.WriteRequest) -> Outcomes:
+        """The Write RPC: for each update why it failed, or ``None``."""
+        with self._lock:
+            self.require_up()
+            self._require_primary(request)
+            running = self._require_running()
+            mode = request.atomicity
+            if mode == p4rt.WriteRequest.ROLLBACK_ON_ERROR:
+                return self._write_all_or_none(running, request.updates)
+            if mode == p4rt.WriteRequest.DATAPLANE_ATOMIC:
+                _require_single_step(request.updates)
+            elif mode != p4rt.WriteRequest.CONTINUE_ON_ERROR:
+                raise invalid(f"atomicity {mode} does not exist")
+            journal = Journal(active=False)
+            return [self._apply(running, update, journal) for update in request.updates]
+
+    def read(self, request: p4rt.ReadRequest) -> tuple[list[Iterator[p4rt.Entity]], Outcomes]:
+        """The Read RPC: what was found, and for each query why it failed, or ``None``.
+
+        All values are taken before this returns; the iterators only build messages.
+        """
+        answers: list[Iterator[p4rt.Entity]] = []
+        outcomes: Outcomes = []
+        with self._lock:
+            self.require_up()
+            running = self._require_running()
+            self.arbiter.require_role(request.role)
+            for query in request.entities:
+                try:
+                    which = query.WhichOneof("entity")
+                    answers.append(_find(running.readers, which)(getattr(query, which or "")))
+                    outcomes.append(None)
+                except P4RuntimeError as error:
+                    outcomes.append(error)
+                except errors.SoftswitchError as error:
+                    outcomes.append(from_data_plane(error))
+        return answers, outcomes
+
+    def _apply(self, running: _Running, update: p4rt.Update, journal: Journal) -> P4RuntimeError | None:
+        try:
+            which = update.entity.WhichOneof("entity")
+            writer = _find(running.writers, which)
+            if update.type not in (p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE):
+                raise invalid(f"update type {update.type} is none of INSERT, MODIFY, DELETE")
+            writer(update.type, getattr(update.entity, which), journal)
+        except P4RuntimeError as error:
+            return error
+        except errors.SoftswitchError as error:
+            return from_data_plane(error)
+        return None
+
+    def _write_all_or_none(self, running: _Running, updates: Sequence[p4rt.Update]) -> Outcomes:
+        journal = Journal(active=True)
+        for index, update in enumerate(updates):
+            refusal = self._apply(running, update, journal)
+            if refusal is not None:
+                journal.roll_back()
+                aborted = P4RuntimeError(code_pb2.ABORTED, f"not done, because update {index} of the batch failed")
+                outcomes: Outcomes = [aborted] * len(updates)
+                outcomes[index] = refusal
+                return outcomes
+        return [None] * len(updates)
+
+    def _require_primary(self, request: p4rt.WriteRequest | p4rt.SetForwardingPipelineConfigRequest) -> None:
+        if request.role_id:
+            raise invalid("role_id is deprecated and not supported; set role")
+        election_id = to_int(request.election_id) if request.HasField("election_id") else None
+        self.arbiter.require_primary(request.role, election_id)
+
+    def _require_running(self) -> _Running:
+        if self._saved is not None:
+            raise unimplemented(
+                "a saved pipeline config waits for COMMIT; reads and writes in between are not supported"
+            )
+        if self._running is None:
+            raise P4RuntimeError(
+                code_pb2.FAILED_PRECONDITION,
+                f"device {self.device.device_id} has no forwarding pipeline config; use SetForwardingPipelineConfig",
+            )
+        return self._running
+
+    # --- packets ---
+
+    def packet_out(self, session: Session, packet: p4rt.PacketOut) -> None:
+        """Send a client's packet into the pipeline."""
+        try:
+            self.require_up()
+            if not self.arbiter.is_primary(session):
+                raise P4RuntimeError(code_pb2.PERMISSION_DENIED, "packet-out: only the primary may send packets")
+            if self.device.cpu_port is None:
+                raise P4RuntimeError(
+                    code_pb2.FAILED_PRECONDITION, f"packet-out: device {self.device.device_id} has no CPU port"
+                )
+            running = self._running
+            if running is None:
+                raise P4RuntimeError(code_pb2.FAILED_PRECONDITION, "packet-out: there is no forwarding pipeline config")
+            frame = running.pipeline.schema.packet_out.pack(packet)
+            try:
+                self.device.packet_out(frame)
+            except errors.SoftswitchError as error:
+                raise from_data_plane(error) from error
+        except P4RuntimeError:
+            self.packets.packet_out_refused += 1
+            raise
+        self.packets.packet_out += 1
+
+    def _on_packet_in(self, frame: bytes) -> None:
+        """Called by the data plane, from one of its threads."""
+        running = self._running
+        if running is None:
+            return
+        primaries = self.arbiter.primaries()
+        if not primaries:
+            self.packets.packet_in_no_primary += 1
+            return
+        packet = running.pipeline.schema.packet_in.unpack(frame)
+        if packet is None:
+            self.packets.packet_in_malformed += 1
+            return
+        self.packets.packet_in += 1
+        message = p4rt.StreamMessageResponse(packet=packet)
+        for session in primaries:
+            session.send(message)
+
+
+def _find(handlers: dict[str, Any], which: str | None) -> Any:
+    if which is None:
+        raise invalid("the entity is empty")
+    if which in _UNSUPPORTED:
+        raise unimplemented(f"{which}: {_UNSUPPORTED[which]} are not supported")
+    return handlers[which]
+
+
+def _require_single_step(updates: Sequence[p4rt.Update]) -> None:
+    """DATAPLANE_ATOMIC holds for one change of one object, and is refused for anything more."""
+    if len(updates) > 1:
+        raise unimplemented(
+            "DATAPLANE_ATOMIC is supported for a batch of one update only; use ROLLBACK_ON_ERROR or single writes"
+        )
+    for update in updates:
+        entity = update.entity
+        which = entity.WhichOneof("entity")
+        if which in ("counter_entry", "register_entry") and not getattr(entity, which).HasField("index"):
+            raise unimplemented("DATAPLANE_ATOMIC is not supported for writes to a whole array")
+        if which == "table_entry" and entity.table_entry.HasField("counter_data"):
+            raise unimplemented("DATAPLANE_ATOMIC is not supported for a table entry together with its counter")

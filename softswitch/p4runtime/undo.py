@@ -1,0 +1,24 @@
+"""How a batch is taken back: what was done, as the functions that undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Undo = Callable[[], None]
+
+
+class Journal:
+    """Collects how to undo each step of a batch; one that is not ``active`` collects nothing and costs nothing."""
+
+    def __init__(self, active: bool) -> None:
+        self.active = active
+        self._steps: list[Undo] = []
+
+    def add(self, step: Undo) -> None:
+        if self.active:
+            self._steps.append(step)
+
+    def roll_back(self) -> None:
+        """Undo everything, last step first."""
+        while self._steps:
+            self._steps.pop()()
