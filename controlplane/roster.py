@@ -1,0 +1,231 @@
+"""Who is there: agents of one job join, start together, and stop together when one is lost. No gRPC in here.
+
+    waiting --all joined--> running (new epoch) --one lost--> waiting (the others were told to abort) --...
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.epochs import EpochStore
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.client import config_digest
+
+
+class Refused(Exception):
+    """This agent cannot join; the message says why and what to do."""
+
+
+@dataclass
+class TreeReport:
+    """State of a tree as its root reported it: oldest incomplete chunk (None: none) and who contributed to it."""
+
+    oldest_chunk: int | None
+    contributors: int
+
+
+@dataclass
+class Member:
+    """An agent that has joined. `events`: what to send it; None ends its stream."""
+
+    node: str
+    peer: str
+    running: tuple[int, str]
+    joined: float = field(default_factory=time.monotonic)
+    events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue)
+    statistics: dict[str, float] = field(default_factory=dict)
+    trees: dict[int, TreeReport] = field(default_factory=dict)
+    reported: float | None = None
+
+
+class Roster:
+    """The agents of one job. Thread-safe.
+
+    Args:
+        configs: per node; their epoch does not count.
+        version: of the wire format; agents with another one are refused.
+        log: gets one line per event.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, AgentConfig],
+        epochs: EpochStore,
+        version: int,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        if not configs:
+            raise ValueError("a job without agents")
+        self.configs = dict(configs)
+        self.epoch = 0
+        self._by_address = {config.address: node for node, config in configs.items()}
+        self._epochs = epochs
+        self._version = version
+        self._log = log
+        self._members: dict[str, Member] = {}
+        self._running = False
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def join(self, request: pb.JoinRequest, peer: str = "") -> Member:
+        """An agent joins. Raises Refused.
+
+        A second process for the same node replaces the first: after a crash the first one's connection may still
+        look alive, and the one that was started last is the one that somebody wants.
+        """
+        with self._lock:
+            if self._closed:
+                raise Refused("the controller is shutting down")
+            node = self._identify(request)
+            member = Member(node, peer, (request.running_epoch, request.running_digest))
+            earlier = self._members.get(node)
+            if earlier is not None:
+                reason = f"another process joined as {node} (from {peer}); this one was told to stop"
+                earlier.events.put(pb.Event(refused=pb.Refused(reason=reason)))
+                self._remove(earlier, f"{node} was replaced by another process")
+            self._members[node] = member
+            missing = self._missing()
+            role = self.configs[node].role.replace("_", " ")
+            self._log(f"{role} {node} joined" + (f"; waiting for {_names(missing)}" if missing else ""))
+            if missing:
+                self._tell_waiting(missing)
+            else:
+                self._start()
+            return member
+
+    def leave(self, member: Member) -> None:
+        """The agent's stream has ended."""
+        with self._lock:
+            if self._members.get(member.node) is member and not self._closed:
+                self._remove(member, f"{member.node} is gone (its connection ended)")
+                self._tell_waiting(self._missing())
+
+    def report(self, request: pb.ReportRequest) -> None:
+        """Statistics of an agent; those of an earlier epoch are dropped."""
+        with self._lock:
+            member = self._members.get(request.node)
+            if member is None or request.epoch != self.epoch:
+                return
+            member.statistics = dict(request.statistics)
+            member.trees = {
+                tree.tree: TreeReport(tree.oldest_chunk if tree.HasField("oldest_chunk") else None, tree.contributors)
+                for tree in request.trees
+            }
+            member.reported = time.monotonic()
+
+    def close(self) -> None:
+        """End all streams. What the agents run goes on without a controller."""
+        with self._lock:
+            self._closed = True
+            for member in self._members.values():
+                member.events.put(None)
+
+    @property
+    def running(self) -> bool:
+        with self._lock:
+            return self._running
+
+    def members(self) -> dict[str, Member]:
+        with self._lock:
+            return dict(self._members)
+
+    def status(self) -> pb.StatusReply:
+        """Agents and trees; the caller adds plan and switches."""
+        with self._lock:
+            now = time.monotonic()
+            reply = pb.StatusReply(epoch=self.epoch, state="running" if self._running else "waiting")
+            for node, config in self.configs.items():
+                agent = reply.agents.add(node=node, role=config.role, reported_seconds=-1)
+                member = self._members.get(node)
+                if member is not None:
+                    agent.joined, agent.peer, agent.joined_seconds = True, member.peer, now - member.joined
+                    agent.statistics.update(member.statistics)
+                    if member.reported is not None:
+                        agent.reported_seconds = now - member.reported
+                for tree in config.root_trees:
+                    status = reply.trees.add(tree=tree.tree, root=node)
+                    report = member.trees.get(tree.tree) if member else None
+                    if report is not None and report.oldest_chunk is not None:
+                        status.oldest_chunk = report.oldest_chunk
+                        status.missing.extend(
+                            worker for bit, worker in enumerate(config.workers) if not report.contributors >> bit & 1
+                        )
+            reply.trees.sort(key=lambda tree: tree.tree)
+            return reply
+
+    # -- with the lock held -----------------------------------------------------------------------------------------
+
+    def _identify(self, request: pb.JoinRequest) -> str:
+        node = request.node
+        if not node:
+            found = [self._by_address[address] for address in request.addresses if address in self._by_address]
+            if len(found) != 1:
+                addresses = ", ".join(request.addresses) or "none"
+                problem = "several nodes" if found else "no node"
+                raise Refused(
+                    f"{problem} of the job at the agent's addresses ({addresses}); the job's are "
+                    f"{', '.join(f'{n} {c.address}' for n, c in self.configs.items())}. Give the name with --node"
+                )
+            node = found[0]
+        if node not in self.configs:
+            raise Refused(f"{node!r} is not a node of this job; its nodes are {', '.join(self.configs)}")
+        if self.configs[node].role != request.role:
+            wanted, got = (role.replace("_", " ") for role in (self.configs[node].role, request.role))
+            raise Refused(f"{node} is a {wanted} of this job, not a {got}")
+        if request.version != self._version:
+            raise Refused(
+                f"{node} speaks version {request.version} of the wire format, the controller {self._version}: "
+                "install the same version on both"
+            )
+        return node
+
+    def _missing(self) -> list[str]:
+        return [node for node in self.configs if node not in self._members]
+
+    def _tell_waiting(self, missing: list[str]) -> None:
+        for member in self._members.values():
+            member.events.put(pb.Event(waiting=pb.Waiting(missing=missing)))
+
+    def _start(self) -> None:
+        carried_on = self._common_epoch()
+        if carried_on:
+            self._epochs.adopt(carried_on)
+            self.epoch = carried_on
+            self._log(f"all {len(self.configs)} agents are back and run epoch {self.epoch}")
+        else:
+            self.epoch = self._epochs.next()
+            self._log(f"all {len(self.configs)} agents have joined: epoch {self.epoch} begins")
+        self._running = True
+        for node, member in self._members.items():
+            config = self.configs[node]
+            member.running = (self.epoch, config_digest(config))
+            event = pb.Event()
+            event.configuration.agent_config = replace(config, epoch=self.epoch).dumps()
+            event.configuration.digest = member.running[1]
+            member.events.put(event)
+
+    def _common_epoch(self) -> int:
+        """The epoch that all agents already run with these very configurations (the controller restarted), else 0."""
+        epochs = {member.running[0] for member in self._members.values()}
+        same = all(member.running[1] == config_digest(self.configs[node]) for node, member in self._members.items())
+        return epochs.pop() if same and len(epochs) == 1 else 0
+
+    def _remove(self, member: Member, reason: str) -> None:
+        del self._members[member.node]
+        member.events.put(None)
+        self._log(reason + (": the others stop until it is back" if self._running else ""))
+        for other in self._members.values():
+            # Also agents that carried an epoch over a restart of the controller must not carry on without this one.
+            if self._running or other.running[0]:
+                other.events.put(pb.Event(abort=pb.Abort(reason=reason, nodes=[member.node])))
+            other.running = (0, "")
+        self._running = False
+
+
+def _names(nodes: list[str]) -> str:
+    return ", ".join(nodes) if len(nodes) <= 8 else f"{', '.join(nodes[:6])} and {len(nodes) - 6} more"

@@ -1,0 +1,1 @@
+"""The gRPC service between agents and controller: messages (inart.proto), stubs, client, TLS."""

@@ -1,0 +1,187 @@
+"""An agent's side of the controller's service: stays joined, over reconnects, and passes events on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import grpc
+
+from controlplane.agentconfig import AgentConfig, Role
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.stubs import ControllerStub, Tls, open_channel
+
+REPORT_SECONDS = 5.0
+STATUS_SECONDS = 10.0
+FIRST_PAUSE_SECONDS = 0.1
+LAST_PAUSE_SECONDS = 2.0
+
+
+class ControllerError(Exception):
+    """The controller cannot be reached or refuses; the message names it and says what to do."""
+
+
+def config_digest(config: AgentConfig) -> str:
+    """Digest of a configuration apart from its epoch: equal means that a running engine can stay."""
+    return hashlib.sha256(replace(config, epoch=0).dumps().encode()).hexdigest()[:16]
+
+
+class Listener(Protocol):
+    """What happens to an agent. Called from the membership's thread, one call at a time; must not block for long."""
+
+    def on_waiting(self, missing: tuple[str, ...]) -> None:
+        """The job waits for these nodes."""
+
+    def on_configuration(self, config: AgentConfig) -> None:
+        """Run with this from now on. The same configuration and epoch as before: carry on."""
+
+    def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
+        """Stop: these nodes are gone."""
+
+    def on_refused(self, reason: str) -> None:
+        """The controller does not take this agent. Nothing follows."""
+
+    def on_unreachable(self, reason: str) -> None:
+        """The controller does not answer; it is tried again until `close`. What runs may go on."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who joins: node name, or "" to be found by one of the addresses."""
+
+    node: str
+    addresses: tuple[str, ...]
+    role: Role
+    version: int
+
+
+class Membership:
+    """Keeps an agent joined from construction to `close`."""
+
+    def __init__(self, controller: str, identity: Identity, listener: Listener, tls: Tls | None = None) -> None:
+        self.controller = controller
+        self.identity = identity
+        self.listener = listener
+        self._tls = tls
+        self._running: AgentConfig | None = None
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._call: grpc.Call | None = None
+        self._stub: ControllerStub | None = None
+        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._closed.is_set():
+            # A new channel each time: an old one would sit out its own, longer back-off.
+            channel = open_channel(self.controller, self._tls)
+            try:
+                if self._follow(channel):
+                    pause = FIRST_PAUSE_SECONDS
+            except grpc.RpcError as error:
+                if not self._closed.is_set():
+                    self.listener.on_unreachable(explain(self.controller, error))
+            except _Refused:
+                return
+            finally:
+                channel.close()
+            self._closed.wait(pause)
+            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+    def _follow(self, channel: grpc.Channel) -> bool:
+        """Follow one stream to its end. True when at least one event came."""
+        stub = ControllerStub(channel)
+        request = pb.JoinRequest(
+            node=self.identity.node,
+            addresses=self.identity.addresses,
+            role=self.identity.role,
+            version=self.identity.version,
+        )
+        if self._running is not None:
+            request.running_epoch = self._running.epoch
+            request.running_digest = config_digest(self._running)
+        call = stub.join(request)
+        with self._lock:
+            if self._closed.is_set():
+                call.cancel()
+                return False
+            self._call, self._stub = call, stub
+        heard = False
+        try:
+            for event in call:
+                heard = True
+                self._dispatch(event)
+        except grpc.RpcError:
+            if not heard:
+                raise
+        finally:
+            with self._lock:
+                self._call = self._stub = None
+        if not self._closed.is_set():
+            self.listener.on_unreachable(f"the controller at {self.controller} closed the connection")
+        return heard
+
+    def _dispatch(self, event: pb.Event) -> None:
+        kind = event.WhichOneof("kind")
+        if kind == "waiting":
+            self.listener.on_waiting(tuple(event.waiting.missing))
+        elif kind == "configuration":
+            config = AgentConfig.from_json(event.configuration.agent_config)
+            self._running = config
+            self.listener.on_configuration(config)
+        elif kind == "abort":
+            self._running = None
+            self.listener.on_abort(event.abort.reason, tuple(event.abort.nodes))
+        elif kind == "refused":
+            self.listener.on_refused(event.refused.reason)
+            raise _Refused
+
+    def report(self, statistics: Mapping[str, float], trees: Sequence[pb.TreeReport] = ()) -> bool:
+        """Send statistics. False when the controller cannot be reached now; the next report makes up for it."""
+        with self._lock:
+            stub, config = self._stub, self._running
+        if stub is None or config is None:
+            return False
+        request = pb.ReportRequest(node=config.node, epoch=config.epoch, statistics=statistics, trees=trees)
+        with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+            stub.report(request, timeout=REPORT_SECONDS)
+            return True
+        return False
+
+    def close(self) -> None:
+        """Leave the job."""
+        with self._lock:
+            self._closed.set()
+            if self._call is not None:
+                self._call.cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
+
+
+class _Refused(Exception):
+    """The controller refused; stop trying."""
+
+
+def explain(controller: str, error: grpc.RpcError) -> str:
+    """A gRPC error in words, with what to check."""
+    code, details = error.code(), (error.details() or "").strip()
+    hint = {
+        grpc.StatusCode.UNAVAILABLE: "does `python -m controlplane.deploy --serve` run there, with TLS like here?",
+        grpc.StatusCode.DEADLINE_EXCEEDED: "it accepts connections but does not answer",
+        grpc.StatusCode.UNIMPLEMENTED: "something else is listening there",
+    }.get(code, "")
+    return f"controller at {controller}: {code.name}: {details}" + (f" ({hint})" if hint else "")
+
+
+def fetch_status(controller: str, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> pb.StatusReply:
+    """What the controller knows of agents, switches and trees. Raises ControllerError."""
+    with open_channel(controller, tls) as channel:
+        try:
+            return ControllerStub(channel).status(pb.StatusRequest(), timeout=timeout)
+        except grpc.RpcError as error:
+            raise ControllerError(explain(controller, error)) from None

@@ -1,0 +1,41 @@
+"""`python -m controlplane.rpc.generate`: inart.proto -> inart_pb2.py and inart_pb2.pyi.
+
+Use protoc 3.21 (Debian 12's protobuf-compiler): later ones write code that protobuf 3.20, which p4runtime-shell needs,
+does not run. The results are committed, so only who changes inart.proto needs protoc.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+DIRECTORY = Path(__file__).resolve().parent
+OUTPUTS = ("inart_pb2.py", "inart_pb2.pyi")
+
+
+def usable_protoc() -> str | None:
+    """Path of a protoc 3.20 or 3.21, or None."""
+    protoc = shutil.which("protoc")
+    if protoc is None:
+        return None
+    version = subprocess.run([protoc, "--version"], capture_output=True, text=True, check=True).stdout
+    return protoc if re.search(r"\b3\.(20|21)\.", version) else None
+
+
+def generate(directory: Path) -> None:
+    """Write the outputs into `directory`. Raises RuntimeError without a usable protoc."""
+    protoc = usable_protoc()
+    if protoc is None:
+        raise RuntimeError("needs protoc 3.20 or 3.21 on PATH: apt-get install protobuf-compiler (Debian 12)")
+    command = [protoc, f"-I{DIRECTORY}", f"--python_out={directory}", f"--pyi_out={directory}", "inart.proto"]
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    try:
+        generate(DIRECTORY)
+    except RuntimeError as error:
+        sys.exit(str(error))

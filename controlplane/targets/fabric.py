@@ -1,0 +1,148 @@
+"""All switches at once: install everywhere or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from controlplane.rules import RuleSet
+from controlplane.targets.base import SwitchTarget, TargetError, difference, empty
+
+Result = TypeVar("Result")
+Progress = Callable[[str], None]
+
+RESTORE_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What one switch went through: whether our program was loaded anew, and how many changes it took."""
+
+    switch: str
+    replaced_program: bool
+    changes: int
+
+
+class FabricError(TargetError):
+    """The fabric could not be installed. Says which switch failed and whether the others are as they were."""
+
+
+def connect(targets: Sequence[SwitchTarget], timeout: float, progress: Progress = lambda line: None) -> None:
+    """Connect to all switches in parallel; all failures are reported together."""
+    done = _everywhere(targets, lambda target: target.connect(timeout))
+    _raise_failures(done, "cannot be reached")
+    progress(f"connected to {len(targets)} switches")
+
+
+def install(
+    targets: Sequence[SwitchTarget], rulesets: Mapping[str, RuleSet], progress: Progress = lambda line: None
+) -> list[Installed]:
+    """Bring every switch to its rule set, by difference; a switch without one is emptied.
+
+    If a switch fails, all switches get back what they held before (a switch that ran another program stays with ours,
+    empty: that program's entries are gone with it).
+
+    Raises:
+        FabricError: which switch failed at what, and whether restoring worked.
+    """
+    unknown = set(rulesets) - {target.name for target in targets}
+    if unknown:
+        raise FabricError(
+            f"the plan needs switches that are not in the switches file: {', '.join(sorted(unknown))}; "
+            'add them as "NAME": {"address": "HOST:PORT", "device_id": N}'
+        )
+    loaded = _everywhere(targets, lambda target: target.load_pipeline())
+    _raise_failures(loaded, "does not take the program")
+    replaced = {name: bool(result) for name, result in loaded.items()}
+    fresh = sum(replaced.values())
+    progress(f"program loaded on {fresh} switches, already there on {len(targets) - fresh}")
+
+    befores = _everywhere(targets, lambda target: target.read())
+    _raise_failures(befores, "cannot be read")
+    before: dict[str, RuleSet] = {name: rules for name, rules in befores.items() if isinstance(rules, RuleSet)}
+
+    def bring(target: SwitchTarget) -> int:
+        wanted = rulesets.get(target.name, empty(target.name))
+        changes = difference(before[target.name], wanted)
+        target.apply(changes)
+        _verify(target, wanted)
+        return len(changes)
+
+    applied = _everywhere(targets, bring)
+    failures = {name: result for name, result in applied.items() if isinstance(result, TargetError)}
+    if failures:
+        progress(f"{', '.join(sorted(failures))} failed: restoring {len(targets)} switches")
+        raise FabricError(_summary(failures) + "\n" + _restore(targets, before))
+    return [Installed(target.name, replaced[target.name], _count(applied[target.name])) for target in targets]
+
+
+def _count(result: int | TargetError) -> int:
+    assert isinstance(result, int)
+    return result
+
+
+def _verify(target: SwitchTarget, wanted: RuleSet) -> None:
+    left = difference(target.read(), wanted)
+    if left:
+        lines = "\n".join(f"  {change}" for change in left[:8])
+        raise TargetError(
+            f"switch {target.name} does not hold what was written to it (is another controller at work?); "
+            f"{len(left)} differences:\n{lines}"
+        )
+
+
+def _restore(targets: Sequence[SwitchTarget], before: Mapping[str, RuleSet]) -> str:
+    """Back to `before`, from whatever is there now: a failed batch may have been applied in part."""
+
+    def restore(target: SwitchTarget) -> None:
+        for attempt in range(RESTORE_ATTEMPTS):
+            try:
+                target.apply(difference(target.read(), before[target.name]))
+                _verify(target, before[target.name])
+                return
+            except TargetError:
+                if attempt == RESTORE_ATTEMPTS - 1:
+                    raise
+
+    failures = {
+        name: result for name, result in _everywhere(targets, restore).items() if isinstance(result, TargetError)
+    }
+    if not failures:
+        return "all switches are as they were before"
+    return (
+        f"NOT RESTORED: {', '.join(sorted(failures))}; run the same command with --remove once it answers\n"
+        + _summary(failures)
+    )
+
+
+def _everywhere(
+    targets: Sequence[SwitchTarget], work: Callable[[SwitchTarget], Result]
+) -> dict[str, Result | TargetError]:
+    """Run `work` on all switches in parallel; a TargetError becomes that switch's result."""
+
+    def guarded(target: SwitchTarget) -> Result | TargetError:
+        try:
+            return work(target)
+        except TargetError as error:
+            return error
+
+    if not targets:
+        return {}
+    with ThreadPoolExecutor(max_workers=min(64, len(targets)), thread_name_prefix="switch") as pool:
+        return dict(zip([target.name for target in targets], pool.map(guarded, targets), strict=True))
+
+
+def _raise_failures(results: Mapping[str, object], what: str) -> None:
+    failures = {name: result for name, result in results.items() if isinstance(result, TargetError)}
+    if failures:
+        names = ", ".join(sorted(failures))
+        raise FabricError(f"{len(failures)} of {len(results)} switches ({names}): {what}\n{_summary(failures)}")
+
+
+def _summary(failures: Mapping[str, TargetError]) -> str:
+    lines = [str(failures[name]) for name in sorted(failures)[:5]]
+    if len(failures) > 5:
+        lines.append(f"... and {len(failures) - 5} more switches")
+    return "\n".join(lines)

@@ -1,0 +1,254 @@
+"""Our P4 program as a P4Runtime server sees it: device configuration, p4info, and rule sets as P4Runtime entities."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+from p4.v1 import p4runtime_pb2
+
+from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.targets.base import Change, Item, Operation, TargetError
+
+LABEL_TABLE = "label_table"
+ROUTE_TABLE = "ipv4_table"
+VERDICT_COUNTER = "verdict_counter"
+
+LAST_GROUP = (1 << 15) - 1
+"""bmv2's P4Runtime server keeps the multicast groups from 2^15 for clone sessions."""
+
+UPDATE_TYPES = {
+    Operation.INSERT: p4runtime_pb2.Update.INSERT,
+    Operation.MODIFY: p4runtime_pb2.Update.MODIFY,
+    Operation.DELETE: p4runtime_pb2.Update.DELETE,
+}
+
+
+class ProgramMismatch(TargetError):
+    """The p4info is not that of our program, or an entry does not fit it; says what."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Compiled program: what goes to the switch, and the ids by which P4Runtime names its tables and actions."""
+
+    device_config: bytes
+    p4info: p4info_pb2.P4Info
+    cookie: int
+    _tables: dict[str, p4info_pb2.Table] = field(repr=False)
+    _actions: dict[str, p4info_pb2.Action] = field(repr=False)
+    _counters: dict[str, p4info_pb2.Counter] = field(repr=False)
+
+    @classmethod
+    def load(cls, device_config: Path, p4info: Path) -> Program:
+        """Read the compiler's two outputs. Raises ProgramMismatch when they are not those of our program."""
+        info = p4info_pb2.P4Info()
+        try:
+            config, text = device_config.read_bytes(), p4info.read_text()
+            text_format.Parse(text, info)
+        except OSError as error:
+            raise ProgramMismatch(f"cannot read the compiled program: {error}") from None
+        except text_format.ParseError as error:
+            raise ProgramMismatch(f"{p4info} is no p4info in text format: {error}") from None
+        digest = hashlib.sha256(len(config).to_bytes(8, "big") + config + text.encode()).digest()
+        program = cls(
+            device_config=config,
+            p4info=info,
+            cookie=int.from_bytes(digest[:8], "big"),
+            _tables={_local(table.preamble): table for table in info.tables},
+            _actions={_local(action.preamble): action for action in info.actions},
+            _counters={_local(counter.preamble): counter for counter in info.counters},
+        )
+        for table in (LABEL_TABLE, ROUTE_TABLE):
+            program.table(table)
+        for action in ("forward", "replicate", "aggregate", "route"):
+            program.action(action)
+        return program
+
+    def pipeline_config(self) -> p4runtime_pb2.ForwardingPipelineConfig:
+        return p4runtime_pb2.ForwardingPipelineConfig(
+            p4info=self.p4info,
+            p4_device_config=self.device_config,
+            cookie=p4runtime_pb2.ForwardingPipelineConfig.Cookie(cookie=self.cookie),
+        )
+
+    def table(self, name: str) -> p4info_pb2.Table:
+        if name not in self._tables:
+            raise ProgramMismatch(f"the program has no table {name!r}; it has {', '.join(sorted(self._tables))}")
+        return self._tables[name]
+
+    def action(self, name: str) -> p4info_pb2.Action:
+        if name not in self._actions:
+            raise ProgramMismatch(f"the program has no action {name!r}; it has {', '.join(sorted(self._actions))}")
+        return self._actions[name]
+
+    def counter(self, name: str) -> p4info_pb2.Counter:
+        if name not in self._counters:
+            raise ProgramMismatch(f"the program has no counter {name!r}; it has {', '.join(sorted(self._counters))}")
+        return self._counters[name]
+
+    # -- rule sets to P4Runtime -------------------------------------------------------------------------------------
+
+    def update(self, change: Change) -> p4runtime_pb2.Update:
+        """A change as a P4Runtime update. Raises ProgramMismatch for a value that does not fit its field."""
+        item, kind = change.item, UPDATE_TYPES[change.operation]
+        if isinstance(item, MulticastGroup):
+            return p4runtime_pb2.Update(type=kind, entity=_group_entity(item))
+        bare = change.operation is Operation.DELETE
+        entry = self._label_entry(item, bare) if isinstance(item, LabelEntry) else self._route_entry(item, bare)
+        return p4runtime_pb2.Update(type=kind, entity=p4runtime_pb2.Entity(table_entry=entry))
+
+    def _label_entry(self, item: LabelEntry, bare: bool) -> p4runtime_pb2.TableEntry:
+        table = self.table(LABEL_TABLE)
+        entry = p4runtime_pb2.TableEntry(table_id=table.preamble.id)
+        for name, value in (("ingress_port", item.ingress_port), ("label", item.label)):
+            match_field = _match_field(table, name)
+            match = entry.match.add(field_id=match_field.id)
+            match.exact.value = _encode(value, match_field.bitwidth, f"{item}: {name}")
+        if bare:
+            return entry
+        action = item.action
+        if isinstance(action, Forward):
+            self._set_action(entry, "forward", item, port=action.port)
+        elif isinstance(action, Replicate):
+            self._set_action(entry, "replicate", item, group=action.group)
+        else:
+            self._set_action(
+                entry,
+                "aggregate",
+                item,
+                slot_base=action.slot_base,
+                slot_mask=action.slot_mask,
+                contributor=action.contributor,
+                expected=action.expected,
+                next_label=action.next_label,
+                port=action.port,
+            )
+        return entry
+
+    def _route_entry(self, item: Route, bare: bool) -> p4runtime_pb2.TableEntry:
+        table = self.table(ROUTE_TABLE)
+        entry = p4runtime_pb2.TableEntry(table_id=table.preamble.id)
+        if item.prefix_length:
+            match = entry.match.add(field_id=table.match_fields[0].id)
+            match.lpm.value = _encode(int(ipaddress.IPv4Address(item.address)), 32, str(item))
+            match.lpm.prefix_len = item.prefix_length
+        if not bare:
+            mac = int(item.mac.replace(":", ""), 16)
+            self._set_action(entry, "route", item, destination_mac=mac, port=item.port)
+        return entry
+
+    def _set_action(self, entry: p4runtime_pb2.TableEntry, name: str, item: Item, **values: int) -> None:
+        action = self.action(name)
+        entry.action.action.action_id = action.preamble.id
+        params = {param.name: param for param in action.params}
+        if set(params) != set(values):
+            raise ProgramMismatch(f"action {name} of the program takes {sorted(params)}, not {sorted(values)}")
+        for param_name, value in values.items():
+            param = params[param_name]
+            entry.action.action.params.add(
+                param_id=param.id, value=_encode(value, param.bitwidth, f"{item}: {param_name}")
+            )
+
+    # -- and back ---------------------------------------------------------------------------------------------------
+
+    def read_requests(self) -> list[p4runtime_pb2.Entity]:
+        """Wildcard reads of everything that a rule set consists of."""
+        tables = [
+            p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry(table_id=self.table(name).preamble.id))
+            for name in (LABEL_TABLE, ROUTE_TABLE)
+        ]
+        groups = p4runtime_pb2.Entity()
+        groups.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0
+        return [*tables, groups]
+
+    def rule_set(self, switch: str, entities: Iterable[p4runtime_pb2.Entity]) -> RuleSet:
+        """What a switch answered to `read_requests`, as a rule set."""
+        labels, groups, routes = [], [], []
+        for entity in entities:
+            if entity.HasField("packet_replication_engine_entry"):
+                group = entity.packet_replication_engine_entry.multicast_group_entry
+                ports = sorted(
+                    int.from_bytes(replica.port, "big") if replica.port else replica.egress_port
+                    for replica in group.replicas
+                )
+                groups.append(MulticastGroup(group.multicast_group_id, tuple(ports)))
+            elif entity.HasField("table_entry") and not entity.table_entry.is_default_action:
+                entry = entity.table_entry
+                if entry.table_id == self.table(LABEL_TABLE).preamble.id:
+                    labels.append(self._read_label(entry))
+                elif entry.table_id == self.table(ROUTE_TABLE).preamble.id:
+                    routes.append(self._read_route(entry))
+        return RuleSet(switch=switch, labels=tuple(labels), groups=tuple(groups), routes=tuple(routes))
+
+    def label_key(self, entry: p4runtime_pb2.TableEntry) -> tuple[int, int]:
+        """(ingress port, label) of an entry of the label table."""
+        table = self.table(LABEL_TABLE)
+        values = {match.field_id: int.from_bytes(match.exact.value, "big") for match in entry.match}
+        port, label = (values.get(_match_field(table, name).id, 0) for name in ("ingress_port", "label"))
+        return port, label
+
+    def _read_label(self, entry: p4runtime_pb2.TableEntry) -> LabelEntry:
+        name, values = self._read_action(entry)
+        action: Forward | Replicate | Aggregate
+        if name == "forward":
+            action = Forward(**values)
+        elif name == "replicate":
+            action = Replicate(**values)
+        else:
+            action = Aggregate(**values)
+        port, label = self.label_key(entry)
+        return LabelEntry(ingress_port=port, label=label, action=action)
+
+    def _read_route(self, entry: p4runtime_pb2.TableEntry) -> Route:
+        _, values = self._read_action(entry)
+        address, length = 0, 0
+        for match in entry.match:
+            address, length = int.from_bytes(match.lpm.value, "big"), match.lpm.prefix_len
+        mac = values["destination_mac"].to_bytes(6, "big").hex(":")
+        return Route(str(ipaddress.IPv4Address(address)), length, mac, values["port"])
+
+    def _read_action(self, entry: p4runtime_pb2.TableEntry) -> tuple[str, dict[str, int]]:
+        for name, action in self._actions.items():
+            if action.preamble.id == entry.action.action.action_id:
+                given = {param.param_id: int.from_bytes(param.value, "big") for param in entry.action.action.params}
+                return name, {param.name: given.get(param.id, 0) for param in action.params}
+        raise ProgramMismatch(f"a table entry has action id {entry.action.action.action_id}, which the program lacks")
+
+
+def _local(preamble: p4info_pb2.Preamble) -> str:
+    return preamble.name.rpartition(".")[2]
+
+
+def _match_field(table: p4info_pb2.Table, name: str) -> p4info_pb2.MatchField:
+    for match_field in table.match_fields:
+        if match_field.name.rpartition(".")[2] == name:
+            return match_field
+    fields = ", ".join(match_field.name for match_field in table.match_fields)
+    raise ProgramMismatch(f"table {table.preamble.name} has no key field {name!r}; it has {fields}")
+
+
+def _group_entity(item: MulticastGroup) -> p4runtime_pb2.Entity:
+    if not 1 <= item.group <= LAST_GROUP:
+        raise ProgramMismatch(f"multicast group {item.group} is outside 1..{LAST_GROUP}")
+    if len(set(item.ports)) != len(item.ports):
+        raise ProgramMismatch(f"multicast group {item.group} has a port twice: {item.ports}")
+    entity = p4runtime_pb2.Entity()
+    group = entity.packet_replication_engine_entry.multicast_group_entry
+    group.multicast_group_id = item.group
+    for port in sorted(item.ports):
+        # One replication id: nothing in the egress pipeline tells the copies apart.
+        group.replicas.add(egress_port=port, instance=1)
+    return entity
+
+
+def _encode(value: int, bitwidth: int, what: str) -> bytes:
+    """Canonical P4Runtime bytestring: big-endian, no leading zero bytes, at least one byte."""
+    if not 0 <= value < 1 << bitwidth:
+        raise ProgramMismatch(f"{what}: {value} does not fit in {bitwidth} bits")
+    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")

@@ -1,0 +1,241 @@
+"""One P4Runtime session: p4runtime-shell's client with deadlines on every call and errors that say what to do."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+from google.rpc import code_pb2, status_pb2
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+from p4runtime_sh.p4runtime import P4RuntimeClient
+
+from controlplane.targets.base import TargetError
+
+RPC_SECONDS = 20.0
+"""Deadline of one Write or Read. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
+
+PIPELINE_SECONDS = 120.0
+"""Deadline for loading a program: softswitch compiles it to native code the first time."""
+
+ARBITRATION_SECONDS = 5.0
+
+CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    # Its own TCP connection: a failed attempt's back-off must not delay the next session to the same address.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class NotPrimary(TargetError):
+    """Another controller holds the switch."""
+
+
+class WriteRejected(Exception):
+    """A Write that the switch refused, wholly or in part. `failures`: (index of the update, canonical code, message).
+
+    Empty failures: nothing is known about the single updates.
+    """
+
+    def __init__(self, failures: list[tuple[int, str, str]], reason: str) -> None:
+        self.failures = failures
+        super().__init__(reason)
+
+
+def new_election_id() -> tuple[int, int]:
+    """An election id that is larger than that of every controller started before on this machine."""
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return seconds, (nanoseconds << 32) | (os.getpid() & 0xFFFFFFFF)
+
+
+class Session(P4RuntimeClient):
+    """A session as primary controller with one switch.
+
+    Uses p4runtime-shell's client for channel, stub, stream queues and tear-down. Its own `write` cannot be used: its
+    error iterator never ends when a batch has a successful update before a failed one, and it takes no deadline.
+
+    Args:
+        switch: name for messages.
+        address: "host:port".
+        on_lost: called from another thread, with the reason, when the stream ends (also by `close`) or another
+            controller becomes primary.
+    """
+
+    def __init__(
+        self,
+        switch: str,
+        device_id: int,
+        address: str,
+        election_id: tuple[int, int],
+        *,
+        on_lost: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        # Not super().__init__: it opens the channel without options and leaves the process when that fails.
+        self.switch = switch
+        self.address = address
+        self.device_id = device_id
+        self.election_id = election_id
+        self.role_name = None
+        self.on_lost = on_lost
+        self.channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
+        self.ended = threading.Event()
+        self.demoted = False
+        self._primary = False
+        try:
+            self.set_up_stream()
+        except BaseException:
+            self.close()
+            raise
+
+    def set_up_stream(self) -> None:
+        """Open the stream and ask to be primary."""
+        self.stream_out_q: queue.Queue = queue.Queue()
+        self.stream_in_q: dict[str, queue.Queue] = {"arbitration": queue.Queue()}
+
+        def requests() -> Iterator[p4runtime_pb2.StreamMessageRequest]:
+            while (message := self.stream_out_q.get()) is not None:
+                yield message
+
+        self.stream = self.stub.StreamChannel(requests())
+        self.stream_recv_thread = threading.Thread(target=self._receive, name=f"stream-{self.switch}", daemon=True)
+        self.stream_recv_thread.start()
+        self.handshake()
+
+    def _receive(self) -> None:
+        try:
+            for message in self.stream:
+                if message.HasField("arbitration"):
+                    self.stream_in_q["arbitration"].put(message)
+                    if self._primary and message.arbitration.status.code != code_pb2.OK:
+                        self._primary, self.demoted = False, True
+                        self.on_lost("another controller took the switch over")
+            reason = "the switch closed the connection"
+        except grpc.RpcError as error:
+            self.stream_in_q["arbitration"].put(error)
+            reason = f"{error.code().name}: {error.details()}"
+        self.stream_in_q["arbitration"].put(None)
+        self.ended.set()
+        self.on_lost(reason)
+
+    def handshake(self) -> None:
+        """Arbitration. Raises TargetError when the switch does not answer, NotPrimary when another holds it."""
+        request = p4runtime_pb2.StreamMessageRequest()
+        request.arbitration.device_id = self.device_id
+        request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
+        self.stream_out_q.put(request)
+        try:
+            answer = self.stream_in_q["arbitration"].get(timeout=ARBITRATION_SECONDS)
+        except queue.Empty:
+            raise TargetError(
+                f"{self.where} accepts connections but does not answer the P4Runtime handshake within "
+                f"{ARBITRATION_SECONDS:g} s: is it a P4Runtime server?"
+            ) from None
+        if isinstance(answer, grpc.RpcError):
+            raise self.explain(answer, "the handshake")
+        if answer is None:
+            raise TargetError(f"{self.where} closed the P4Runtime stream; is device id {self.device_id} right?")
+        if answer.arbitration.status.code != code_pb2.OK:
+            held = answer.arbitration.election_id
+            raise NotPrimary(
+                f"{self.where} is held by another controller (election id {held.high}, {held.low}): "
+                "end that one first, or check that the clocks agree"
+            )
+        self._primary = True
+
+    @property
+    def where(self) -> str:
+        return f"switch {self.switch} ({self.address}, device {self.device_id})"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the stream is open and we are primary."""
+        return self._primary and not self.ended.is_set()
+
+    def explain(self, error: grpc.RpcError, doing: str) -> TargetError:
+        """A gRPC error as a TargetError that names the switch and what was being done."""
+        code, details = error.code(), (error.details() or "").strip()
+        hint = {
+            grpc.StatusCode.UNAVAILABLE: "it is not running, or not at this address",
+            grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
+            grpc.StatusCode.PERMISSION_DENIED: "another controller is primary",
+            grpc.StatusCode.NOT_FOUND: "is the device id right?",
+        }.get(code, "")
+        return TargetError(f"{self.where}: {doing} failed: {code.name}: {details}" + (f" ({hint})" if hint else ""))
+
+    def write_batch(self, updates: Sequence[p4runtime_pb2.Update], timeout: float = RPC_SECONDS) -> None:
+        """One Write. Raises WriteRejected with what is known of the single updates."""
+        request = p4runtime_pb2.WriteRequest(device_id=self.device_id, updates=updates)
+        request.election_id.high, request.election_id.low = self.election_id
+        try:
+            self.stub.Write(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise WriteRejected(_update_errors(error), str(self.explain(error, "a write"))) from None
+
+    def read_entities(
+        self, entities: Sequence[p4runtime_pb2.Entity], timeout: float = RPC_SECONDS
+    ) -> list[p4runtime_pb2.Entity]:
+        """One Read, all of its answer."""
+        request = p4runtime_pb2.ReadRequest(device_id=self.device_id, entities=entities)
+        try:
+            return [entity for answer in self.stub.Read(request, timeout=timeout) for entity in answer.entities]
+        except grpc.RpcError as error:
+            raise self.explain(error, "a read") from None
+
+    def pipeline_cookie(self, timeout: float = RPC_SECONDS) -> int | None:
+        """Cookie of the loaded program; None when there is none, or it was loaded without one."""
+        request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
+            device_id=self.device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.COOKIE_ONLY
+        )
+        try:
+            config = self.stub.GetForwardingPipelineConfig(request, timeout=timeout).config
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+                return None
+            raise self.explain(error, "asking for the program") from None
+        return config.cookie.cookie if config.HasField("cookie") else None
+
+    def set_pipeline(self, config: p4runtime_pb2.ForwardingPipelineConfig, timeout: float = PIPELINE_SECONDS) -> None:
+        """Load a program; tables are empty afterwards."""
+        request = p4runtime_pb2.SetForwardingPipelineConfigRequest(
+            device_id=self.device_id,
+            action=p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
+            config=config,
+        )
+        request.election_id.high, request.election_id.low = self.election_id
+        try:
+            self.stub.SetForwardingPipelineConfig(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise self.explain(error, "loading the program") from None
+
+    def close(self) -> None:
+        """End the session. A dead switch cannot hold this up: the stream is cancelled first."""
+        self._primary = False
+        if hasattr(self, "stream"):
+            self.stream_out_q.put(None)
+            self.stream.cancel()
+            if threading.current_thread() is not self.stream_recv_thread:
+                self.stream_recv_thread.join(timeout=5)
+        self.channel.close()
+
+
+def _update_errors(error: grpc.RpcError) -> list[tuple[int, str, str]]:
+    """Per-update errors of a failed Write (P4Runtime specification, section 12.3), without the successful ones."""
+    trailing: Any = error.trailing_metadata() or ()
+    packed = next((value for key, value in trailing if key == "grpc-status-details-bin"), None)
+    if packed is None:
+        return []
+    status = status_pb2.Status()
+    status.ParseFromString(packed)
+    failures = []
+    for index, detail in enumerate(status.details):
+        one = p4runtime_pb2.Error()
+        if detail.Unpack(one) and one.canonical_code != code_pb2.OK:
+            failures.append((index, code_pb2.Code.Name(one.canonical_code), one.message))
+    return failures
