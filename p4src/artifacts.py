@@ -1,0 +1,123 @@
+"""What was compiled for a target: where its files are and what fits on it.
+
+An artifact is a folder ``p4src/artifacts/<target>-<values>/`` with the compiled program, its P4Runtime description and
+``manifest.json``. Control plane and agents read values per packet and table sizes from here, never from a constant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from p4src.protocol import DIRECTORY, PROTOCOL
+
+ARTIFACTS = DIRECTORY / "artifacts"
+SOURCES = {"v1model": "bmv2"}
+"""Target -> folder of its P4 sources."""
+MANIFEST = "manifest.json"
+PROGRAM = "inart.json"
+P4INFO = "inart.p4info.txtpb"
+
+
+class ArtifactError(Exception):
+    """There is no such artifact, or its manifest is not readable; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Build options of an artifact, and what it was built from.
+
+    ``label_table_size`` and ``route_table_size`` are entries, ``multicast_groups`` the number of groups that the target
+    holds; group ids are 1 to 65535. ``sources`` is the SHA-256 digest of :func:`source_digest`.
+    """
+
+    target: str
+    values_per_packet: int
+    slots: int
+    label_table_size: int
+    route_table_size: int
+    multicast_groups: int
+    sources: str
+    compiler: str
+
+    def dumps(self) -> str:
+        """The content of ``manifest.json``."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled program: its folder and its manifest."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def program(self) -> Path:
+        """What the switch loads (bmv2 JSON)."""
+        return self.directory / PROGRAM
+
+    @property
+    def p4info(self) -> Path:
+        """The P4Runtime description, as protobuf text."""
+        return self.directory / P4INFO
+
+
+def source_files(target: str) -> list[Path]:
+    """Every file that decides what a target's compiled program is, in a fixed order; raises ArtifactError."""
+    if target not in SOURCES:
+        raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(SOURCES)}")
+    files = [*(DIRECTORY / SOURCES[target]).glob("*.p4"), *(DIRECTORY / "include").glob("*.p4")]
+    return [*sorted(files), DIRECTORY / "protocol.json"]
+
+
+def source_digest(target: str) -> str:
+    """SHA-256 over names and contents of :func:`source_files`, hexadecimal."""
+    digest = hashlib.sha256()
+    for path in source_files(target):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(DIRECTORY).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def load(directory: Path) -> Artifact:
+    """The artifact in ``directory``; raises ArtifactError."""
+    path = directory / MANIFEST
+    try:
+        manifest = Manifest(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise ArtifactError(f"{directory} holds no {MANIFEST}: not a compiled program") from None
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"{path}: {error}; build it again with python -m p4src.build") from error
+    for name in (PROGRAM, P4INFO):
+        if not (directory / name).is_file():
+            raise ArtifactError(f"{directory / name} is missing; build it again with python -m p4src.build")
+    return Artifact(directory, manifest)
+
+
+def available(target: str = "v1model") -> list[Artifact]:
+    """Every artifact of a target, by values per packet."""
+    artifacts = [load(path.parent) for path in ARTIFACTS.glob(f"{target}-*/{MANIFEST}")]
+    return sorted(artifacts, key=lambda artifact: artifact.manifest.values_per_packet)
+
+
+def find(target: str = "v1model", values: int | None = None) -> Artifact:
+    """The artifact of ``target`` with ``values`` values a packet (default: the target's, from protocol.json).
+
+    Raises ArtifactError that names what there is and how to build what there is not.
+    """
+    if target not in PROTOCOL.targets:
+        raise ArtifactError(f"there is no target {target!r}; there are: {', '.join(PROTOCOL.targets)}")
+    if values is None:
+        values = PROTOCOL.targets[target].values_per_packet
+    directory = ARTIFACTS / f"{target}-{values}"
+    if not (directory / MANIFEST).is_file():
+        there = ", ".join(str(artifact.manifest.values_per_packet) for artifact in available(target)) or "none"
+        raise ArtifactError(
+            f"{target} is not compiled for {values} values a packet (compiled: {there}); "
+            f"python -m p4src.build --values {values} does it"
+        )
+    return load(directory)

@@ -1,0 +1,23 @@
+// The IPv4 header checksum: verified on arrival (a bad one sets checksum_error), computed anew on departure.
+//
+// Limit: headers without options; others do not leave the switch (route.p4).
+#ifndef INART_CHECKSUM_P4
+#define INART_CHECKSUM_P4
+
+#define INART_IPV4_FIELDS { \
+    hdr.ipv4.version, hdr.ipv4.header_words, hdr.ipv4.service, hdr.ipv4.total_length, hdr.ipv4.identification, \
+    hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.source, hdr.ipv4.destination }
+
+control InartVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        verify_checksum(hdr.ipv4.isValid(), INART_IPV4_FIELDS, hdr.ipv4.checksum, HashAlgorithm.csum16);
+    }
+}
+
+control InartComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        update_checksum(hdr.ipv4.isValid(), INART_IPV4_FIELDS, hdr.ipv4.checksum, HashAlgorithm.csum16);
+    }
+}
+
+#endif

@@ -1,0 +1,71 @@
+// Headers and metadata.
+//
+//   Ethernet 0x88B5:   ethernet | inart (24 bytes) | values (INART_VALUES x 32 bits)      aggregation
+//   Ethernet 0x0800:   ethernet | ipv4 | payload                                          ordinary traffic
+//
+// inart_t and all constants come from include/constants.p4, which is generated from protocol.json.
+// Limit: every aggregation packet has exactly INART_VALUES values; IPv4 options are not supported.
+#ifndef INART_HEADERS_P4
+#define INART_HEADERS_P4
+
+typedef bit<9> port_t;
+typedef bit<48> mac_t;
+
+const bit<16> ETHERTYPE_IPV4 = 0x0800;
+
+header ethernet_t {
+    mac_t destination;
+    mac_t source;
+    bit<16> ether_type;
+}
+
+#define INART_VALUE_FIELD(i) bit<32> value_##i;
+header values_t {
+    INART_EACH_VALUE(INART_VALUE_FIELD)
+}
+
+header ipv4_t {
+    bit<4> version;
+    bit<4> header_words;
+    bit<8> service;
+    bit<16> total_length;
+    bit<16> identification;
+    bit<16> fragment;
+    bit<8> ttl;
+    bit<8> protocol;
+    bit<16> checksum;
+    bit<32> source;
+    bit<32> destination;
+}
+
+struct headers_t {
+    ethernet_t ethernet;
+    inart_t inart;
+    values_t values;
+    ipv4_t ipv4;
+}
+
+// What the slot's values and the packet's have to do with each other; decided in slots.p4, done in values.p4.
+enum bit<8> operation_t {
+    NONE = 0,       // the packet's values are what leaves, or the packet does not leave
+    STORE = 1,      // slot = packet
+    ADD = 2,        // slot = slot + packet
+    ADD_SEND = 3,   // packet = slot + packet
+    MAXIMUM = 4,    // slot = packet = max(slot, packet), signed
+    SEND = 5        // packet = slot
+}
+
+struct metadata_t {
+    bit<8> verdict;
+    bool aggregate;     // label_table chose aggregate; its parameters follow
+    bit<32> slot_base;
+    bit<32> slot_mask;
+    bit<64> contributor;
+    bit<64> expected;
+    bit<32> next_label;
+    port_t port;
+    bit<32> slot;
+    operation_t operation;
+}
+
+#endif

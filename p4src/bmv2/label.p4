@@ -1,0 +1,65 @@
+// The label table: one exact match decides an aggregation packet's fate.
+//
+//   (ingress port, label) --hit--> forward(port)         unchanged, to one port
+//                         |        replicate(group)      unchanged, to every port of a multicast group
+//                         |        aggregate(...)        on to slots.p4
+//                         --miss-> dropped, counted as unknown
+//
+// A packet that arrives on a port where its flow does not belong is a miss. Each entry has a counter (packets, bytes).
+// Limit: INART_LABEL_TABLE_SIZE entries. slot_base + slot_mask must be below INART_SLOTS, slot_mask one less than a
+// power of two, group not 0: the control plane sees to it.
+#ifndef INART_LABEL_P4
+#define INART_LABEL_P4
+
+control Label(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    @name(".label_counter") @id(1)
+    direct_counter(CounterType.packets_and_bytes) label_counter;
+
+    @name(".forward") @id(1)
+    action forward(port_t port) {
+        meta.verdict = INART_VERDICT_FORWARDED;
+        standard_metadata.egress_spec = port;
+    }
+
+    @name(".replicate") @id(2)
+    action replicate(bit<16> group) {
+        meta.verdict = INART_VERDICT_REPLICATED;
+        standard_metadata.mcast_grp = group;
+    }
+
+    // contributor: the bits that the packet counts as; 0 for a partial sum, which carries its own.
+    @name(".aggregate") @id(3)
+    action aggregate(bit<32> slot_base, bit<32> slot_mask, bit<64> contributor, bit<64> expected,
+                     bit<32> next_label, port_t port) {
+        meta.aggregate = true;
+        meta.slot_base = slot_base;
+        meta.slot_mask = slot_mask;
+        meta.contributor = contributor;
+        meta.expected = expected;
+        meta.next_label = next_label;
+        meta.port = port;
+    }
+
+    @name(".unknown") @id(4)
+    action unknown() {
+        meta.verdict = INART_VERDICT_UNKNOWN;
+    }
+
+    @name(".label_table") @id(1)
+    table label_table {
+        key = {
+            standard_metadata.ingress_port: exact @name("ingress_port");
+            hdr.inart.label: exact @name("label");
+        }
+        actions = { forward; replicate; aggregate; @defaultonly unknown; }
+        const default_action = unknown();
+        size = INART_LABEL_TABLE_SIZE;
+        counters = label_counter;
+    }
+
+    apply {
+        label_table.apply();
+    }
+}
+
+#endif

@@ -1,0 +1,40 @@
+// IPv4 forwarding beside aggregation, so that ping, TCP and background traffic share the network.
+//
+//   destination --longest prefix--> route(destination MAC, port): TTL - 1, source MAC = gateway, new header checksum
+//               --miss------------> dropped
+//
+// Hosts send everything to the gateway's MAC address by a static neighbour entry, so there is no ARP.
+// Limits: no options, no ICMP errors; a packet with a bad checksum, with options, to a group MAC address or at the end
+// of its TTL is dropped. Routed packets have no verdict.
+#ifndef INART_ROUTE_P4
+#define INART_ROUTE_P4
+
+control Route(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    @name(".route") @id(5)
+    action route(mac_t destination_mac, port_t port) {
+        hdr.ethernet.destination = destination_mac;
+        hdr.ethernet.source = INART_GATEWAY_MAC;
+        hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+        standard_metadata.egress_spec = port;
+    }
+
+    @name(".no_route") @id(6)
+    action no_route() {}
+
+    @name(".ipv4_table") @id(2)
+    table ipv4_table {
+        key = { hdr.ipv4.destination: lpm @name("destination"); }
+        actions = { route; @defaultonly no_route; }
+        const default_action = no_route();
+        size = INART_ROUTE_TABLE_SIZE;
+    }
+
+    apply {
+        if (hdr.ipv4.version == 4 && hdr.ipv4.header_words == 5 && standard_metadata.checksum_error == 0 &&
+            hdr.ipv4.ttl > 1 && hdr.ethernet.destination[40:40] == 0) {
+            ipv4_table.apply();
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,313 @@
+"""Explicit-state search of small systems for wrong sums and stuck states.
+
+    python -m tests.model.search --tree star:2 --slots 1 --chunks 3 --epochs 1 [--in-flight K]
+
+The network is as hostile as can be: any packet that was ever sent may arrive now, later, again or never (``--in-flight
+K`` bounds what a link between aggregation points holds to K distinct packets, of which any may be lost at any time).
+A worker may send, and send again with or without RESEND, any chunk that its window has ever covered. A switch may
+forget its registers at any time. Workers and root move to a newer epoch each at its own time.
+
+In every reachable state:
+
+* every packet and slot holds exactly one contribution of each worker in its bitmap, for its own chunk and epoch
+  (values are numbers in which every (worker, epoch, chunk) is a digit of its own);
+* a chunk that a root's ring gives up is complete;
+* from here on, a fair network without losses and only the resend of each worker's oldest unanswered chunk answer
+  every chunk to every worker (no stuck states).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from p4src.protocol import Flag
+from tests.model.packet import Packet
+from tests.model.root import RootSlot, root_receive
+from tests.model.switch import Slot, aggregate
+from tests.model.tree import ROOT, Tree, star, two_level, with_direct
+
+DIGIT_BITS = 6
+
+
+class Found(AssertionError):
+    """The search found a violation; the message has the state and the trace that leads to it."""
+
+
+class Core(NamedTuple):
+    """What is left when the network is empty.
+
+    ``workers``: per worker, for each of its epochs so far, the answered chunks as bits. ``points``: slots of each
+    aggregation point. ``root``: (epoch, ring).
+    """
+
+    workers: tuple[tuple[int, ...], ...]
+    points: tuple[tuple[Slot, ...], ...]
+    root: tuple[int, tuple[RootSlot, ...]]
+
+
+class State(NamedTuple):
+    """``links``: packets that each aggregation point has sent on; ``results``: (epoch, chunk) that the root sent."""
+
+    core: Core
+    links: tuple[frozenset[Packet], ...]
+    results: frozenset[tuple[int, int]]
+
+
+@dataclass
+class Statistics:
+    """Size of what a search covered."""
+
+    states: int = 0
+    cores: int = 0
+    transitions: int = 0
+    complete: bool = True
+
+
+class Search:
+    """One configuration. ``in_flight`` None: links never forget a packet."""
+
+    def __init__(self, tree: Tree, slots: int, chunks: int, epochs: int = 1, in_flight: int | None = None) -> None:
+        if epochs * chunks >= 1 << DIGIT_BITS or len(tree.workers) * DIGIT_BITS > 32:
+            raise ValueError("too many chunks, epochs or workers for one digit each in 32 bits")
+        self.tree, self.slots, self.chunks, self.epochs, self.in_flight = tree, slots, chunks, epochs, in_flight
+        self.live: set[Core] = set()
+
+    def initial(self) -> State:
+        """Nothing sent, registers fresh. Epochs count from 0 here; packets carry the number + 1."""
+        core = Core(
+            ((0,),) * len(self.tree.workers),
+            ((Slot(),) * self.slots,) * len(self.tree.points),
+            (0, (RootSlot(),) * (2 * self.slots)),
+        )
+        return State(core, (frozenset(),) * len(self.tree.points), frozenset())
+
+    def value(self, bits: int, epoch: int, chunk: int) -> int:
+        """What the sum over ``bits`` of one chunk must be."""
+        digit = epoch * self.chunks + chunk + 1
+        return sum(digit << DIGIT_BITS * w for w in range(len(self.tree.workers)) if bits >> w & 1)
+
+    def worker_packet(self, worker: int, epoch: int, chunk: int, flags: int) -> Packet:
+        values = (self.value(1 << worker, epoch, chunk),)
+        return Packet(self.tree.worker_label(worker), epoch + 1, chunk, 0, values, flags)
+
+    def oldest(self, answered: int) -> int:
+        """The oldest unanswered chunk (``chunks`` when there is none)."""
+        return next((chunk for chunk in range(self.chunks) if not answered >> chunk & 1), self.chunks)
+
+    def at_point(self, core: Core, point: int, packet: Packet) -> tuple[Core, Packet | None]:
+        """Deliver to an aggregation point; checks what leaves and what stays."""
+        slots = core.points[point]
+        index = packet.sequence & (self.slots - 1)
+        slot, _, leaving = aggregate(slots[index], packet, self.tree.action(point, packet.label, self.slots - 1))
+        if slot.values is not None:
+            self.check(slot.bitmap, (slot.owner >> 32) - 1, slot.owner & 0xFFFFFFFF, slot.values, "slot")
+        if leaving is not None:
+            self.check(leaving.bitmap, leaving.epoch - 1, leaving.sequence, leaving.values, "packet")
+        if slot != slots[index]:
+            slots = (*slots[:index], slot, *slots[index + 1 :])
+            core = core._replace(points=(*core.points[:point], slots, *core.points[point + 1 :]))
+        return core, leaving
+
+    def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int] | None]:
+        """Deliver to the root; returns the answer as (chunk, workers' bits)."""
+        epoch, ring = core.root
+        if packet.epoch - 1 != epoch:
+            return core, None
+        index = packet.sequence % len(ring)
+        slot, answer = root_receive(ring[index], packet, self.tree.root_flow(packet.label), self.tree.expected)
+        if slot.values is not None:
+            self.check(slot.bitmap, epoch, slot.sequence, slot.values, "root")
+        if slot != ring[index]:
+            core = core._replace(root=(epoch, (*ring[:index], slot, *ring[index + 1 :])))
+        if answer is None:
+            return core, None
+        self.check(self.tree.expected, epoch, answer.sequence, answer.values, "result")
+        return core, (answer.sequence, answer.workers or self.tree.expected)
+
+    def check(self, bits: int, epoch: int, chunk: int, values: tuple[int, ...], where: str) -> None:
+        if values != (self.value(bits, epoch, chunk),):
+            raise Found(f"{where}: bitmap {bits:b} of chunk {chunk} in epoch {epoch} has the sum {values[0]:#x}")
+
+    def successors(self, state: State) -> Iterator[tuple[str, State]]:
+        """Every state that one step of an agent or of the network leads to, with the name of the step."""
+        core = state.core
+        for worker, epochs in enumerate(core.workers):
+            for epoch, answered in enumerate(epochs):
+                for chunk in range(min(self.chunks, self.oldest(answered) + self.slots)):
+                    for flags in (0, Flag.RESEND):
+                        packet = self.worker_packet(worker, epoch, chunk, int(flags))
+                        yield from self.arrive(state, self.tree.workers[worker], packet, f"worker {worker}")
+            if epochs[-1] + 1 < 1 << self.chunks:
+                for epoch, chunk in state.results:
+                    reached = self.oldest(epochs[-1]) + self.slots
+                    if epoch == len(epochs) - 1 and chunk < reached and not epochs[-1] >> chunk & 1:
+                        changed = (*epochs[:-1], epochs[-1] | 1 << chunk)
+                        yield f"result {chunk} to {worker}", state._replace(core=with_worker(core, worker, changed))
+            if len(epochs) < self.epochs:
+                yield f"worker {worker} new epoch", state._replace(core=with_worker(core, worker, (*epochs, 0)))
+        if core.root[0] + 1 < self.epochs:
+            root = (core.root[0] + 1, (RootSlot(),) * (2 * self.slots))
+            yield "root new epoch", state._replace(core=core._replace(root=root))
+        for point, packets in enumerate(state.links):
+            for packet in packets:
+                yield from self.arrive(state, self.tree.points[point], packet, f"point {point}")
+                if self.in_flight is not None:
+                    yield f"loss after {point}", state._replace(links=with_link(state.links, point, packets - {packet}))
+        fresh = (Slot(),) * self.slots
+        for point, slots in enumerate(core.points):
+            if slots != fresh:
+                points = (*core.points[:point], fresh, *core.points[point + 1 :])
+                yield f"reboot of {point}", state._replace(core=core._replace(points=points))
+
+    def arrive(self, state: State, target: int, packet: Packet, source: str) -> Iterator[tuple[str, State]]:
+        """One delivery; nothing when a full link makes it impossible."""
+        step = f"{source} -> {target}: {packet}"
+        if target == ROOT:
+            core, answer = self.at_root(state.core, packet)
+            results = state.results
+            if answer is not None:
+                results = results | {(packet.epoch - 1, answer[0])}
+            yield step, State(core, state.links, results)
+            return
+        core, leaving = self.at_point(state.core, target, packet)
+        links = state.links
+        if leaving is not None and leaving not in links[target]:
+            if self.in_flight is not None and len(links[target]) >= self.in_flight:
+                leaving = None
+            else:
+                links = with_link(links, target, links[target] | {leaving})
+        yield step, State(core, links, state.results)
+
+    def check_progress(self, core: Core) -> None:
+        """A fair run from here answers everything; raises Found otherwise.
+
+        All agents have reached the newest epoch, nothing is in flight, nothing is lost any more, and all that the
+        workers do is to resend their oldest unanswered chunk: the least that they do on their timeouts.
+        """
+        newest = max(core.root[0], *(len(epochs) - 1 for epochs in core.workers))
+        workers = tuple(epochs + (0,) * (newest + 1 - len(epochs)) for epochs in core.workers)
+        if core.root[0] < newest:
+            core = core._replace(root=(newest, (RootSlot(),) * (2 * self.slots)))
+        core = core._replace(workers=workers)
+        path: dict[Core, None] = {}
+        while core not in self.live:
+            if all(epochs[-1] + 1 == 1 << self.chunks for epochs in core.workers):
+                break
+            if core in path:
+                raise Found(f"stuck: resending does not lead out of {core}")
+            path[core] = None
+            core = self.fair_round(core, newest)
+        self.live.update(path)
+
+    def fair_round(self, core: Core, epoch: int) -> Core:
+        """Every worker resends its oldest unanswered chunk once, and all that follows arrives in order."""
+        queue: deque[tuple[int, Packet]] = deque()
+        for worker, epochs in enumerate(core.workers):
+            oldest = self.oldest(epochs[-1])
+            if oldest < self.chunks:
+                packet = self.worker_packet(worker, epoch, oldest, int(Flag.RESEND))
+                queue.append((self.tree.workers[worker], packet))
+        while queue:
+            target, packet = queue.popleft()
+            if target != ROOT:
+                core, leaving = self.at_point(core, target, packet)
+                if leaving is not None:
+                    queue.append((self.tree.points[target], leaving))
+                continue
+            core, answer = self.at_root(core, packet)
+            if answer is not None:
+                chunk, bits = answer
+                for worker, epochs in enumerate(core.workers):
+                    if bits >> worker & 1:
+                        core = with_worker(core, worker, (*epochs[:-1], epochs[-1] | 1 << chunk))
+        return core
+
+    def run(self, limit: int | None = None) -> Statistics:
+        """Breadth first, at most ``limit`` states; raises Found with the shortest trace."""
+        start = self.initial()
+        origin: dict[State, tuple[State, str] | None] = {start: None}
+        cores: set[Core] = {start.core}
+        queue = deque([start])
+        statistics = Statistics()
+        state = start
+        try:
+            self.check_progress(start.core)
+            while queue:
+                state = queue.popleft()
+                for step, following in self.successors(state):
+                    statistics.transitions += 1
+                    if following in origin:
+                        continue
+                    if limit is not None and len(origin) >= limit:
+                        statistics.complete = False
+                        continue
+                    origin[following] = (state, step)
+                    if following.core not in cores:
+                        cores.add(following.core)
+                        self.check_progress(following.core)
+                    queue.append(following)
+        except AssertionError as error:
+            trace: list[str] = []
+            at: State | None = state
+            while at is not None and (before := origin[at]) is not None:
+                at, step = before
+                trace.append(step)
+            raise Found("\n".join([str(error), *reversed(trace), f"state: {state}"])) from error
+        statistics.states, statistics.cores = len(origin), len(cores)
+        return statistics
+
+
+def with_worker(core: Core, worker: int, epochs: tuple[int, ...]) -> Core:
+    """``core`` with another state of one worker."""
+    return core._replace(workers=(*core.workers[:worker], epochs, *core.workers[worker + 1 :]))
+
+
+def with_link(
+    links: tuple[frozenset[Packet], ...], point: int, packets: frozenset[Packet]
+) -> tuple[frozenset[Packet], ...]:
+    """``links`` with other content of one link."""
+    return (*links[:point], packets, *links[point + 1 :])
+
+
+def tree_of(text: str) -> Tree:
+    """``star:W``, ``direct:W`` or ``two-level:BELOW,ABOVE``."""
+    name, _, numbers = text.partition(":")
+    arguments = [int(number) for number in numbers.split(",")]
+    if name == "star" and len(arguments) == 1:
+        return star(*arguments)
+    if name == "direct" and len(arguments) == 1:
+        return with_direct(*arguments)
+    if name == "two-level" and len(arguments) == 2:
+        return two_level(*arguments)
+    raise argparse.ArgumentTypeError(f"{text!r} is none of star:W, direct:W, two-level:BELOW,ABOVE")
+
+
+def main() -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.model.search", description=__doc__.splitlines()[0])
+    parser.add_argument("--tree", type=tree_of, default="star:2")
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--chunks", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--in-flight", type=int)
+    parser.add_argument("--limit", type=int, help="stop after so many states")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    search = Search(options.tree, options.slots, options.chunks, options.epochs, options.in_flight)
+    try:
+        statistics = search.run(options.limit)
+    except Found as found:
+        print(found)
+        return 1
+    print(f"{statistics}, {time.monotonic() - begin:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

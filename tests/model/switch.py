@@ -1,0 +1,167 @@
+"""The switch: what every target has to do with every frame.
+
+``aggregate`` is the slot algorithm as a pure function (the search uses it alone); ``Switch`` is a whole switch with
+tables, counters and registers (the behavioural tests compare targets with it, frame by frame).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from p4src.protocol import ETHERTYPE, GATEWAY_MAC, Verdict
+from tests.model.merge import Values, merger, subset
+from tests.model.packet import Packet, decode
+
+IPV4_ETHERTYPE = 0x0800
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Send out of ``port``, unchanged."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Send a copy, unchanged, out of every port of multicast group ``group``."""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Merge into a slot. ``contributor`` 0: the packet is a partial sum and its own bitmap counts."""
+
+    slot_base: int
+    slot_mask: int
+    contributor: int
+    expected: int
+    next_label: int
+    port: int
+
+
+class Slot(NamedTuple):
+    """State of one slot; as here after a reboot. ``values`` of an empty or closed slot are never read."""
+
+    owner: int = 0
+    bitmap: int = 0
+    closed: bool = False
+    values: Values | None = None
+
+
+def aggregate(slot: Slot, packet: Packet, action: Aggregate) -> tuple[Slot, Verdict, Packet | None]:
+    """The slot algorithm (docs/protocol.md): new slot state, verdict, and the packet that leaves, if one does."""
+    bits = action.contributor or packet.bitmap
+    if packet.result or bits == 0 or not subset(bits, action.expected):
+        return slot, Verdict.REFUSED, None
+    passed_on = packet._replace(bitmap=bits, label=action.next_label)
+    if packet.own < slot.owner:
+        return slot, Verdict.STALE, passed_on
+    if packet.own > slot.owner:
+        slot = Slot(owner=packet.own)
+    if slot.closed:
+        return slot, Verdict.STALE, passed_on
+    if bits & slot.bitmap == 0:
+        values = merger(packet.maximum)(slot.values, packet.values) if slot.values is not None else packet.values
+        bitmap = slot.bitmap | bits
+    elif subset(bits, slot.bitmap):
+        if not packet.resend:
+            return slot, Verdict.DUPLICATE, None
+        assert slot.values is not None
+        values, bitmap = slot.values, slot.bitmap
+    else:
+        return slot, Verdict.REFUSED, None
+    if bitmap == action.expected:
+        verdict = Verdict.COMPLETED
+    elif packet.resend:
+        verdict = Verdict.FLUSHED
+    else:
+        return Slot(slot.owner, bitmap, False, values), Verdict.ABSORBED, None
+    return Slot(slot.owner, bitmap, True, None), verdict, passed_on._replace(bitmap=bitmap, values=values)
+
+
+@dataclass
+class Switch:
+    """A switch with its tables and state. Ports and labels are ints; MAC addresses bytes; IPv4 addresses ints.
+
+    ``routes``: (address, prefix length) -> (destination MAC, port). Registers are forgotten by :meth:`reboot`, the
+    tables are not (the controller would install them again).
+    """
+
+    values_per_packet: int
+    slots: int
+    labels: dict[tuple[int, int], Forward | Replicate | Aggregate] = field(default_factory=dict)
+    groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    routes: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    label_packets: Counter[tuple[int, int]] = field(default_factory=Counter)
+    label_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    registers: dict[int, Slot] = field(default_factory=dict)
+
+    def reboot(self) -> None:
+        """Forget every slot."""
+        self.registers.clear()
+
+    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """What leaves, as (port, frame), when ``frame`` arrives on ``port``. Order among ports means nothing."""
+        ethertype = int.from_bytes(frame[12:14], "big")
+        if ethertype == IPV4_ETHERTYPE:
+            return self._route(frame)
+        if ethertype != ETHERTYPE:
+            return []
+        packet = decode(frame, self.values_per_packet)
+        if packet is None:
+            self.verdicts[Verdict.MALFORMED] += 1
+            return []
+        key = (port, packet.label)
+        action = self.labels.get(key)
+        if action is None:
+            self.verdicts[Verdict.UNKNOWN] += 1
+            return []
+        self.label_packets[key] += 1
+        self.label_bytes[key] += len(frame)
+        if isinstance(action, Forward):
+            self.verdicts[Verdict.FORWARDED] += 1
+            return [(action.port, frame)]
+        if isinstance(action, Replicate):
+            self.verdicts[Verdict.REPLICATED] += 1
+            return [(out, frame) for out in self.groups.get(action.group, ())]
+        index = (action.slot_base + (packet.sequence & action.slot_mask)) % self.slots
+        slot, verdict, leaving = aggregate(self.registers.get(index, Slot()), packet, action)
+        self.registers[index] = slot
+        self.verdicts[verdict] += 1
+        return [] if leaving is None else [(action.port, leaving.encode())]
+
+    def _route(self, frame: bytes) -> list[tuple[int, bytes]]:
+        """IPv4 without options, to the longest matching prefix; anything that is not routable is dropped."""
+        if len(frame) < 34 or frame[0] & 1 or frame[14] != 0x45 or internet_checksum(frame[14:34]) != 0:
+            return []
+        ttl = frame[22]
+        destination = int.from_bytes(frame[30:34], "big")
+        for length in range(32, -1, -1):
+            prefix = destination >> (32 - length) << (32 - length)
+            route = self.routes.get((prefix, length))
+            if route is not None:
+                break
+        else:
+            return []
+        if ttl <= 1:
+            return []
+        mac, port = route
+        header = bytearray(frame[14:34])
+        header[8] = ttl - 1
+        header[10:12] = b"\0\0"
+        header[10:12] = struct.pack(">H", internet_checksum(bytes(header)))
+        return [(port, mac + GATEWAY_MAC + frame[12:14] + bytes(header) + frame[34:])]
+
+
+def internet_checksum(data: bytes) -> int:
+    """The Internet checksum (RFC 1071) of an even number of bytes; 0 over a header with a right checksum."""
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total ^ 0xFFFF
