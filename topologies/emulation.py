@@ -1,0 +1,262 @@
+"""An emulated network that can be used from Python: build, run programs in the hosts, disturb, take down.
+
+    with Emulation(topology) as emulation:
+        deploy(emulation.switch_addresses)
+        process = emulation.popen("h1", ["python", "-m", "ps_server", "--controller", f"{emulation.controller_host}:9600"])
+"""
+
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mininet.log import setLogLevel
+from mininet.net import Mininet
+
+from controlplane.topology import Topology
+from topologies import network, switches
+from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
+from topologies.network import EmulationError
+from topologies.reaper import MARK
+from topologies.switches import Layout, SwitchAddress
+
+CLONE_NEWNET = 0x40000000
+NEEDED_COMMANDS = {"mnexec": "mininet", "ifconfig": "net-tools", "ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool"}
+
+
+@dataclass(frozen=True)
+class InterfaceCounters:
+    """What an interface has carried: frames and their bytes (Ethernet header included), as ifconfig and iftop count."""
+
+    rx_bytes: int
+    rx_packets: int
+    tx_bytes: int
+    tx_packets: int
+
+    def __sub__(self, before: "InterfaceCounters") -> "InterfaceCounters":
+        return InterfaceCounters(*(getattr(self, name) - getattr(before, name) for name in self.__dataclass_fields__))
+
+
+class Emulation:
+    """Hosts, links and switches of a topology. A context manager: leaving it takes everything down.
+
+    However the process ends (exception, Ctrl-C, SIGTERM, SIGKILL), a reaper process ends what was made.
+
+    switch: "softswitch", "bmv2" or None (environment variable SWITCH, else bmv2 where installed).
+    seed: of the faults that the switches inject. threads: of the softswitch process.
+    """
+
+    controller_host = MANAGEMENT_ROOT  # a controller that listens here is reached by every host
+
+    def __init__(self, topology: Topology, switch: str | None = None, *, seed: int = 0, threads: int = 1) -> None:
+        self.topology = topology
+        self.kind = switches.choose(switch)
+        self.switch_addresses: dict[str, SwitchAddress] = {}
+        self._seed, self._threads = seed, threads
+        self._lifetime: Lifetime | None = None
+        self._switches: switches.Switches | None = None
+        self._net: Mininet | None = None
+        self._children: list[subprocess.Popen[Any]] = []
+
+    # --- building and taking down ---
+
+    def __enter__(self) -> "Emulation":
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Build everything; returns when the switches answer. Raises EmulationError, and leaves nothing then."""
+        _check_machine()
+        setLogLevel("warning")
+        self._lifetime = Lifetime()
+        try:
+            self._build(self._lifetime)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _build(self, lifetime: Lifetime) -> None:
+        self._switches = switches.make(self.kind, seed=self._seed, threads=self._threads)
+        before = os.environ.get(MARK)
+        os.environ[MARK] = lifetime.token  # Mininet starts its shells with our environment
+        try:
+            self._net = network.build(self.topology, lifetime, veth_fabric=not self._switches.links_in_memory)
+        finally:
+            os.environ.pop(MARK)
+            if before is not None:
+                os.environ[MARK] = before
+        host_interfaces = {server: lifetime.interface("h", i) for i, server in enumerate(self.topology.servers)}
+        fabric: dict[tuple[str, str], str] = {}
+        for link in self._net.links:
+            a, b = link.intf1, link.intf2
+            if not self._switches.links_in_memory and a.node.name in self.topology.switches:
+                fabric[a.node.name, b.node.name] = a.name
+                fabric[b.node.name, a.node.name] = b.name
+        layout = Layout(self.topology, host_interfaces, fabric)
+        self.switch_addresses = self._switches.start(layout, lifetime.environment)
+
+    def stop(self) -> None:
+        """Take everything down; may be called again, and in any state. Raises EmulationError if something stays."""
+        lifetime, self._lifetime = self._lifetime, None
+        if lifetime is None:
+            return
+        clean = lifetime.end()
+        for process in self._children:
+            process.wait()
+        if self._switches is not None:
+            self._switches.close()
+        if self._net is not None:
+            for node in (*self._net.hosts, *self._net.switches):
+                node.terminate()
+        self._net = self._switches = None
+        if not clean:
+            raise EmulationError("some process or interface of the emulation could not be removed")
+
+    @property
+    def net(self) -> Mininet:
+        """The Mininet object (for its CLI)."""
+        if self._net is None:
+            raise EmulationError("the emulation is not running")
+        return self._net
+
+    # --- programs in hosts ---
+
+    def popen(self, host: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a program in a host. `env` in the options is added to the environment. It ends with the emulation."""
+        lifetime = self._running()
+        environment = lifetime.environment | dict(options.pop("env", {}))
+        command = ["mnexec", "-a", str(self.net[host].pid), *map(str, argv)]
+        # A session of its own: Ctrl-C at the terminal reaches only the program that runs the emulation.
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
+        self._children.append(process)
+        return process
+
+    def run(self, host: str, argv: Sequence[str], timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run a program in a host to its end, at most `timeout` seconds (then TimeoutExpired)."""
+        process = self.popen(host, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        finally:
+            self._children.remove(process)
+        return subprocess.CompletedProcess(argv, process.returncode, output, errors)
+
+    def namespace(self, host: str) -> str:
+        """Path of the host's network namespace, for setns."""
+        return f"/proc/{self.net[host].pid}/ns/net"
+
+    def packet_socket(self, host: str) -> socket.socket:
+        """A raw socket on the host's data interface, made in its namespace, for use by this process."""
+        result: list[socket.socket | BaseException] = []
+
+        def enter_and_open() -> None:
+            try:
+                descriptor = os.open(self.namespace(host), os.O_RDONLY)
+                try:
+                    # Only this thread moves, and it ends here; a socket stays in the namespace that it was made in.
+                    libc = ctypes.CDLL(None, use_errno=True)
+                    if libc.setns(descriptor, CLONE_NEWNET) != 0:
+                        raise OSError(ctypes.get_errno(), "setns")
+                finally:
+                    os.close(descriptor)
+                raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+                raw.bind((self.interface(host), 0))
+                result.append(raw)
+            except OSError as error:
+                result.append(error)
+
+        thread = threading.Thread(target=enter_and_open)
+        thread.start()
+        thread.join()
+        if isinstance(result[0], BaseException):
+            raise EmulationError(f"no raw socket in {host}: {result[0]}") from result[0]
+        return result[0]
+
+    # --- the network ---
+
+    def interface(self, host: str) -> str:
+        """The host's interface to the data network."""
+        return network.data_interface(host)
+
+    def counters(self, host: str) -> InterfaceCounters:
+        """What the host's data interface has carried so far."""
+        for line in Path(f"/proc/{self.net[host].pid}/net/dev").read_text().splitlines():
+            name, _, numbers = line.partition(":")
+            if name.strip() == self.interface(host):
+                fields = [int(field) for field in numbers.split()]
+                return InterfaceCounters(fields[0], fields[1], fields[8], fields[9])
+        raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
+
+    def ping(self, pairs: Iterable[tuple[str, str]] | None = None, timeout: float = 60.0) -> list[tuple[str, str]]:
+        """Ping once for each (from, to), by default all; returns the pairs without an answer."""
+        servers = self.topology.servers
+        wanted: dict[str, list[str]] = {}
+        for a, b in pairs if pairs is not None else [(a, b) for a in servers for b in servers if a != b]:
+            wanted.setdefault(a, []).append(b)
+        running = {}
+        for host, others in wanted.items():
+            script = "; ".join(f"ping -n -q -c 1 -W 2 {self.topology.address(o)} >/dev/null 2>&1 || echo {o}" for o in others)
+            running[host] = self.popen(host, ["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        failed = []
+        for host, process in running.items():
+            output, _ = process.communicate(timeout=timeout)
+            self._children.remove(process)
+            failed += [(host, other) for other in output.split()]
+        return failed
+
+    def shape(self, u: str, v: str, **faults: float) -> None:
+        """Change the link from u to v (this direction): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder (0 to 1)."""
+        self._running_switches().shape(u, v, **faults)
+
+    def reboot(self, switch: str) -> None:
+        """Restart one switch without its memory; returns when it answers (its tables are empty then)."""
+        self._running_switches().reboot(switch)
+
+    def drops(self) -> dict[str, dict[str, int]]:
+        """Frames that each switch has lost, by reason."""
+        return self._running_switches().drops()
+
+    def check(self) -> None:
+        """Raise EmulationError when a switch process has ended."""
+        self._running_switches().check()
+
+    def wait(self, condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
+        """Poll until the condition holds; raises EmulationError with `what` after the timeout or when a switch ends."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            self.check()
+            if time.monotonic() > deadline:
+                raise EmulationError(f"after {timeout:.0f} s still not: {what}")
+            time.sleep(0.02)
+
+    def _running(self) -> Lifetime:
+        if self._lifetime is None:
+            raise EmulationError("the emulation is not running")
+        return self._lifetime
+
+    def _running_switches(self) -> switches.Switches:
+        if self._switches is None:
+            raise EmulationError("the emulation is not running")
+        return self._switches
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        raise EmulationError("network namespaces need root: run it with sudo")
+    missing = {package for command, package in NEEDED_COMMANDS.items() if shutil.which(command) is None}
+    if missing:
+        raise EmulationError(f"missing: {', '.join(sorted(missing))}; run make setup")

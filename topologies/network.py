@@ -1,0 +1,187 @@
+"""Hosts and links of an emulation, on Mininet.
+
+    host namespace                         root namespace
+    <host>-eth0  tbf at the link's rate --- inart<n>h<i>   a port of the access switch
+    ctl0         not shaped             --- inart<n>c<i>   172.31.0.1: controller, agents' management
+
+A host has one address (/32), one default route to a gateway that does not exist, and a static neighbour entry for it:
+no ARP on the data network, the switches route.
+"""
+
+import os
+
+from mininet.link import Intf, Link, TCIntf
+from mininet.log import warn
+from mininet.net import Mininet
+from mininet.node import Host, Node, Switch
+
+from controlplane.topology import Topology
+from p4src.protocol import PROTOCOL
+from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
+
+GATEWAY = "169.254.1.1"
+MANAGEMENT_INTERFACE = "ctl0"
+# A bucket of 15 KB, Mininet's own, holds TCP far below the rate of the link (and would flatter our paced packets).
+BURST_BYTES = 256 * 1024
+QUEUE_SECONDS = 0.1
+
+
+class EmulationError(Exception):
+    """The network could not be built or does not work; says what to do."""
+
+
+class ShapedIntf(TCIntf):
+    """One end of a link with Mininet's `bw` kept by tbf. Delay and loss are the switches' (this needs no netem)."""
+
+    def bwCmds(self, bw: float | None = None, **_: object) -> tuple[list[str], str]:
+        if bw is None:
+            return [], " root "
+        if bw <= 0:
+            raise EmulationError(f"{self.name}: a link of {bw} Mbit/s")
+        command = f"%s qdisc add dev %s root handle 5: tbf rate {bw:f}Mbit burst {BURST_BYTES} latency {QUEUE_SECONDS * 1000:f}ms"
+        return [command], " parent 5:1 "
+
+    @staticmethod
+    def delayCmds(parent: str, delay: str | None = None, jitter: str | None = None, loss: float | None = None,
+                  max_queue_size: int | None = None) -> tuple[list[str], str]:
+        if any(value is not None for value in (delay, jitter, loss, max_queue_size)):
+            warn("*** delay, jitter, loss and queue size are set on the switches: Emulation.shape(...)\n")
+        return [], parent
+
+    def config(self, **params: object) -> dict[str, object]:
+        # Switches read frames as they are on this wire: no segments larger than the MTU, no checksum left to a card.
+        result = super().config(txo=False, rxo=False, **params)
+        self.cmd("ethtool -K", self.name, "tso off gso off sg off")
+        for output in result.get("tcoutputs", []):
+            if output:
+                raise EmulationError(f"tc on {self.name}: {output.strip()}. Is the tbf queue in this kernel?")
+        return result
+
+
+class RootIntf(Intf):
+    """The end of a link in the root namespace: up, without IPv6 chatter and without an address."""
+
+    def config(self, **params: object) -> dict[str, object]:
+        _quiet_ipv6(self.node, self.name)
+        return super().config(**params)
+
+
+class MemoryIntf(Intf):
+    """The end of a link that exists only inside the switch process; Mininet lists it."""
+
+    def config(self, **_: object) -> dict[str, object]:
+        return {}
+
+    def ifconfig(self, *_: object) -> str:
+        return f"{self.name} is a link in the memory of the switch process"
+
+    def isUp(self, setUp: bool = False) -> bool:
+        return True
+
+    def delete(self) -> None:
+        self.node.delIntf(self)
+
+
+class MemoryLink(Link):
+    """A link between two switches of one process: listed here, carried and shaped there."""
+
+    def __init__(self, node1: Node, node2: Node, **params: object) -> None:
+        super().__init__(node1, node2, **(params | {"intf": MemoryIntf}))
+
+    @classmethod
+    def makeIntfPair(cls, *_: object, **__: object) -> None:
+        """Nothing to make."""
+
+
+class P4Switch(Switch):
+    """A switch as Mininet shows it. The process behind it is run by `topologies.switches`."""
+
+    def start(self, controllers: object) -> None:
+        """Nothing: one process may be many switches."""
+
+
+def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool) -> Mininet:
+    """All hosts and links; `veth_fabric`: links between switches as veth pairs, else only listed.
+
+    Raises:
+        EmulationError: the kernel or a tool refused something.
+    """
+    Mininet.inited = True  # else it changes host-wide kernel settings for good (fixLimits); nothing here needs them
+    network = Mininet(topo=None, build=False, controller=None, host=Host, switch=P4Switch, link=Link)
+    try:
+        for number, switch in enumerate(topology.switches, 1):
+            network.addSwitch(switch, dpid=f"{number:x}")
+        for index, server in enumerate(topology.servers):
+            _add_host(network, topology, lifetime, index, server)
+        _add_fabric(network, topology, lifetime, veth_fabric)
+    except EmulationError:
+        raise
+    except Exception as error:  # Mininet raises bare Exception
+        raise EmulationError(f"the network could not be built: {error}") from error
+    network.built = True
+    return network
+
+
+def data_interface(server: str) -> str:
+    """Name of a host's interface to the data network (Linux allows 15 characters)."""
+    name = f"{server}-eth0"
+    return name if len(name) <= 15 else "eth0"
+
+
+def _add_host(network: Mininet, topology: Topology, lifetime: Lifetime, index: int, server: str) -> None:
+    switch = topology.access_switch(server)
+    host = network.addHost(server, ip=None, mac=None)
+    _run(host, "sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1", may_fail=True)
+    data = data_interface(server)
+    network.addLink(
+        host, network[switch], port1=0, port2=topology.port(switch, server),
+        intfName1=data, intfName2=lifetime.interface("h", index), addr1=topology.mac(server),
+        cls1=ShapedIntf, cls2=RootIntf, params1={"bw": topology.bandwidth_mbps(server, switch)},
+    )  # fmt: skip
+    own, root = lifetime.management_address(index), lifetime.interface("c", index)
+    address = topology.address(server)
+    _run(
+        host,
+        "ip link set lo up",
+        f"ip link add name {MANAGEMENT_INTERFACE} type veth peer name {root} netns {os.getpid()}",
+        f"ip address add {own}/32 dev {MANAGEMENT_INTERFACE}",
+        f"ip link set {MANAGEMENT_INTERFACE} up",
+        f"ip route add {MANAGEMENT_ROOT}/32 dev {MANAGEMENT_INTERFACE} src {own}",
+        f"ip address add {address}/32 dev {data}",
+        f"ip neighbour replace {GATEWAY} lladdr {PROTOCOL.gateway_mac.hex(':')} dev {data} nud permanent",
+        f"ip route add default via {GATEWAY} dev {data} onlink src {address}",
+    )
+    host.intfs[0].ip, host.intfs[0].prefixLen = address, 32
+    anywhere = network[switch]  # a shell of the root namespace
+    _quiet_ipv6(anywhere, root)
+    _run(
+        anywhere,
+        f"ip address add {MANAGEMENT_ROOT}/32 dev {root}",
+        f"ip link set {root} up",
+        f"ip route add {own}/32 dev {root} src {MANAGEMENT_ROOT}",
+    )
+
+
+def _add_fabric(network: Mininet, topology: Topology, lifetime: Lifetime, veth: bool) -> None:
+    pairs = [(u, v) for u in topology.switches for v in topology.neighbours(u) if topology.kind(v) == "switch" and u < v]
+    for index, (u, v) in enumerate(pairs):
+        ports = {"port1": topology.port(u, v), "port2": topology.port(v, u)}
+        if not veth:
+            network.addLink(network[u], network[v], cls=MemoryLink, **ports,
+                            intfName1=f"{u}:{ports['port1']}", intfName2=f"{v}:{ports['port2']}")  # fmt: skip
+            continue
+        network.addLink(
+            network[u], network[v], **ports,
+            intfName1=lifetime.interface("l", index, "a"), intfName2=lifetime.interface("l", index, "b"), intf=ShapedIntf,
+            params1={"bw": topology.bandwidth_mbps(u, v)}, params2={"bw": topology.bandwidth_mbps(v, u)},
+        )  # fmt: skip
+
+
+def _quiet_ipv6(node: Node, interface: str) -> None:
+    _run(node, f"echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6", may_fail=True)
+
+
+def _run(node: Node, *commands: str, may_fail: bool = False) -> None:
+    output = node.cmd(" && ".join(commands)).strip()
+    if output and not may_fail:
+        raise EmulationError(f"on {node.name}: {output}")

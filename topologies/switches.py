@@ -1,0 +1,110 @@
+"""The switch processes of an emulation: what `topologies.emulation` asks of them, and which one to run."""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from controlplane.topology import Topology
+from topologies.network import EmulationError
+
+KINDS = ("bmv2", "softswitch")
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class SwitchAddress:
+    """Where a switch serves P4Runtime."""
+
+    address: str  # HOST:PORT
+    device_id: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the switches are connected to: root-namespace interfaces of the host links and of the links between switches."""
+
+    topology: Topology
+    host_interfaces: dict[str, str]  # server -> interface
+    fabric_interfaces: dict[tuple[str, str], str]  # (switch, neighbour) -> interface at switch; empty: links in memory
+
+
+class Switches(Protocol):
+    """All switches of one emulation."""
+
+    kind: str
+    links_in_memory: bool
+
+    def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
+        """Start them; returns when every one answers. Raises EmulationError."""
+
+    def shape(self, u: str, v: str, **faults: float) -> None:
+        """Change what happens to frames from u to v: rate_mbps, delay_ms, loss, duplicate, reorder, ..."""
+
+    def reboot(self, switch: str) -> None:
+        """The switch forgets everything, as if its power had been off; returns when it answers again."""
+
+    def drops(self) -> dict[str, dict[str, int]]:
+        """Frames lost in each switch so far, by reason (a full queue, an injected fault); empty where it cannot tell."""
+
+    def check(self) -> None:
+        """Raise EmulationError, with the last words of the process, when one has ended."""
+
+    def close(self) -> None:
+        """End the processes and remove their files. Called when they may have ended already."""
+
+
+def choose(kind: str | None = None) -> str:
+    """The kind of switch to run: the argument, else the environment's SWITCH, else bmv2 where it is installed.
+
+    Raises EmulationError for an unknown kind, or bmv2 where `simple_switch_grpc` is not on PATH.
+    """
+    wanted = kind or os.environ.get("SWITCH") or "auto"
+    if wanted == "auto":
+        return "bmv2" if shutil.which("simple_switch_grpc") else "softswitch"
+    if wanted not in KINDS:
+        raise EmulationError(f"SWITCH={wanted}: the switches are {' and '.join(KINDS)}")
+    if wanted == "bmv2" and not shutil.which("simple_switch_grpc"):
+        raise EmulationError("SWITCH=bmv2, but simple_switch_grpc is not on PATH; SWITCH=softswitch runs the built-in switch")
+    return wanted
+
+
+def make(kind: str, *, seed: int = 0, threads: int = 1) -> Switches:
+    if kind == "bmv2":
+        from topologies.bmv2 import Bmv2
+
+        return Bmv2()
+    from topologies.softswitch import Softswitch
+
+    return Softswitch(seed=seed, threads=threads)
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports of 127.0.0.1 that nobody listens on (all different)."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def wait_listening(addresses: list[str], check: Callable[[], None], seconds: float = START_SECONDS) -> None:
+    """Return when every HOST:PORT accepts connections; `check` raises when waiting is in vain."""
+    deadline = time.monotonic() + seconds
+    for address in addresses:
+        host, port = address.rsplit(":", 1)
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=1).close()
+                break
+            except OSError:
+                check()
+                if time.monotonic() > deadline:
+                    raise EmulationError(f"nothing listens on {address} after {seconds:.0f} s") from None
+                time.sleep(0.05)
