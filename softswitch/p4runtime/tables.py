@@ -251,8 +251,8 @@ class TableAccess:
     def _select(self, table: TableSchema, query: p4rt.TableEntry) -> list[Entry]:
         keep: list[Callable[[Entry], bool]] = []
         if query.HasField("action"):
-            name = _action_filter(table, query)
-            keep.append(lambda entry: entry.action == name)
+            wanted = _action_filter(table, query)
+            keep.append(lambda entry: wanted(entry.action, entry.params))
         if query.HasField("time_since_last_hit") or query.idle_timeout_ns:
             raise _no_idle_timeout(table)
         if query.match:
@@ -275,7 +275,7 @@ class TableAccess:
         name, params = self._device.get_default(table.name)
         opaque = self._opaque.get((table.name, None, 0), _NO_OPAQUE)
         if (
-            (query.HasField("action") and _action_filter(table, query) != name)
+            (query.HasField("action") and not _action_filter(table, query)(name, params))
             or (query.controller_metadata and query.controller_metadata != opaque[0])
             or (query.metadata and query.metadata != opaque[1])
         ):
@@ -417,6 +417,10 @@ def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[
             f"table {table.name}: action {action.name} is "
             + ("not allowed as default action" if default else "allowed as default action only")
         )
+    return action.name, _params(action, wanted)
+
+
+def _params(action: ActionSchema, wanted: p4rt.Action) -> tuple[int, ...]:
     values: list[int | None] = [None] * len(action.params)
     for param in wanted.params:
         schema = action.params_by_id.get(param.param_id)
@@ -428,19 +432,19 @@ def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[
     for schema, value in zip(action.params, values, strict=True):
         if value is None:
             raise invalid(f"{schema.name} is missing")
-    return action.name, tuple(values)  # type: ignore[arg-type]  # no None is left
+    return tuple(values)  # type: ignore[arg-type]  # no None is left
 
 
-def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> str:
+def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> Callable[[str, tuple[int, ...]], bool]:
+    """Whether an action is the one that a query asks for; parameters count when the query gives them."""
     if query.action.WhichOneof("type") != "action":
-        raise invalid(f"table {table.name}: entries can only be filtered by an action id")
+        raise invalid(f"table {table.name}: entries can only be filtered by an action")
     wanted = query.action.action
     action = table.actions_by_id.get(wanted.action_id)
     if action is None:
         raise invalid(f"table {table.name} has no action with id {wanted.action_id}")
-    if wanted.params:
-        raise invalid(f"table {table.name}: entries cannot be filtered by action parameters")
-    return action.name
+    expected = _params(action, wanted) if wanted.params else None
+    return lambda name, params: name == action.name and expected in (None, params)
 
 
 def _check_attributes(table: TableSchema, entry: p4rt.TableEntry) -> None:

@@ -1,0 +1,1 @@
+"""Tests of the P4Runtime server, over real gRPC on loopback."""

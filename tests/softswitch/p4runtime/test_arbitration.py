@@ -1,0 +1,231 @@
+"""Who is primary, who is told, who may write (P4Runtime specification, "Client Arbitration")."""
+
+from __future__ import annotations
+
+import threading
+
+import grpc
+import pytest
+from google.protobuf import any_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from tests.softswitch.p4runtime.client import Client, exact_entry, insert
+from tests.softswitch.p4runtime.conftest import Served
+from tests.softswitch.p4runtime.fake import PROGRAM_JSON
+
+OK, NOT_FOUND, ALREADY_EXISTS = 0, 5, 6
+
+
+def refusal(call: object, *args: object, **named: object) -> grpc.StatusCode:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*args, **named)  # type: ignore[operator]
+    return caught.value.code()
+
+
+def test_highest_election_id_is_primary_and_all_are_told(served: Served) -> None:
+    low, high, lowest = (served.client(election_id=number).stream() for number in (5, 7, 3))
+    low.arbitrate(5)
+    assert low.status() == (OK, 5)
+    high.arbitrate(7)
+    assert low.status() == (ALREADY_EXISTS, 7)
+    assert high.status() == (OK, 7)
+    lowest.arbitrate(3)
+    assert lowest.status() == (ALREADY_EXISTS, 7)
+    assert low.quiet() and high.quiet()
+
+
+def test_election_ids_have_128_bits(served: Served) -> None:
+    first, second = served.client().stream(), served.client().stream()
+    first.arbitrate((1 << 64) - 1)
+    assert first.status() == (OK, (1 << 64) - 1)
+    second.arbitrate(1 << 64)
+    assert second.status() == (OK, 1 << 64)
+    assert first.status() == (ALREADY_EXISTS, 1 << 64)
+    first.arbitrate((1 << 128) - 1)
+    assert first.status() == (OK, (1 << 128) - 1)
+
+
+def test_election_id_zero_is_an_id_and_unset_is_none(served: Served) -> None:
+    unset, zero = served.client().stream(), served.client().stream()
+    unset.arbitrate(None)
+    assert unset.status() == (NOT_FOUND, None)
+    zero.arbitrate(0)
+    assert zero.status() == (OK, 0)
+    assert unset.status() == (ALREADY_EXISTS, 0)
+
+
+def test_two_clients_may_both_leave_the_election_id_unset(served: Served) -> None:
+    first, second = served.client().stream(), served.client().stream()
+    for stream in (first, second):
+        stream.arbitrate(None)
+        assert stream.status() == (NOT_FOUND, None)
+
+
+@pytest.mark.parametrize("leave", ["vanish", "half_close"])
+def test_primary_that_leaves_is_not_replaced_until_somebody_asks(served: Served, leave: str) -> None:
+    primary, backup = served.client().stream(), served.client().stream()
+    primary.arbitrate(9)
+    primary.status()
+    backup.arbitrate(4)
+    assert backup.status() == (ALREADY_EXISTS, 9)
+    getattr(primary, leave)()
+    assert backup.status() == (NOT_FOUND, 9)
+    backup.arbitrate(8)  # still lower than the highest id that was ever seen
+    assert backup.status() == (NOT_FOUND, 9)
+    backup.arbitrate(9)
+    assert backup.status() == (OK, 9)
+
+
+def test_duplicate_election_id_ends_the_stream(served: Served) -> None:
+    first, second, third = (served.client().stream() for _ in range(3))
+    first.arbitrate(5)
+    assert first.status() == (OK, 5)
+    second.arbitrate(5)
+    assert second.ended() == grpc.StatusCode.INVALID_ARGUMENT
+    third.arbitrate(6)
+    assert third.status() == (OK, 6)
+    assert first.status() == (ALREADY_EXISTS, 6)
+    third.arbitrate(5)  # a live client that takes another's id loses its stream as well
+    assert third.ended() == grpc.StatusCode.INVALID_ARGUMENT
+    assert first.status() == (NOT_FOUND, 6)
+
+
+def test_primary_that_lowers_its_id_becomes_backup(served: Served) -> None:
+    client, other = served.client(election_id=9), served.client(election_id=4)
+    stream, watcher = client.stream(), other.stream()
+    stream.arbitrate(9)
+    assert stream.status() == (OK, 9)
+    watcher.arbitrate(4)
+    assert watcher.status() == (ALREADY_EXISTS, 9)
+    client.set_pipeline(PROGRAM_JSON)
+    stream.arbitrate(2)
+    assert stream.status() == (NOT_FOUND, 9)
+    assert watcher.status() == (NOT_FOUND, 9)
+    for election_id in (9, 2):
+        client.election_id = election_id
+        assert refusal(client.write, insert(exact_entry())) == grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_arbitration_again_with_the_same_id_changes_nothing(served: Served) -> None:
+    client = served.client(election_id=3)
+    stream = client.become_primary()
+    stream.arbitrate(3)
+    assert stream.status() == (OK, 3)
+    client.set_pipeline(PROGRAM_JSON)
+
+
+def test_devices_have_separate_primaries(served: Served) -> None:
+    one, two = served.client(device_id=1, election_id=5), served.client(device_id=2, election_id=5)
+    one.become_primary()
+    two.become_primary()
+    two.election_id = 4
+    assert refusal(two.set_pipeline, PROGRAM_JSON) == grpc.StatusCode.PERMISSION_DENIED
+    one.set_pipeline(PROGRAM_JSON)
+    assert served.devices[1].program is not None
+    assert served.devices[2].program is None
+
+
+def test_roles_have_separate_primaries(served: Served) -> None:
+    default, named = served.client(election_id=5), served.client(election_id=5, role="routing")
+    assert refusal(named.set_pipeline, PROGRAM_JSON) == grpc.StatusCode.NOT_FOUND
+    default.become_primary()
+    stream = named.stream()
+    stream.arbitrate(5)
+    message = stream.next().arbitration
+    assert (message.role.name, message.status.code) == ("routing", OK)
+    named.set_pipeline(PROGRAM_JSON)
+    default.write(insert(exact_entry()))
+    assert len(named.read(p4rt.Entity(table_entry=p4rt.TableEntry()))) == 2  # with the const entry
+
+
+def test_role_config_is_refused(served: Served) -> None:
+    stream = served.client().stream()
+    message = p4rt.StreamMessageRequest()
+    message.arbitration.device_id = 1
+    message.arbitration.election_id.low = 1
+    message.arbitration.role.name = "routing"
+    message.arbitration.role.config.CopyFrom(any_pb2.Any(type_url="x"))
+    stream.send(message)
+    assert stream.ended() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("change", [{"device_id": 2}, {"role": "other"}])
+def test_a_stream_keeps_its_device_and_role(served: Served, change: dict) -> None:
+    stream = served.client(election_id=3).become_primary()
+    stream.arbitrate(4, **change)
+    assert stream.ended() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_unknown_device(served: Served) -> None:
+    client = served.client(device_id=77)
+    stream = client.stream()
+    stream.arbitrate(1)
+    assert stream.ended() == grpc.StatusCode.NOT_FOUND
+    assert refusal(client.write, insert(exact_entry())) == grpc.StatusCode.NOT_FOUND
+    assert refusal(client.read, p4rt.Entity(table_entry=p4rt.TableEntry())) == grpc.StatusCode.NOT_FOUND
+    assert refusal(client.set_pipeline, PROGRAM_JSON) == grpc.StatusCode.NOT_FOUND
+    assert refusal(client.get_pipeline) == grpc.StatusCode.NOT_FOUND
+
+
+def test_only_the_primary_writes(served: Served, primary: Client) -> None:
+    backup = served.client(election_id=0)
+    stream = backup.stream()
+    stream.arbitrate(0)
+    assert stream.status() == (ALREADY_EXISTS, 1)
+    for election_id in (0, 2, None):
+        backup.election_id = election_id
+        assert refusal(backup.write, insert(exact_entry())) == grpc.StatusCode.PERMISSION_DENIED
+        assert refusal(backup.set_pipeline, PROGRAM_JSON) == grpc.StatusCode.PERMISSION_DENIED
+    assert backup.read(p4rt.Entity(table_entry=exact_entry())) == []  # reading is for all
+    primary.write(insert(exact_entry()))
+    assert len(backup.read(p4rt.Entity(table_entry=exact_entry()))) == 1
+
+
+def test_write_without_election_id_is_refused_even_when_the_primary_has_id_zero(served: Served) -> None:
+    client = served.client(election_id=0)
+    client.become_primary()
+    client.set_pipeline(PROGRAM_JSON)
+    client.election_id = None
+    assert refusal(client.write, insert(exact_entry())) == grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_new_primary_waits_for_the_writes_of_the_old_one(served: Served, primary: Client) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        assert leave.wait(10)
+
+    served.devices[1].before_write = hold
+    writer = threading.Thread(target=primary.write, args=(insert(exact_entry()),))
+    writer.start()
+    assert entered.wait(10)
+    watcher = served.client(election_id=0).stream()
+    watcher.arbitrate(0)
+    assert watcher.status() == (ALREADY_EXISTS, 1)
+    other = served.client(election_id=2)
+    stream = other.stream()
+    stream.arbitrate(2)
+    assert watcher.status() == (ALREADY_EXISTS, 2)  # the others hear at once,
+    assert stream.quiet()  # the new primary only when the old one's write is done
+    leave.set()
+    writer.join(10)
+    assert stream.status() == (OK, 2)
+    assert len(other.read(p4rt.Entity(table_entry=exact_entry()))) == 1
+    assert refusal(primary.write, insert(exact_entry(b"\x09"))) == grpc.StatusCode.PERMISSION_DENIED
+    other.write(insert(exact_entry(b"\x09")))
+
+
+def test_restarted_device_forgets_clients_and_election_ids(served: Served, primary: Client) -> None:
+    stream = served.client(election_id=40).become_primary()
+    served.server.targets[1].shut()
+    assert stream.ended() == grpc.StatusCode.UNAVAILABLE
+    assert refusal(primary.get_pipeline) == grpc.StatusCode.UNAVAILABLE
+    again = served.client(election_id=1)
+    early = again.stream()
+    early.arbitrate(1)
+    assert early.ended() == grpc.StatusCode.UNAVAILABLE
+    served.server.targets[1].open()
+    again.become_primary()
+    assert not again.get_pipeline().HasField("config")
+    again.set_pipeline(PROGRAM_JSON)
