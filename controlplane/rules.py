@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+
+from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
+from controlplane.plan.model import Plan, PlanError, Tree
+from controlplane.routing import Network
+from controlplane.topology import Topology
+from p4src.protocol import MAX_WORKERS, PROTOCOL, frame_bytes
+
+MINIMUM_SLOTS, DEFAULT_SLOTS, MAXIMUM_SLOTS = 16, 64, 256
+HOST_MS = 4.0  # what agents and switches add to a round trip: batching, scheduling
 
 
 @dataclass(frozen=True)
@@ -70,12 +81,21 @@ class Limits:
     label_table_size: int
     route_table_size: int
     multicast_groups: int = 4096
+    max_workers: int = MAX_WORKERS
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Limits:
-        """From a target's entry in p4src/protocol.json."""
-        fields = ("values_per_packet", "slots", "label_table_size", "route_table_size", "multicast_groups")
-        return cls(**{key: int(data[key]) for key in fields if key in data})
+    def of_target(cls, name: str = "v1model") -> Limits:
+        """The defaults of a target of p4src/protocol.json. Raises ValueError, naming the known ones."""
+        if name not in PROTOCOL.targets:
+            raise ValueError(f"unknown target {name!r}; known: {', '.join(PROTOCOL.targets)}")
+        target = PROTOCOL.targets[name]
+        return cls(
+            target.values_per_packet,
+            target.slots,
+            target.label_table_size,
+            target.route_table_size,
+            target.multicast_groups,
+        )
 
 
 class DoesNotFit(ValueError):
@@ -84,3 +104,274 @@ class DoesNotFit(ValueError):
     def __init__(self, switch: str, resource: str, needed: int, available: int) -> None:
         super().__init__(f"switch {switch}: the plan needs {needed} {resource}, available are {available}")
         self.switch, self.resource, self.needed, self.available = switch, resource, needed, available
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What one plan version puts on the switches and hands to the agents; next_label: the first label not used."""
+
+    rulesets: dict[str, RuleSet]
+    agents: dict[str, AgentConfig]
+    next_label: int
+
+
+def build(
+    plan: Plan,
+    topology: Topology,
+    limits: Limits,
+    *,
+    job_id: int,
+    epoch: int,
+    first_label: int = 1,
+    first_group: int = 1,
+    first_slot: Mapping[str, int] | None = None,
+) -> Deployment:
+    """Rules of every switch and configuration of every agent of the plan's job.
+
+    first_label, first_group, first_slot (per switch): where this version's numbers begin, so that it can be installed
+    beside another. Raises DoesNotFit, PlanError, TopologyError.
+    """
+    plan.check(topology)
+    if len(plan.job.workers) > limits.max_workers:
+        point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
+        raise DoesNotFit(point, "bitmap bits (workers of one job)", len(plan.job.workers), limits.max_workers)
+    builder = _Builder(
+        plan, topology, limits, first_label=first_label, first_group=first_group, first_slot=dict(first_slot or {})
+    )
+    for index, tree in enumerate(plan.trees):
+        builder.add_tree(index, tree)
+    return builder.deployment(job_id, epoch)
+
+
+class _Builder:
+    """Collects entries tree by tree."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        topology: Topology,
+        limits: Limits,
+        *,
+        first_label: int,
+        first_group: int,
+        first_slot: dict[str, int],
+    ) -> None:
+        self.plan, self.topology, self.limits = plan, topology, limits
+        self.next_label = first_label
+        self.first_group = first_group
+        self.bits = {worker: 1 << i for i, worker in enumerate(plan.job.workers)}
+        self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
+        self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
+        self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}
+        self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
+        self.slots = allocate_slots(plan, topology, limits, first_slot)
+        self.slot_base = {v: first_slot.get(v, 0) for v in topology.switches}
+
+    def label(self) -> int:
+        self.next_label += 1
+        return self.next_label - 1
+
+    def forward(self, route: tuple[str, ...], label: int) -> None:
+        """Entries at every node strictly inside the route."""
+        for before, node, after in zip(route, route[1:], route[2:], strict=False):
+            action = Forward(self.topology.port(node, after))
+            self.entries[node].append(LabelEntry(self.topology.port(node, before), label, action))
+
+    def add_tree(self, index: int, tree: Tree) -> None:
+        topology = self.topology
+        everyone = (1 << len(self.bits)) - 1
+        relays = {relay.node: relay for relay in tree.relays}
+        partial = {point: self.label() for point in relays}
+        expected = expected_bitmaps(tree, self.bits)
+        base: dict[str, int] = {}
+        for point in relays:
+            base[point] = self.slot_base[point]
+            self.slot_base[point] += self.slots[index]
+        flows: list[RootFlow] = []
+
+        def add_up(route: tuple[str, ...], label: int, contributor: int, carried: int) -> None:
+            """A flow's entries up to where it is added; contributor 0: a partial sum that may carry `carried`."""
+            self.forward(route, label)
+            point = route[-1]
+            if point == tree.root:
+                flows.append(RootFlow(label, carried, partial=contributor == 0))
+                return
+            port = topology.port(point, relays[point].route[1])
+            action = Aggregate(base[point], self.slots[index] - 1, contributor, expected[point], partial[point], port)
+            self.entries[point].append(LabelEntry(topology.port(point, route[-2]), label, action))
+
+        up: dict[str, int] = {}
+        for a in tree.assignments:
+            up[a.worker] = self.label()
+            add_up(a.route, up[a.worker], self.bits[a.worker], self.bits[a.worker])
+        for relay in tree.relays:
+            add_up(relay.route, partial[relay.node], 0, expected[relay.node])
+        return_label, answers = self.add_return(tree)
+        rate = self.plan.tree_rate_mbps(index)
+        for worker in self.plan.job.workers:
+            self.worker_trees[worker].append(
+                WorkerTree(
+                    index,
+                    tree.root,
+                    tree.share,
+                    up[worker],
+                    return_label,
+                    answers[worker],
+                    self.slots[index],
+                    rate,
+                )
+            )
+        answer_labels = tuple(answers[worker] for worker in self.plan.job.workers)
+        self.root_trees[tree.root].append(
+            RootTree(index, everyone, tuple(flows), return_label, answer_labels, self.slots[index])
+        )
+
+    def add_return(self, tree: Tree) -> tuple[int, dict[str, int]]:
+        """Return label to all workers and answer label per worker, with their entries."""
+        topology = self.topology
+        parent = {child: above for above, child in tree.return_edges}
+        children: dict[str, list[str]] = {}
+        for above, child in tree.return_edges:
+            children.setdefault(above, []).append(child)
+        if len(children[tree.root]) != 1:
+            raise PlanError(f"root {tree.root} sends results over several links; an agent has one interface")
+        return_label = self.label()
+        for node, below in children.items():
+            if node == tree.root:
+                continue
+            ports = tuple(sorted(topology.port(node, child) for child in below))
+            action: Forward | Replicate
+            if len(ports) == 1:
+                action = Forward(ports[0])
+            else:
+                groups = self.groups[node]
+                action = Replicate(groups.setdefault(ports, self.first_group + len(groups)))
+            self.entries[node].append(LabelEntry(topology.port(node, parent[node]), return_label, action))
+        answers: dict[str, int] = {}
+        for worker in self.plan.job.workers:
+            route = [worker]
+            while route[-1] != tree.root:
+                route.append(parent[route[-1]])
+            answers[worker] = self.label()
+            self.forward(tuple(reversed(route)), answers[worker])
+        return return_label, answers
+
+    def deployment(self, job_id: int, epoch: int) -> Deployment:
+        limits, job = self.limits, self.plan.job
+        rulesets = {}
+        ip = routes(self.topology)
+        for v in self.topology.switches:
+            for resource, needed, available in (
+                ("label table entries", len(self.entries[v]), limits.label_table_size),
+                ("multicast groups", len(self.groups[v]), limits.multicast_groups),
+                ("IPv4 routes", len(ip[v]), limits.route_table_size),
+            ):
+                if needed > available:
+                    raise DoesNotFit(v, resource, needed, available)
+            groups = tuple(MulticastGroup(number, ports) for ports, number in self.groups[v].items())
+            rulesets[v] = RuleSet(v, tuple(self.entries[v]), groups, ip[v])
+        agents: dict[str, AgentConfig] = {}
+        roles: tuple[tuple[Role, tuple[str, ...]], ...] = (
+            ("worker", job.workers),
+            ("parameter_server", job.parameter_servers),
+        )
+        for role, nodes in roles:
+            for index, node in enumerate(nodes):
+                agents[node] = AgentConfig(
+                    job=job.name,
+                    job_id=job_id,
+                    epoch=epoch,
+                    node=node,
+                    role=role,
+                    index=index,
+                    workers=job.workers,
+                    parameter_servers=job.parameter_servers,
+                    values_per_packet=limits.values_per_packet,
+                    worker_trees=tuple(self.worker_trees.get(node, ())),
+                    root_trees=tuple(self.root_trees.get(node, ())),
+                    address=self.topology.address(node),
+                )
+        return Deployment(rulesets, agents, self.next_label)
+
+
+def expected_bitmaps(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:
+    """Per aggregation point: the workers whose gradients are in its sum when it is complete."""
+    expected = {relay.node: 0 for relay in tree.relays}
+    onwards = {relay.node: relay.next for relay in tree.relays}
+    for a in tree.assignments:
+        node = a.point
+        while node != tree.root:
+            expected[node] |= bits[a.worker]
+            node = onwards[node]
+    return expected
+
+
+def allocate_slots(plan: Plan, topology: Topology, limits: Limits, first_slot: Mapping[str, int]) -> tuple[int, ...]:
+    """Slots of each tree: a power of two that holds what is in flight at its rate twice over, 16 to 256, at least 64
+    where memory allows. Where a switch has too few, its largest trees are halved. Raises DoesNotFit."""
+    packet_bits = 8 * frame_bytes(limits.values_per_packet)
+    sizes = []
+    for index, tree in enumerate(plan.trees):
+        in_flight = plan.tree_rate_mbps(index) * 1e3 * round_trip_ms(tree, topology, packet_bits) / packet_bits
+        sizes.append(min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * in_flight))))))
+    at: dict[str, list[int]] = {}
+    for index, tree in enumerate(plan.trees):
+        for point in tree.points:
+            at.setdefault(point, []).append(index)
+    for point, indices in at.items():
+        available = limits.slots - first_slot.get(point, 0)
+        while sum(sizes[i] for i in indices) > available:
+            largest = max(indices, key=lambda i: (sizes[i], -i))
+            if sizes[largest] <= MINIMUM_SLOTS:
+                raise DoesNotFit(point, "aggregation slots", MINIMUM_SLOTS * len(indices), available)
+            sizes[largest] //= 2
+    return tuple(sizes)
+
+
+def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int) -> float:
+    """Longest way up and down the tree without queues: delays, a packet's serialisation per link, time in the hosts."""
+
+    def way(route: Sequence[str]) -> float:
+        return sum(
+            topology.delay_ms(u, v) + packet_bits / 1e3 / max(topology.bandwidth_mbps(u, v), 1e-3)
+            for u, v in pairwise(route)
+        )
+
+    relays = {relay.node: relay for relay in tree.relays}
+    onwards: dict[str, float] = {tree.root: 0.0}
+
+    def from_point(point: str) -> float:
+        if point not in onwards:
+            onwards[point] = way(relays[point].route) + from_point(relays[point].next)
+        return onwards[point]
+
+    upwards = max(way(a.route) + from_point(a.point) for a in tree.assignments)
+    down = {tree.root: 0.0}
+    for u, v in tree.return_edges:
+        down[v] = down[u] + way((u, v))
+    return upwards + max(down.values()) + HOST_MS
+
+
+def routes(topology: Topology) -> dict[str, tuple[Route, ...]]:
+    """Per switch, an IPv4 /32 route to every server that it reaches.
+
+    Independent of plans. Shortest paths; per destination the next hop is the one over which the fewest servers' traffic
+    per Mbit/s runs so far, so that equal-cost paths share the load.
+    """
+    network = Network(topology)
+    load = [0.0] * len(network.ends)
+    result: dict[str, list[Route]] = {v: [] for v in topology.switches}
+    for server in topology.servers:
+        target = network.index[server]
+        distance, hops = network.distances_to(target), network.next_hops(target)
+        traffic = [0.0 if forwards else 1.0 for forwards in network.forwards]
+        reaching = sorted((u for u in range(len(network.names)) if distance[u] > 0), key=lambda u: -distance[u])
+        for u in reaching:
+            v, e = min(hops[u], key=lambda hop: ((load[hop[1]] + traffic[u]) / network.capacity[hop[1]], hop))
+            load[e] += traffic[u]
+            traffic[v] += traffic[u]
+            if network.forwards[u]:
+                switch, following = network.names[u], network.names[v]
+                route = Route(topology.address(server), 32, topology.mac(server), topology.port(switch, following))
+                result[switch].append(route)
+    return {v: tuple(entries) for v, entries in result.items()}

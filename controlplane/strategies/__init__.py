@@ -1,1 +1,28 @@
-"""Strategies: pure functions (topology, job, seed, frozen_split) -> Plan. A new one is one new file and one registry line."""
+"""Strategies: pure functions (topology, job, seed, frozen_split) -> Plan.
+
+A new one is one new file and one line in STRATEGIES.
+"""
+
+from __future__ import annotations
+
+from controlplane.strategies.atp import atp, atp_strict
+from controlplane.strategies.common import Infeasible, Split, Strategy
+from controlplane.strategies.equal import equal
+from controlplane.strategies.lbmm import lbmm
+
+STRATEGIES: dict[str, Strategy] = {
+    "lbmm": lbmm,
+    "atp": atp,
+    "atp-strict": atp_strict,
+    "equal": equal,
+}
+
+__all__ = ["STRATEGIES", "Infeasible", "Split", "Strategy", "get_strategy"]
+
+
+def get_strategy(name: str) -> Strategy:
+    """Raises ValueError, naming the known ones."""
+    try:
+        return STRATEGIES[name]
+    except KeyError:
+        raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}") from None

@@ -1,0 +1,143 @@
+"""The independent computation of what a plan loads and how fast it can run: the only source of any printed rate.
+
+Looks at the plan's trees alone, not at how a strategy came to them. Every resource's load is (load per unit of f) * f,
+so the feasible sending rate is the least of residual capacity / load per unit. Counted per tree with share x:
+
+- x on every link of every worker's route and of every relay's route, and on every link of the return tree;
+- x of aggregation capacity at a switch for every flow that is added there (input; partial sums too);
+- x of ingress at the root for every flow that ends there (direct ones and partial sums).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from controlplane.job import Job
+from controlplane.plan.model import Plan
+from controlplane.topology import Topology
+
+KINDS = ("parameter_server", "switch", "nic", "link")  # in the order in which ties are reported
+
+
+@dataclass(frozen=True)
+class Load:
+    """One resource. kind: switch, parameter_server, link, or nic (a link that a worker hangs on).
+
+    name: the node, or "u->v". load_mbps: at the plan's rate; capacity_mbps: residual, i.e. without background load.
+    """
+
+    kind: str
+    name: str
+    load_mbps: float
+    capacity_mbps: float
+
+    @property
+    def utilisation(self) -> float:
+        if self.load_mbps == 0:
+            return 0.0
+        return self.load_mbps / self.capacity_mbps if self.capacity_mbps > 0 else math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        capacity = None if math.isinf(self.capacity_mbps) else self.capacity_mbps
+        return {"kind": self.kind, "name": self.name, "load_mbps": self.load_mbps, "capacity_mbps": capacity}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """rate_mbps: the highest sending rate f at which no capacity is violated. gap: 1 - rate / bound.
+
+    bottleneck: the resource that is full at that rate. loads: every resource that the plan uses, fullest first.
+    """
+
+    rate_mbps: float
+    bound_mbps: float
+    gap: float
+    bottleneck: Load
+    loads: tuple[Load, ...]
+
+    def load(self, kind: str, name: str) -> float:
+        """Load in Mbit/s of one resource; 0 where the plan does not use it."""
+        return next((item.load_mbps for item in self.loads if (item.kind, item.name) == (kind, name)), 0.0)
+
+    def total(self, kind: str) -> float:
+        """Sum of the loads of one kind, in Mbit/s (parameter_server: the ingress traffic of all of them)."""
+        return sum(item.load_mbps for item in self.loads if item.kind == kind)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rate_mbps": self.rate_mbps,
+            "bound_mbps": self.bound_mbps,
+            "gap": self.gap,
+            "bottleneck": self.bottleneck.to_json(),
+            "loads": [item.to_json() for item in self.loads],
+        }
+
+
+def bound(topology: Topology, job: Job) -> float:
+    """Upper bound of f in Mbit/s for any scheme, single- or multi-level.
+
+    Of W streams per unit of f, a switch that aggregates n inputs takes away n - 1 <= n (1 - 1/W), and at least one
+    stream per tree reaches a root: f <= A (1 - 1/W) + sum_s B_s' / W with A = min(sum_v C_v / W, sum_s B_s').
+    f is also at most every worker's link, in both directions (results come back), and at most what the parameter
+    servers' links can send.
+    """
+    workers = len(job.workers)
+    ingress = sum(topology.residual_ingress_mbps(s) for s in job.parameter_servers)
+    aggregation = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
+    added = min(aggregation / workers, ingress)
+    limits = [added * (1 - 1 / workers) + ingress / workers]
+    for worker in job.workers:
+        limits.append(sum(topology.residual_bandwidth_mbps(worker, v) for v in topology.graph.successors(worker)))
+        limits.append(sum(topology.residual_bandwidth_mbps(u, worker) for u in topology.graph.predecessors(worker)))
+    roots = job.parameter_servers
+    limits.append(sum(topology.residual_bandwidth_mbps(s, v) for s in roots for v in topology.graph.successors(s)))
+    return min(limits)
+
+
+def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluation:
+    """Loads, feasible rate, bottleneck, bound and gap of a plan on a topology (in its present state).
+
+    check: also hold the plan's structure against the topology (PlanError). plan.rate_mbps is not looked at.
+    """
+    if check:
+        plan.check(topology)
+    links: dict[tuple[str, str], float] = {}
+    switches: dict[str, float] = {}
+    roots: dict[str, float] = {}
+    for tree in plan.trees:
+        share, root = tree.share, tree.root
+        flows = [(a.route, a.point) for a in tree.assignments] + [(r.route, r.next) for r in tree.relays]
+        for route, point in flows:
+            for pair in pairwise(route):
+                links[pair] = links.get(pair, 0.0) + share
+            if point == root:
+                roots[root] = roots.get(root, 0.0) + share
+            else:
+                switches[point] = switches.get(point, 0.0) + share
+        for pair in tree.return_edges:
+            links[pair] = links.get(pair, 0.0) + share
+    workers = set(plan.job.workers)
+    items = [("switch", v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]
+    items += [("parameter_server", s, load, topology.residual_ingress_mbps(s)) for s, load in roots.items()]
+    items += [
+        (
+            "nic" if u in workers or v in workers else "link",
+            f"{u}->{v}",
+            load,
+            topology.residual_bandwidth_mbps(u, v),
+        )
+        for (u, v), load in links.items()
+    ]
+    rate = min(capacity / load for _, _, load, capacity in items if load > 0)
+    loads = sorted(
+        (Load(kind, name, load * rate, capacity) for kind, name, load, capacity in items),
+        key=lambda item: (-round(item.utilisation, 9), KINDS.index(item.kind), item.name),
+    )
+    # At rate 0 no utilisation says anything: name the resource that stops it.
+    stopped = [Load(kind, name, 0.0, 0.0) for kind, name, load, capacity in items if load > 0 and capacity == 0]
+    limit = bound(topology, plan.job)
+    gap = 1 - rate / limit if limit > 0 else 0.0
+    return Evaluation(rate, limit, gap, stopped[0] if stopped else loads[0], tuple(loads))

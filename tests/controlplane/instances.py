@@ -1,0 +1,108 @@
+"""Random topologies, jobs and plans for property-based tests, and a walk of packets through rule sets."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from controlplane.generators import random_topology
+from controlplane.job import Job, place_job
+from controlplane.plan import Assignment, Plan, Relay, Tree
+from controlplane.routing import Network, Router, downwards
+from controlplane.rules import Aggregate, Deployment, Forward
+from controlplane.topology import Topology
+
+
+@st.composite
+def instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> tuple[Topology, Job]:
+    """A connected random topology and a job on it."""
+    workers, roots = draw(st.integers(1, max_workers)), draw(st.integers(1, 3))
+    switches = draw(st.integers(1, max_switches))
+    topology = random_topology(switches, workers + roots, draw(st.integers(0, 4)), draw(st.integers(0, 10**6)))
+    return topology, place_job(topology, workers, roots, seed=draw(st.integers(0, 100)))
+
+
+def random_plan(topology: Topology, job: Job, seed: int) -> Plan:
+    """A structurally valid plan with random trees: direct, single-level and hierarchical."""
+    generator = random.Random(seed)
+    network = Network(topology)
+    router = Router(network)
+    index = network.index
+
+    def route(u: str, v: str) -> tuple[str, ...]:
+        return router.nodes(index[u], router.route(index[u], index[v], 1.0))
+
+    count = generator.randint(1, 4)
+    trees = []
+    for _ in range(count):
+        root = generator.choice(job.parameter_servers)
+        points = generator.sample(topology.switches, generator.randint(0, min(4, len(topology.switches))))
+        onwards = {point: generator.choice([*points[:i], root]) for i, point in enumerate(points)}
+        chosen = {worker: generator.choice([*points, root]) for worker in job.workers}
+        used: set[str] = set()
+        for node in chosen.values():
+            while node != root:
+                used.add(node)
+                node = onwards[node]
+        links = router.return_tree(index[root], [index[w] for w in job.workers], 1.0)
+        edges = [(network.names[u], network.names[v]) for u, v in (network.ends[e] for e in links)]
+        trees.append(
+            Tree(
+                root,
+                1 / count,
+                tuple(Assignment(w, point, route(w, point)) for w, point in chosen.items()),
+                tuple(Relay(p, onwards[p], route(p, onwards[p])) for p in points if p in used),
+                downwards(root, edges),
+            )
+        )
+    return Plan(job, "random", 1.0, tuple(trees), seed=seed)
+
+
+class Walk:
+    """Carries packets hop by hop through the rule sets, as switches do; counts every packet on every link."""
+
+    def __init__(self, topology: Topology, deployment: Deployment) -> None:
+        self.topology, self.deployment = topology, deployment
+        self.entries = {
+            v: {(entry.ingress_port, entry.label): entry.action for entry in rules.labels}
+            for v, rules in deployment.rulesets.items()
+        }
+        for v, rules in deployment.rulesets.items():
+            assert len(self.entries[v]) == len(rules.labels), f"{v} has two entries for one (port, label)"
+        self.groups = {v: {g.group: g.ports for g in rules.groups} for v, rules in deployment.rulesets.items()}
+        self.behind = {
+            v: {topology.port(v, other): other for other in topology.neighbours(v)} for v in topology.switches
+        }
+        self.sums: dict[tuple[str, int], int] = {}
+        self.crossed: dict[tuple[str, str], int] = {}
+
+    def send(self, server: str, label: int, bitmap: int = 0) -> list[tuple[str, int, int]]:
+        """A packet leaves a server; returns the (server, label, bitmap) that arrive anywhere because of it."""
+        return self._hop(server, self.topology.access_switch(server), label, bitmap, 64)
+
+    def _hop(self, before: str, node: str, label: int, bitmap: int, life: int) -> list[tuple[str, int, int]]:
+        assert life > 0, f"label {label} loops"
+        self.crossed[before, node] = self.crossed.get((before, node), 0) + 1
+        if self.topology.kind(node) == "server":
+            return [(node, label, bitmap)]
+        port = self.topology.port(node, before)
+        action: Any = self.entries[node].get((port, label))
+        assert action is not None, f"{node} drops label {label} that came from {before}"
+        if isinstance(action, Forward):
+            return self._hop(node, self.behind[node][action.port], label, bitmap, life - 1)
+        if isinstance(action, Aggregate):
+            bits = action.contributor or bitmap
+            slot = node, action.slot_base
+            have = self.sums.get(slot, 0)
+            assert bits and bits & ~action.expected == 0, f"{node} refuses bits {bits:b} of label {label}"
+            assert have & bits == 0, f"{node} gets bits {bits:b} twice"
+            self.sums[slot] = have | bits
+            if self.sums[slot] != action.expected:
+                return []
+            return self._hop(node, self.behind[node][action.port], action.next_label, action.expected, life - 1)
+        arrived = []
+        for out in self.groups[node][action.group]:
+            arrived += self._hop(node, self.behind[node][out], label, bitmap, life - 1)
+        return arrived

@@ -1,0 +1,141 @@
+"""Rules against a packet-level walk: every gradient is added exactly once, every result arrives exactly once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane import rules
+from controlplane.generators import fattree, testbed
+from controlplane.job import parse_job, place_job
+from controlplane.plan import Plan
+from controlplane.rules import Aggregate, DoesNotFit, Limits
+from controlplane.strategies import STRATEGIES, get_strategy
+from tests.controlplane.instances import Walk, instances, random_plan
+
+LIMITS = Limits(256, 2048, 8192, 2048, 4096)
+
+
+def check_deployment(plan: Plan, topology: rules.Topology, deployment: rules.Deployment) -> None:
+    job = plan.job
+    walk = Walk(topology, deployment)
+    everyone = (1 << len(job.workers)) - 1
+    for index, tree in enumerate(plan.trees):
+        walk.sums.clear()
+        config = next(t for t in deployment.agents[tree.root].root_trees if t.tree == index)
+        flows = {flow.label: flow for flow in config.flows}
+        at_root = 0
+        before = dict(walk.crossed)
+        for worker in job.workers:
+            mine = next(t for t in deployment.agents[worker].worker_trees if t.tree == index)
+            assert (mine.root, mine.share, mine.slots) == (tree.root, tree.share, config.slots)
+            for server, label, bitmap in walk.send(worker, mine.up_label):
+                assert server == tree.root
+                flow = flows[label]
+                bits = bitmap if flow.partial else flow.contributors
+                assert bits & ~flow.contributors == 0
+                assert at_root & bits == 0
+                at_root |= bits
+        assert at_root == everyone == config.expected
+        # The walk crosses exactly the links that the plan (and so the evaluator) counts.
+        planned: dict[tuple[str, str], int] = {}
+        for route in [a.route for a in tree.assignments] + [r.route for r in tree.relays]:
+            for pair in pairwise(route):
+                planned[pair] = planned.get(pair, 0) + 1
+        assert {k: n - before.get(k, 0) for k, n in walk.crossed.items() if n > before.get(k, 0)} == planned
+        reached = [server for server, _, _ in walk.send(tree.root, config.return_label)]
+        assert sorted(reached) == sorted(job.workers)
+        for worker, label in zip(job.workers, config.answer_labels, strict=True):
+            assert [server for server, _, _ in walk.send(tree.root, label)] == [worker]
+    for ruleset in deployment.rulesets.values():
+        taken: set[int] = set()
+        blocks = {(e.action.slot_base, e.action.slot_mask) for e in ruleset.labels if isinstance(e.action, Aggregate)}
+        for base, mask in blocks:
+            slots = set(range(base, base + mask + 1))
+            assert not slots & taken and base + mask < LIMITS.slots
+            taken |= slots
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.integers(0, 10**6), st.integers(1, 1000))
+def test_every_packet_is_added_once_and_every_result_arrives_once(instance, seed, first_label):
+    topology, job = instance
+    plan = random_plan(topology, job, seed)
+    deployment = rules.build(plan, topology, LIMITS, job_id=3, epoch=7, first_label=first_label)
+    check_deployment(plan, topology, deployment)
+    labels = {e.label for r in deployment.rulesets.values() for e in r.labels}
+    assert min(labels) >= first_label and max(labels) < deployment.next_label
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("where", ["testbed", "fattree"])
+def test_strategies_plans_deploy(name, where):
+    topology = testbed() if where == "testbed" else fattree(4)
+    job = parse_job("workers=6,ps=2,seed=1", topology)
+    plan = get_strategy(name)(topology, job)
+    check_deployment(plan, topology, rules.build(plan, topology, LIMITS, job_id=1, epoch=1))
+
+
+def test_slots_shrink_before_the_plan_is_refused():
+    topology = testbed()
+    job = parse_job("", topology)
+    plan = get_strategy("atp-strict")(topology, job)
+    full = rules.build(plan, topology, LIMITS, job_id=1, epoch=1)
+    assert {t.slots for t in full.agents["W1"].worker_trees} == {64}
+    small = rules.build(plan, topology, Limits(256, 48, 8192, 2048, 4096), job_id=1, epoch=1)
+    assert sorted(t.slots for t in small.agents["W1"].worker_trees) == [16, 32]
+    with pytest.raises(DoesNotFit) as refused:
+        rules.build(plan, topology, Limits(256, 31, 8192, 2048, 4096), job_id=1, epoch=1)
+    assert (refused.value.switch, refused.value.needed, refused.value.available) == ("V1", 32, 31)
+
+
+@pytest.mark.parametrize(
+    ("limits", "resource"),
+    [
+        (Limits(256, 2048, 10, 2048, 4096), "label table entries"),
+        (Limits(256, 2048, 8192, 7, 4096), "IPv4 routes"),
+        (Limits(256, 2048, 8192, 2048, 0), "multicast groups"),
+    ],
+)
+def test_what_does_not_fit_is_named(limits, resource):
+    topology = testbed()
+    plan = get_strategy("lbmm")(topology, parse_job("", topology))
+    with pytest.raises(DoesNotFit, match=rf"switch V1: the plan needs .* {resource}, available are"):
+        rules.build(plan, topology, limits, job_id=1, epoch=1)
+
+
+def test_a_job_with_more_workers_than_bitmap_bits_is_refused():
+    topology = fattree(8)
+    job = place_job(topology, 65, 1)
+    plan = get_strategy("lbmm")(topology, job)
+    with pytest.raises(DoesNotFit, match=r"bitmap bits .workers of one job., available are 64"):
+        rules.build(plan, topology, Limits(256, 2048, 10**6, 2048, 4096), job_id=1, epoch=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(instances())
+def test_ip_routes_lead_everybody_to_everybody(instance):
+    topology, _ = instance
+    routes = rules.routes(topology)
+    for target in topology.servers:
+        for source in topology.servers:
+            node, hops = topology.access_switch(source), 0
+            while node != target:
+                entry = next(r for r in routes[node] if r.address == topology.address(target))
+                assert (entry.prefix_length, entry.mac) == (32, topology.mac(target))
+                node = next(n for n in topology.neighbours(node) if topology.port(node, n) == entry.port)
+                hops += 1
+                assert hops <= len(topology.switches)
+
+
+def test_ip_routes_use_all_cores_of_a_fattree():
+    topology = fattree(4)
+    routes = rules.routes(topology)
+    for pod in range(4):
+        for i in (1, 2):
+            aggregation = f"a{2 * pod + i}"
+            ports = {r.port for r in routes[aggregation]}
+            assert {topology.port(aggregation, c) for c in topology.neighbours(aggregation) if c[0] == "c"} <= ports
