@@ -31,7 +31,16 @@ class Bmv2:
         self._environment = environment
         for index, switch in enumerate(topology.switches):
             grpc, thrift = ports[2 * index : 2 * index + 2]
-            command = [PROGRAM, "--no-p4", "--device-id", str(index + 1), "--log-level", "error", "--thrift-port", str(thrift)]
+            command = [
+                PROGRAM,
+                "--no-p4",
+                "--device-id",
+                str(index + 1),
+                "--log-level",
+                "error",
+                "--thrift-port",
+                str(thrift),
+            ]
             for neighbour in topology.neighbours(switch):
                 interface = layout.host_interfaces.get(neighbour) or layout.fabric_interfaces[switch, neighbour]
                 command += ["-i", f"{topology.port(switch, neighbour)}@{interface}"]
@@ -46,9 +55,14 @@ class Bmv2:
     def _launch(self, switch: str) -> None:
         with (self._logs / f"{switch}.log").open("wb") as log:
             self._processes[switch] = subprocess.Popen(
-                self._commands[switch], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env=self._environment, start_new_session=True, cwd=self._logs,
-            )  # fmt: skip
+                self._commands[switch],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+                cwd=self._logs,
+            )
 
     def shape(self, u: str, v: str, **faults: float) -> None:
         raise EmulationError("bmv2 injects no faults and this kernel may have no netem: use SWITCH=softswitch")

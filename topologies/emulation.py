@@ -1,8 +1,8 @@
 """An emulated network that can be used from Python: build, run programs in the hosts, disturb, take down.
 
-    with Emulation(topology) as emulation:
-        deploy(emulation.switch_addresses)
-        process = emulation.popen("h1", ["python", "-m", "ps_server", "--controller", f"{emulation.controller_host}:9600"])
+with Emulation(topology) as emulation:
+    deploy(emulation.switch_addresses)
+    process = emulation.popen("h1", ["python", "-m", "ps_server", "--controller", f"{emulation.controller_host}:9600"])
 """
 
 import ctypes
@@ -29,7 +29,13 @@ from topologies.reaper import MARK
 from topologies.switches import Layout, SwitchAddress
 
 CLONE_NEWNET = 0x40000000
-NEEDED_COMMANDS = {"mnexec": "mininet", "ifconfig": "net-tools", "ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool"}
+NEEDED_COMMANDS = {
+    "mnexec": "mininet",
+    "ifconfig": "net-tools",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "ethtool": "ethtool",
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,9 @@ class Emulation:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -144,7 +152,9 @@ class Emulation:
 
     def run(self, host: str, argv: Sequence[str], timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a program in a host to its end, at most `timeout` seconds (then TimeoutExpired)."""
-        process = self.popen(host, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = self.popen(
+            host, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         try:
             output, errors = process.communicate(timeout=timeout)
         except BaseException:
@@ -154,6 +164,11 @@ class Emulation:
         finally:
             self._children.remove(process)
         return subprocess.CompletedProcess(argv, process.returncode, output, errors)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process must be started with to end with the emulation."""
+        return self._running().environment
 
     def namespace(self, host: str) -> str:
         """Path of the host's network namespace, for setns."""
@@ -209,8 +224,12 @@ class Emulation:
             wanted.setdefault(a, []).append(b)
         running = {}
         for host, others in wanted.items():
-            script = "; ".join(f"ping -n -q -c 1 -W 2 {self.topology.address(o)} >/dev/null 2>&1 || echo {o}" for o in others)
-            running[host] = self.popen(host, ["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+            script = "; ".join(
+                f"ping -n -q -c 1 -W 2 {self.topology.address(o)} >/dev/null 2>&1 || echo {o}" for o in others
+            )
+            running[host] = self.popen(
+                host, ["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+            )
         failed = []
         for host, process in running.items():
             output, _ = process.communicate(timeout=timeout)
@@ -219,7 +238,7 @@ class Emulation:
         return failed
 
     def shape(self, u: str, v: str, **faults: float) -> None:
-        """Change the link from u to v (this direction): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder (0 to 1)."""
+        """Change the link from u to v (this direction): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder."""
         self._running_switches().shape(u, v, **faults)
 
     def reboot(self, switch: str) -> None:

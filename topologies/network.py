@@ -38,12 +38,17 @@ class ShapedIntf(TCIntf):
             return [], " root "
         if bw <= 0:
             raise EmulationError(f"{self.name}: a link of {bw} Mbit/s")
-        command = f"%s qdisc add dev %s root handle 5: tbf rate {bw:f}Mbit burst {BURST_BYTES} latency {QUEUE_SECONDS * 1000:f}ms"
-        return [command], " parent 5:1 "
+        queue = f"tbf rate {bw:f}Mbit burst {BURST_BYTES} latency {QUEUE_SECONDS * 1000:f}ms"
+        return [f"%s qdisc add dev %s root handle 5: {queue}"], " parent 5:1 "
 
     @staticmethod
-    def delayCmds(parent: str, delay: str | None = None, jitter: str | None = None, loss: float | None = None,
-                  max_queue_size: int | None = None) -> tuple[list[str], str]:
+    def delayCmds(
+        parent: str,
+        delay: str | None = None,
+        jitter: str | None = None,
+        loss: float | None = None,
+        max_queue_size: int | None = None,
+    ) -> tuple[list[str], str]:
         if any(value is not None for value in (delay, jitter, loss, max_queue_size)):
             warn("*** delay, jitter, loss and queue size are set on the switches: Emulation.shape(...)\n")
         return [], parent
@@ -134,10 +139,17 @@ def _add_host(network: Mininet, topology: Topology, lifetime: Lifetime, index: i
     _run(host, "sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1", may_fail=True)
     data = data_interface(server)
     network.addLink(
-        host, network[switch], port1=0, port2=topology.port(switch, server),
-        intfName1=data, intfName2=lifetime.interface("h", index), addr1=topology.mac(server),
-        cls1=ShapedIntf, cls2=RootIntf, params1={"bw": topology.bandwidth_mbps(server, switch)},
-    )  # fmt: skip
+        host,
+        network[switch],
+        port1=0,
+        port2=topology.port(switch, server),
+        intfName1=data,
+        intfName2=lifetime.interface("h", index),
+        addr1=topology.mac(server),
+        cls1=ShapedIntf,
+        cls2=RootIntf,
+        params1={"bw": topology.bandwidth_mbps(server, switch)},
+    )
     own, root = lifetime.management_address(index), lifetime.interface("c", index)
     address = topology.address(server)
     _run(
@@ -163,18 +175,31 @@ def _add_host(network: Mininet, topology: Topology, lifetime: Lifetime, index: i
 
 
 def _add_fabric(network: Mininet, topology: Topology, lifetime: Lifetime, veth: bool) -> None:
-    pairs = [(u, v) for u in topology.switches for v in topology.neighbours(u) if topology.kind(v) == "switch" and u < v]
+    pairs = [
+        (u, v) for u in topology.switches for v in topology.neighbours(u) if topology.kind(v) == "switch" and u < v
+    ]
     for index, (u, v) in enumerate(pairs):
         ports = {"port1": topology.port(u, v), "port2": topology.port(v, u)}
         if not veth:
-            network.addLink(network[u], network[v], cls=MemoryLink, **ports,
-                            intfName1=f"{u}:{ports['port1']}", intfName2=f"{v}:{ports['port2']}")  # fmt: skip
+            network.addLink(
+                network[u],
+                network[v],
+                cls=MemoryLink,
+                **ports,
+                intfName1=f"{u}:{ports['port1']}",
+                intfName2=f"{v}:{ports['port2']}",
+            )
             continue
         network.addLink(
-            network[u], network[v], **ports,
-            intfName1=lifetime.interface("l", index, "a"), intfName2=lifetime.interface("l", index, "b"), intf=ShapedIntf,
-            params1={"bw": topology.bandwidth_mbps(u, v)}, params2={"bw": topology.bandwidth_mbps(v, u)},
-        )  # fmt: skip
+            network[u],
+            network[v],
+            **ports,
+            intfName1=lifetime.interface("l", index, "a"),
+            intfName2=lifetime.interface("l", index, "b"),
+            intf=ShapedIntf,
+            params1={"bw": topology.bandwidth_mbps(u, v)},
+            params2={"bw": topology.bandwidth_mbps(v, u)},
+        )
 
 
 def _quiet_ipv6(node: Node, interface: str) -> None:

@@ -25,7 +25,7 @@ class SwitchAddress:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the switches are connected to: root-namespace interfaces of the host links and of the links between switches."""
+    """What the switches are connected to (interfaces of the root namespace)."""
 
     topology: Topology
     host_interfaces: dict[str, str]  # server -> interface
@@ -48,7 +48,7 @@ class Switches(Protocol):
         """The switch forgets everything, as if its power had been off; returns when it answers again."""
 
     def drops(self) -> dict[str, dict[str, int]]:
-        """Frames lost in each switch so far, by reason (a full queue, an injected fault); empty where it cannot tell."""
+        """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
 
     def check(self) -> None:
         """Raise EmulationError, with the last words of the process, when one has ended."""
@@ -68,7 +68,9 @@ def choose(kind: str | None = None) -> str:
     if wanted not in KINDS:
         raise EmulationError(f"SWITCH={wanted}: the switches are {' and '.join(KINDS)}")
     if wanted == "bmv2" and not shutil.which("simple_switch_grpc"):
-        raise EmulationError("SWITCH=bmv2, but simple_switch_grpc is not on PATH; SWITCH=softswitch runs the built-in switch")
+        raise EmulationError(
+            "SWITCH=bmv2, but simple_switch_grpc is not on PATH; SWITCH=softswitch runs the built-in switch"
+        )
     return wanted
 
 

@@ -1,0 +1,275 @@
+"""Python functions as processes in hosts, forked from one process that has imported the heavy modules already.
+
+Importing torch costs some seconds of CPU: eight workers that each import it keep two cores busy for half a minute.
+The zygote imports once and forks for each call; the child enters the host's network namespace before it has threads.
+
+    with Zygote(emulation, preload=["torch"]) as zygote:
+        worker = zygote.spawn("h1", "evaluation.bmv2_fattree.host:measure", {"controller": "172.31.0.1:9600"})
+        worker.send("go")
+        print(worker.receive(timeout=60))
+
+The function is called as f(channel, **arguments); what it returns (JSON) is the last message.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topologies.emulation import CLONE_NEWNET, Emulation
+from topologies.network import EmulationError
+
+START_SECONDS = 180.0
+_LENGTH_BYTES = 4
+_REQUEST_BYTES = 1 << 16
+
+
+class Channel:
+    """JSON messages over a stream socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, message: Any) -> None:
+        data = json.dumps(message).encode()
+        self._connection.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """The next message. Raises TimeoutError, or EOFError when the other side is gone."""
+        self._connection.settimeout(timeout)
+        length = int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
+        return json.loads(self._exactly(length))
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = self._connection.recv(count - len(data))
+            if not part:
+                raise EOFError("the other side of the channel is gone")
+            data += part
+        return data
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class HostFailure(EmulationError):
+    """A process in a host failed; carries the end of what it said."""
+
+
+class HostProcess:
+    """A function that runs in a host. Messages go both ways; `result` waits for what it returns."""
+
+    def __init__(self, host: str, channel: Channel, log: Path) -> None:
+        self.host = host
+        self.log = log
+        self._channel = channel
+        self._pid: int | None = None
+
+    def send(self, message: Any) -> None:
+        try:
+            self._channel.send({"message": message})
+        except OSError as error:
+            raise self._failure("is gone") from error
+
+    def receive(self, timeout: float) -> Any:
+        """The next message (also the returned value). Raises HostFailure."""
+        self._learn_pid(timeout)
+        reply = self._next(timeout)
+        if "error" in reply:
+            raise HostFailure(f"{self.host}: {reply['error']}")
+        return reply["message"]
+
+    def end(self, timeout: float = 5.0) -> None:
+        """SIGTERM, and SIGKILL when it has not ended after `timeout` seconds. Nothing happens when it has ended."""
+        try:
+            self._learn_pid(START_SECONDS)
+            assert self._pid is not None
+            os.kill(self._pid, signal.SIGTERM)
+            self._drain(timeout)
+        except TimeoutError:
+            os.kill(self._pid or 0, signal.SIGKILL)
+        except (HostFailure, ProcessLookupError):
+            pass
+        finally:
+            self._channel.close()
+
+    def _drain(self, timeout: float) -> None:
+        """Read until the process has closed its end, that is, has ended."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                self._channel.receive(timeout)
+
+    def _learn_pid(self, timeout: float) -> None:
+        if self._pid is None:
+            self._pid = self._next(timeout)["pid"]
+
+    def _next(self, timeout: float) -> Any:
+        try:
+            return self._channel.receive(timeout)
+        except TimeoutError:
+            raise self._failure(f"has not answered for {timeout:.0f} s") from None
+        except (EOFError, OSError):
+            raise self._failure("has ended") from None
+
+    def _failure(self, what: str) -> HostFailure:
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").strip().splitlines()[-12:]
+            if lines:
+                what += "; its last lines:\n  " + "\n  ".join(lines)
+        return HostFailure(f"the process in {self.host} {what}")
+
+
+class Zygote:
+    """The preloaded process. A context manager; ends with the emulation at the latest."""
+
+    def __init__(self, emulation: Emulation, preload: Sequence[str] = ()) -> None:
+        self._emulation = emulation
+        self._logs = tempfile.TemporaryDirectory(prefix="inart-hosts-")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests = ours
+        self._count = 0
+        log = Path(self._logs.name) / "zygote.log"
+        root = Path(__file__).resolve().parent.parent
+        with theirs, log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "topologies.zygote", str(theirs.fileno()), *preload],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=emulation.environment | {"OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+                cwd=root,
+            )
+
+    def wait_ready(self, timeout: float = START_SECONDS) -> None:
+        """Return when the imports are done (spawning before that is fine, and waits). Raises EmulationError."""
+        self._requests.settimeout(timeout)
+        try:
+            alive = self._requests.recv(1)
+        except TimeoutError:
+            alive = b""
+        if not alive:
+            words = (Path(self._logs.name) / "zygote.log").read_text(errors="replace").strip()
+            raise EmulationError(f"the process that starts the workers failed: {words[-2000:]}")
+
+    def spawn(self, host: str, target: str, arguments: Mapping[str, Any]) -> HostProcess:
+        """Start module:function in the host's network namespace."""
+        ours, theirs = socket.socketpair()
+        self._count += 1
+        log = Path(self._logs.name) / f"{self._count}-{host}.log"
+        request = {"host": host, "namespace": self._emulation.namespace(host), "target": target, "log": str(log)}
+        data = json.dumps(request | {"arguments": dict(arguments)}).encode()
+        if len(data) > _REQUEST_BYTES:
+            raise ValueError(f"the arguments for {host} are {len(data)} bytes long, at most {_REQUEST_BYTES} fit")
+        with theirs:
+            socket.send_fds(self._requests, [data], [theirs.fileno()])
+        return HostProcess(host, Channel(ours), log)
+
+    def __enter__(self) -> "Zygote":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it. Children go on until they return or the emulation ends."""
+        self._requests.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._logs.cleanup()
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork for each request until the other side closes."""
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
+        _reap()
+        if not data:
+            return
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            _child(json.loads(data), Channel(socket.socket(fileno=descriptors[0])))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _child(request: Mapping[str, Any], channel: Channel) -> None:
+    """Enter the namespace, call, answer, exit; never returns."""
+    status = 1
+    try:
+        channel.send({"pid": os.getpid()})
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        _enter(request["namespace"])
+        module, _, name = request["target"].partition(":")
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        channel.send({"message": function(_Messages(channel), **request["arguments"])})
+        status = 0
+    except BaseException as error:
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            channel.send({"error": f"{type(error).__name__}: {error}"})
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+class _Messages(Channel):
+    """The child's side: bare messages, each wrapped so that the parent can tell them from a failure."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(channel._connection)
+
+    def send(self, message: Any) -> None:
+        super().send({"message": message})
+
+    def receive(self, timeout: float | None = None) -> Any:
+        return super().receive(timeout)["message"]
+
+
+def _enter(namespace: str) -> None:
+    descriptor = os.open(namespace, os.O_RDONLY)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(descriptor, CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns to {namespace}")
+    finally:
+        os.close(descriptor)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
+def main() -> int:
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    requests.send(b"r")
+    _serve(requests)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
