@@ -1,0 +1,508 @@
+"""Actions: one C function each, `static void act_<id>(struct ss_state *s, struct packet *p, const uint8_t *a)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from softswitch.bmv2json import (
+    Action,
+    Argument,
+    Calculation,
+    CalcInput,
+    Const,
+    FieldRef,
+    HeaderRef,
+    Named,
+    Op,
+    Primitive,
+    StackRef,
+    Vector,
+)
+from softswitch.compiler.expr import ExprGen, Value
+from softswitch.compiler.layout import Layout, Slot, storage_bits
+from softswitch.compiler.registers import RegisterPlace
+from softswitch.compiler.reroll import RowAccess, Statement, emit, plain
+from softswitch.errors import BadProgram, UnsupportedConstruct
+
+INLINE_LIMIT = 24  # primitives; larger actions become functions of their own
+SS_CLONE_REQUESTED = 0x8000
+
+
+def param_layout(action: Action) -> tuple[list[tuple[int, int]], int]:
+    """Where each parameter of an action lies in an entry: ([(byte offset, width)], bytes altogether)."""
+    places: list[tuple[int, int]] = []
+    at = 0
+    for _, width in action.params:
+        bits = storage_bits(width)
+        size = bits // 8 if bits else (width + 7) // 8
+        if bits:
+            at = (at + size - 1) // size * size
+        places.append((at, width))
+        at += size
+    return places, at + (16 if any(storage_bits(w) == 0 for _, w in action.params) else 0)
+
+
+class ActionGen:
+    """Generates the action functions and the calculations that they and the checksums use."""
+
+    def __init__(self, layout: Layout, expr: ExprGen, registers: dict[str, RegisterPlace]) -> None:
+        self.layout = layout
+        self.program = layout.program
+        self.expr = expr
+        self.registers = registers
+        self.counter_index = {name: i for i, name in enumerate(self.program.counters)}
+        self.calculation_index = {name: i for i, name in enumerate(self.program.calculations)}
+        self.messages: list[str] = []  # formats of log_msg, by number
+        self._row_names: dict[tuple[int, str], str] = {}
+        self._handlers: dict[str, Callable[[Primitive], list[Statement]]] = {
+            "assign": self._assign,
+            "modify_field": self._assign,
+            "add_to_field": lambda p: self._arithmetic(p, "+"),
+            "subtract_from_field": lambda p: self._arithmetic(p, "-"),
+            "add": lambda p: self._arithmetic(p, "+"),
+            "subtract": lambda p: self._arithmetic(p, "-"),
+            "bit_and": lambda p: self._arithmetic(p, "&"),
+            "bit_or": lambda p: self._arithmetic(p, "|"),
+            "bit_xor": lambda p: self._arithmetic(p, "^"),
+            "shift_left": lambda p: self._arithmetic(p, "<<"),
+            "shift_right": lambda p: self._arithmetic(p, ">>"),
+            "assign_header": self._assign_header,
+            "copy_header": self._assign_header,
+            "assign_header_stack": self._assign_stack,
+            "add_header": self._add_header,
+            "remove_header": self._remove_header,
+            "push": lambda p: self._shift_stack(p, "push"),
+            "pop": lambda p: self._shift_stack(p, "pop"),
+            "drop": self._drop,
+            "mark_to_drop": self._drop,
+            "register_read": self._register_read,
+            "register_write": self._register_write,
+            "count": self._count,
+            "modify_field_with_hash_based_offset": self._hash,
+            "modify_field_rng_uniform": self._random,
+            "clone_ingress_pkt_to_egress": self._clone,
+            "clone_egress_pkt_to_egress": self._clone,
+            "resubmit": lambda p: self._field_list_flag(p, "resubmit_fields"),
+            "recirculate": lambda p: self._field_list_flag(p, "recirculate_fields"),
+            "truncate": self._truncate,
+            "log_msg": self._log,
+            "exit": lambda _: [Statement("p->base.target.exited = 1;")],
+            "no_op": lambda _: [],
+        }
+
+    # ------------------------------------------------------------------------------------------------------- actions
+
+    def function(self, action: Action) -> str:
+        """The C function of an action."""
+        self.expr.params = tuple(param_layout(action)[0])
+        statements = self._body(action.primitives)
+        self.expr.params = ()
+        attribute = "static inline" if len(action.primitives) <= INLINE_LIMIT else "static __attribute__((noinline))"
+        unused = "(void)s; (void)p; (void)a;"
+        return "\n".join(
+            [
+                f"{attribute} void act_{action.id}(struct ss_state *restrict s, struct packet *restrict p,",
+                f"        const uint8_t *restrict a) {{ /* {_comment(action.name)} */",
+                unused,
+                *emit(statements),
+                "}",
+            ]
+        )
+
+    def _body(self, primitives: tuple[Primitive, ...]) -> list[Statement]:
+        targets: dict[int, int] = {}
+        for p in primitives:
+            if p.op in ("_jump", "_jump_if_zero"):
+                target = self._jump_target(p, len(primitives))
+                targets[target] = targets.get(target, 0) + 1
+        return self._range(primitives, 0, len(primitives), targets)
+
+    def _range(
+        self, primitives: tuple[Primitive, ...], start: int, end: int, targets: dict[int, int]
+    ) -> list[Statement]:
+        """The statements of primitives [start, end), and the label at the end if something jumps there."""
+        statements: list[Statement] = []
+        index = start
+        while index < end:
+            if targets.get(index):
+                statements.append(Statement(f"L{index}:;", barrier=True))
+            branch = self._branch(primitives, index, end, targets)
+            if branch is not None:
+                statement, index = branch
+                statements.append(statement)
+            else:
+                statements += self.primitive(primitives[index])
+                index += 1
+        if end == len(primitives) and start == 0 and targets.get(end):
+            statements.append(Statement(f"L{end}:;", barrier=True))
+        return statements
+
+    def _branch(
+        self, primitives: tuple[Primitive, ...], index: int, end: int, targets: dict[int, int]
+    ) -> tuple[Statement, int] | None:
+        """`if` without `else` around straight-line statements, as one statement; None if it is anything else."""
+        primitive = primitives[index]
+        if primitive.op != "_jump_if_zero":
+            return None
+        target = self._jump_target(primitive, len(primitives))
+        if not index < target <= end or targets[target] != 1:
+            return None
+        inner = primitives[index + 1 : target]
+        if any(p.op in ("_jump", "_jump_if_zero") for p in inner):
+            return None
+        if any(targets.get(i) for i in range(index + 1, target)):
+            return None
+        self.expr.source = primitive.source
+        condition = f"if ({self.expr.convert(self._number(primitive.args[0], 64), 'u64')} != 0) {{"
+        body = [s for p in inner for s in self.primitive(p)]
+        targets[target] = 0
+        return (
+            Statement(
+                " ".join([condition, *(s.checked for s in body), "}"]),
+                " ".join([condition, *(s.fast or s.checked for s in body), "}"]),
+                tuple(row for s in body for row in s.rows),
+                frozenset().union(*(s.index_reads for s in body)),
+                frozenset().union(*(s.writes for s in body)),
+                barrier=any(s.barrier for s in body),
+            ),
+            target,
+        )
+
+    def _jump_target(self, primitive: Primitive, count: int) -> int:
+        target = primitive.args[-1]
+        if not isinstance(target, Const) or not 0 <= target.value <= count:
+            raise BadProgram(f"{primitive.source}: jump to a place that does not exist")
+        return target.value
+
+    def primitive(self, primitive: Primitive) -> list[Statement]:
+        """The C statements of one primitive call."""
+        self.expr.source = primitive.source
+        self.expr.reset()
+        if primitive.op == "_jump":
+            target = primitive.args[0]
+            assert isinstance(target, Const)
+            return [Statement(f"goto L{target.value};", barrier=True)]
+        if primitive.op == "_jump_if_zero":
+            target = primitive.args[1]
+            assert isinstance(target, Const)
+            value = self.expr.convert(self._number(primitive.args[0], 64), "u64")
+            return [Statement(f"if ({value} == 0) goto L{target.value};", barrier=True)]
+        handler = self._handlers.get(primitive.op)
+        if handler is None:
+            raise UnsupportedConstruct(f"primitive {primitive.op!r}", primitive.source)
+        try:
+            return handler(primitive)
+        except (IndexError, AssertionError):
+            raise BadProgram(f"{primitive.source}: wrong arguments for primitive {primitive.op!r}") from None
+
+    def _number(self, argument: Argument | object, demand: int | None = None) -> Value:
+        if isinstance(argument, Named | Vector):
+            raise BadProgram(f"{self.expr.source}: a number is expected")
+        return self.expr.number(argument, demand)  # type: ignore[arg-type]
+
+    def _uint64(self, argument: Argument) -> str:
+        return self.expr.convert(self._number(argument, 64), "u64")
+
+    # --------------------------------------------------------------------------------------------------- assignments
+
+    def _assign(self, primitive: Primitive) -> list[Statement]:
+        target, source = primitive.args
+        return [self.assignment(self.expr.target(target), source)]
+
+    def assignment(self, slot: Slot, source: Argument) -> Statement:
+        """``slot = source``."""
+        return Statement(self.expr.store(slot, self._number(source, slot.width)), writes=frozenset({slot.key}))
+
+    def _arithmetic(self, primitive: Primitive, op: str) -> list[Statement]:
+        args = primitive.args
+        left, right = (args[0], args[1]) if len(args) == 2 else (args[1], args[2])
+        return [self.assignment(self.expr.target(args[0]), Op(op, (left, right)))]  # type: ignore[arg-type]
+
+    def _assign_header(self, primitive: Primitive) -> list[Statement]:
+        to, source = (self.expr.header(arg) for arg in primitive.args)  # type: ignore[arg-type]
+        if to.type_name != source.type_name:
+            raise BadProgram(f"{primitive.source}: assignment between headers of different types")
+        size = self.program.header_types[to.type_name].width // 8
+        copy = f"if ({source.valid}) memmove({to.address}, {source.address}, {size});"
+        return [Statement(f"{copy} {to.valid} = {source.valid};", barrier=True)]
+
+    def _assign_stack(self, primitive: Primitive) -> list[Statement]:
+        to, source = primitive.args
+        assert isinstance(to, StackRef) and isinstance(source, StackRef)
+        a, b = self.program.stacks[to.stack], self.program.stacks[source.stack]
+        if a.type != b.type or len(a.headers) != len(b.headers):
+            raise BadProgram(f"{primitive.source}: assignment between header stacks of different types")
+        statements: list[Statement] = []
+        for x, y in zip(a.headers, b.headers, strict=True):
+            refs = (HeaderRef(x.name), HeaderRef(y.name))
+            statements += self._assign_header(Primitive("assign_header", refs, primitive.source))
+        i, j = self.layout.stack_index[to.stack], self.layout.stack_index[source.stack]
+        return [*statements, Statement(f"p->stack_next[{i}] = p->stack_next[{j}];", barrier=True)]
+
+    # ---------------------------------------------------------------------------------------------- headers and stacks
+
+    def _add_header(self, primitive: Primitive) -> list[Statement]:
+        place = self.expr.header(primitive.args[0])  # type: ignore[arg-type]
+        size = self.program.header_types[place.type_name].width // 8
+        text = (
+            f"if (!{place.valid}) {{ memset({place.address}, 0, {size}); {place.valid} = 1; "
+            f"p->base.target.length += {size}; }}"
+        )
+        return [Statement(text, barrier=True)]
+
+    def _remove_header(self, primitive: Primitive) -> list[Statement]:
+        place = self.expr.header(primitive.args[0])  # type: ignore[arg-type]
+        size = self.program.header_types[place.type_name].width // 8
+        return [Statement(f"if ({place.valid}) {{ {place.valid} = 0; p->base.target.length -= {size}; }}", barrier=True)]
+
+    def _shift_stack(self, primitive: Primitive, direction: str) -> list[Statement]:
+        ref, count = primitive.args
+        assert isinstance(ref, StackRef) and isinstance(count, Const)
+        stack = self.program.stacks[ref.stack]
+        base, size, valid = self.layout.stack_base(stack)
+        depth = len(stack.headers)
+        text = (
+            f"ss_stack_{direction}(p->h + {base}, p->valid + {valid}, "
+            f"&p->stack_next[{self.layout.stack_index[ref.stack]}], {size}, {depth}, {min(count.value, depth)});"
+        )
+        return [Statement(text, barrier=True)]
+
+    def _drop(self, primitive: Primitive) -> list[Statement]:
+        del primitive
+        return [Statement("p->base.standard.egress_spec = SS_DROP_PORT; p->base.standard.mcast_grp = 0;", barrier=True)]
+
+    # ------------------------------------------------------------------------------------------ registers and counters
+
+    def _row(self, place: RegisterPlace, index: str) -> RowAccess:
+        name = self._row_names.setdefault((place.group, index), f"row{len(self._row_names)}")
+        row_type = place.c_type or "uint8_t"
+        declaration = (
+            f"{row_type} *restrict const {name} = "
+            f"({row_type} *)(s->registers[{place.group}] + {name}_ix * {place.row_bytes}u);"
+        )
+        return RowAccess(name, index, place.size, declaration)
+
+    def _element(self, place: RegisterPlace, row: RowAccess) -> tuple[Slot, Slot]:
+        """The element as a slot: (with the index spelled out, through the row pointer)."""
+        if place.c_type:
+            bits = place.element_bytes * 8
+            base = f"(({place.c_type} *)(s->registers[{place.group}] + ix * {place.row_bytes}u))"
+            position = place.offset // place.element_bytes
+            key = ("register", place.group)
+            return (
+                Slot("native", f"{base}[«{position}»]", bits, 0, place.width, False, key),
+                Slot("native", f"{row.name}[«{position}»]", bits, 0, place.width, False, key),
+            )
+        pad, key = -place.width % 8, ("register", place.group)
+        base = f"s->registers[{place.group}] + ix * {place.row_bytes}u + «{place.offset}»"
+        return (
+            Slot("bytes", base, 0, pad, place.width, False, key),
+            Slot("bytes", f"{row.name} + «{place.offset}»", 0, pad, place.width, False, key),
+        )
+
+    def _register_place(self, argument: Argument) -> RegisterPlace:
+        assert isinstance(argument, Named) and argument.kind == "register_array"
+        return self.registers[argument.name]
+
+    def _register_read(self, primitive: Primitive) -> list[Statement]:
+        target, register, index = primitive.args
+        place = self._register_place(register)
+        row = self._row(place, self._uint64(index))
+        index_reads = frozenset(self.expr.reads)
+        slot = self.expr.target(target)
+        slow, quick = self._element(place, row)
+        checked = self.expr.store(slot, self.expr.load(slow, slot.width))
+        fast = self.expr.store(slot, self.expr.load(quick, slot.width))
+        return [self._guarded(row, checked, fast, index_reads, slot.key)]
+
+    def _register_write(self, primitive: Primitive) -> list[Statement]:
+        register, index, source = primitive.args
+        place = self._register_place(register)
+        row = self._row(place, self._uint64(index))
+        index_reads = frozenset(self.expr.reads)
+        slow, quick = self._element(place, row)
+        value = self._number(source, place.width)
+        return [
+            self._guarded(
+                row, self.expr.store(slow, value), self.expr.store(quick, value), index_reads, ("register", place.group)
+            )
+        ]
+
+    @staticmethod
+    def _guarded(
+        row: RowAccess, checked: str, fast: str, reads: frozenset[tuple[str, int]], writes: tuple[str, int]
+    ) -> Statement:
+        text = f"{{ const uint64_t ix = {row.index}; if (ix < {row.rows}u) {checked} }}"
+        return Statement(text, fast, (row,), reads, frozenset({writes}))
+
+    def _count(self, primitive: Primitive) -> list[Statement]:
+        counter, index = primitive.args
+        assert isinstance(counter, Named) and counter.kind == "counter_array"
+        decl = self.program.counters[counter.name]
+        if decl.table is not None:
+            raise UnsupportedConstruct(f"count() with an index on direct counter {counter.name!r}", primitive.source)
+        text = (
+            f"{{ const uint64_t ix = {self._uint64(index)}; if (ix < {decl.size}u) {{ "
+            f"struct ss_counter *c = &s->counters[{self.counter_index[counter.name]}][ix]; "
+            "c->packets++; c->bytes += p->base.target.ingress_length; } }"
+        )
+        return [Statement(text, barrier=True)]
+
+    # -------------------------------------------------------------------------------------------------------- hashes
+
+    def _hash(self, primitive: Primitive) -> list[Statement]:
+        target, base, calculation, size = primitive.args
+        assert isinstance(calculation, Named) and calculation.kind == "calculation"
+        if any(i.kind == "payload" for i in self.program.calculations[calculation.name].inputs):
+            raise UnsupportedConstruct("hash over the payload", primitive.source)
+        slot = self.expr.target(target)
+        value = Value("v", "u64", 0, (1 << 64) - 1)
+        text = (
+            f"{{ uint64_t n = {self._uint64(size)}; "
+            f"const uint64_t v = calc_{self.calculation_index[calculation.name]}(p, NULL, 0) % (n ? n : 1)"
+            f" + {self._uint64(base)}; {self.expr.store(slot, value)} }}"
+        )
+        return [Statement(text, barrier=True)]
+
+    def calculation(self, calc: Calculation) -> str:
+        """``static uint64_t calc_<n>(const struct packet *p, const uint8_t *payload, uint32_t len)``."""
+        index = self.calculation_index[calc.name]
+        total = 0
+        lines: list[str] = []
+        has_payload = False
+        for part in self._merge(calc.inputs):
+            if part.kind == "payload":
+                has_payload = True
+                continue
+            width = part.width
+            if isinstance(part.ref, HeaderRef):
+                width = self.program.headers[part.ref.header].type.width
+            total += width
+            lines.append(self._append(part, width))
+        if has_payload:
+            lines.append("if (at % 8 == 0 && len) memcpy(buf + at / 8, payload, len);")
+            lines.append("at += 8 * len;")
+        algorithm = {
+            "csum16": "ss_csum16",
+            "crc16": "ss_crc16",
+            "crc16_custom": "ss_crc16",
+            "crc32": "ss_crc32",
+            "crc32_custom": "ss_crc32",
+            "crcCCITT": "ss_crc_ccitt",
+            "identity": "ss_identity",
+            "xor16": "ss_xor16",
+        }[calc.algo]
+        size = f"{(total + 7) // 8 + 32}" + (" + len" if has_payload else "")
+        return "\n".join(
+            [
+                f"static __attribute__((unused)) uint64_t calc_{index}(const struct packet *p, const uint8_t *payload,",
+                "        uint32_t len) {",
+                f"uint8_t buf[{size}]; unsigned at = 0; (void)p; (void)payload; (void)len;",
+                f"memset(buf, 0, {(total + 7) // 8 + 32});",
+                *(plain(line) for line in lines),
+                f"return {algorithm}(buf, (at + 7) / 8);",
+                "}",
+            ]
+        )
+
+    def _merge(self, inputs: tuple[CalcInput, ...]) -> list[CalcInput | _Run]:
+        """Joins neighbouring fields of one header into runs, which are copied as one."""
+        merged: list[CalcInput | _Run] = []
+        for part in inputs:
+            if isinstance(part.ref, FieldRef) and not self.layout.is_metadata(part.ref.header):
+                offset = self.program.field_of(part.ref).offset
+                last = merged[-1] if merged else None
+                if part.ref.field == "$valid$":
+                    raise UnsupportedConstruct("a checksum or hash over a header's validity")
+                if isinstance(last, _Run) and last.header == part.ref.header and last.offset + last.width == offset:
+                    merged[-1] = _Run(last.header, last.offset, last.width + part.width)
+                else:
+                    merged.append(_Run(part.ref.header, offset, part.width))
+            else:
+                merged.append(part)
+        return merged
+
+    def _append(self, part: CalcInput | _Run, width: int) -> str:
+        if isinstance(part, _Run):
+            base = self.layout.header_at(part.header)
+            valid = self.layout.valid(part.header)
+            return f"if ({valid}) {{ ss_append_bits(buf, at, p->h + {base}, {part.offset}, {width}); at += {width}; }}"
+        if isinstance(part.ref, HeaderRef):
+            base, valid = self.layout.header_at(part.ref.header), self.layout.valid(part.ref.header)
+            return f"if ({valid}) {{ ss_append_bits(buf, at, p->h + {base}, 0, {width}); at += {width}; }}"
+        temporary = Slot("bytes", "tmp", 0, -width % 8, width, False, ("tmp", 0))
+        if isinstance(part.ref, FieldRef):
+            value = self.expr.load(self.layout.slot(part.ref))
+        else:
+            value = self.expr.number(Const(part.value & (1 << width) - 1))
+        store = self.expr.store(temporary, value)
+        size = (width + 7) // 8 + 16
+        return (
+            f"{{ uint8_t tmp[{size}] = {{0}}; {store} ss_append_bits(buf, at, tmp, {-width % 8}, {width}); at += {width}; }}"
+        )
+
+    # ---------------------------------------------------------------------------------------------- the switch's work
+
+    def _random(self, primitive: Primitive) -> list[Statement]:
+        target, low, high = primitive.args
+        slot = self.expr.target(target)
+        store = self.expr.store(slot, Value("v", "u64", 0, (1 << 64) - 1))
+        text = (
+            f"{{ const uint64_t lo = {self._uint64(low)}, hi = {self._uint64(high)}; if (lo <= hi) {{ "
+            "uint64_t v = s->services->random(s->device), n = hi - lo + 1; v = (n ? v % n : v) + lo; "
+            f"{store} }} }}"
+        )
+        return [Statement(text, barrier=True)]
+
+    def _clone(self, primitive: Primitive) -> list[Statement]:
+        session, fields = primitive.args
+        text = (
+            f"p->base.target.clone_session = (uint16_t)({self._uint64(session)} | {SS_CLONE_REQUESTED}u); "
+            f"p->base.target.clone_fields = (uint16_t){self._uint64(fields)};"
+        )
+        return [Statement(text, barrier=True)]
+
+    def _field_list_flag(self, primitive: Primitive, member: str) -> list[Statement]:
+        return [Statement(f"p->base.target.{member} = (uint16_t){self._uint64(primitive.args[0])};", barrier=True)]
+
+    def _truncate(self, primitive: Primitive) -> list[Statement]:
+        text = (
+            f"{{ const uint64_t n = {self._uint64(primitive.args[0])}; "
+            "if (n < p->base.target.truncate_to) p->base.target.truncate_to = (uint32_t)n; }"
+        )
+        return [Statement(text, barrier=True)]
+
+    def _log(self, primitive: Primitive) -> list[Statement]:
+        message, vector = primitive.args
+        assert isinstance(message, Named) and isinstance(vector, Vector)
+        values: list[str] = []
+        for item in vector.items:
+            value = self.expr.number(item)
+            if value.kind == "wide":
+                raise UnsupportedConstruct("log_msg of a value wider than 128 bits", primitive.source)
+            if value.kind == "u128" and value.hi >= 1 << 127:
+                raise UnsupportedConstruct("log_msg of a value wider than 127 bits", primitive.source)
+            values.append(f"(u128)(i128){self.expr.convert(value, 'i128' if value.lo < 0 else 'u128')}")
+        self.messages.append(message.name)
+        number = len(self.messages) - 1
+        if not values:
+            return [Statement(f"s->services->log(s->device, {number}, NULL, 0);", barrier=True)]
+        text = (
+            f"{{ const u128 values[] = {{{', '.join(values)}}}; "
+            f"s->services->log(s->device, {number}, values, {len(values)}); }}"
+        )
+        return [Statement(text, barrier=True)]
+
+
+class _Run:
+    """Adjacent bits of one header."""
+
+    kind = "run"
+    ref = None
+
+    def __init__(self, header: str, offset: int, width: int) -> None:
+        self.header, self.offset, self.width = header, offset, width
+
+
+def _comment(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "._" else "?" for c in text)

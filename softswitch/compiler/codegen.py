@@ -1,0 +1,228 @@
+"""Assembles the C source of a program: packet state, actions, parser, controls, deparser and the descriptor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softswitch.bmv2json import P4Program, Table
+from softswitch.compiler.actions import ActionGen, param_layout
+from softswitch.compiler.control import ControlGen, key_layout, table_actions
+from softswitch.compiler.expr import ExprGen, Value
+from softswitch.compiler.layout import Layout, storage_bits
+from softswitch.compiler.parser import ParserGen
+from softswitch.compiler.registers import MAX_BYTES, RegisterPlace, place_registers
+from softswitch.compiler.reroll import plain
+from softswitch.errors import UnsupportedConstruct
+
+MAX_PACKET_STATE = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What the Python side needs to talk to a table of the native code."""
+
+    table: Table
+    index: int
+    key_places: tuple[tuple[int, int], ...]  # per key: (byte offset, bytes), network order
+    key_words: int
+    ranges: tuple[int, ...]  # positions of the range keys
+    action_ids: tuple[int, ...]  # by the number that entries use
+    params_bytes: int
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The C source of a program and how its objects are numbered in it."""
+
+    source: str
+    tables: dict[str, TablePlan]
+    counters: dict[str, int]
+    registers: dict[str, RegisterPlace]
+    params: dict[int, tuple[tuple[tuple[int, int], ...], int]]  # action id -> (places, bytes)
+    messages: tuple[str, ...]
+
+
+def generate(program: P4Program) -> Generated:
+    """C for ``program``; raises ``UnsupportedConstruct`` for anything that it cannot express."""
+    layout = Layout(program)
+    registers, group_bytes = place_registers(program)
+    if sum(group_bytes) > MAX_BYTES:
+        raise UnsupportedConstruct(f"registers of {sum(group_bytes) >> 20} MiB altogether")
+    if layout.header_bytes + layout.wide_bytes > MAX_PACKET_STATE:
+        raise UnsupportedConstruct("headers and metadata of more than 1 MiB")
+    expr = ExprGen(layout)
+    actions = ActionGen(layout, expr, registers)
+    tables = [*program.ingress.tables.values(), *program.egress.tables.values()]
+    plans = {t.name: _plan(t, i, program) for i, t in enumerate(tables)}
+    control = ControlGen(layout, expr, actions, tables)
+    used = {i for t in tables for i in table_actions(t)}
+    body = [
+        layout.declaration(),
+        *(actions.calculation(c) for c in program.calculations.values()),
+        *(actions.function(a) for a in program.actions.values() if a.id in used),
+        *(_default_params(plan, program) for plan in plans.values()),
+        ParserGen(layout, expr, actions).function(),
+        control.function(program.ingress),
+        control.function(program.egress),
+        _checksums(program, layout, expr, actions),
+        _deparser(program, layout),
+        _field_lists(program, layout, expr),
+        _descriptor(program, plans, group_bytes),
+    ]
+    limbs = max(3, (expr.wide_bits + 8 + 63) // 64)
+    head = [
+        f"#define SS_LIMBS {limbs}",
+        '#include "ss_abi.h"',
+        '#include "ss_bits.h"',
+    ]
+    return Generated(
+        source="\n".join([*head, *body]) + "\n",
+        tables=plans,
+        counters=actions.counter_index,
+        registers=registers,
+        params={a.id: _frozen(param_layout(a)) for a in program.actions.values()},
+        messages=tuple(actions.messages),
+    )
+
+
+def _frozen(layout: tuple[list[tuple[int, int]], int]) -> tuple[tuple[tuple[int, int], ...], int]:
+    return tuple(layout[0]), layout[1]
+
+
+def _plan(table: Table, index: int, program: P4Program) -> TablePlan:
+    places, words = key_layout(table)
+    ids = table_actions(table)
+    return TablePlan(
+        table,
+        index,
+        tuple(places),
+        words,
+        tuple(i for i, k in enumerate(table.keys) if k.match_kind == "range"),
+        tuple(ids),
+        max(param_layout(program.actions[i])[1] for i in ids),
+    )
+
+
+def pack_params(places: tuple[tuple[int, int], ...], size: int, values: tuple[int, ...]) -> bytes:
+    """Action parameters as the native code reads them."""
+    data = bytearray(size)
+    for (at, width), value in zip(places, values, strict=True):
+        bits = storage_bits(width)
+        if bits:
+            data[at : at + bits // 8] = value.to_bytes(bits // 8, "little")
+        else:
+            count = (width + 7) // 8
+            data[at : at + count] = value.to_bytes(count, "big")
+    return bytes(data)
+
+
+def unpack_params(places: tuple[tuple[int, int], ...], data: bytes) -> tuple[int, ...]:
+    """The inverse of :func:`pack_params`."""
+    values: list[int] = []
+    for at, width in places:
+        bits = storage_bits(width)
+        if bits:
+            values.append(int.from_bytes(data[at : at + bits // 8], "little"))
+        else:
+            values.append(int.from_bytes(data[at : at + (width + 7) // 8], "big"))
+    return tuple(values)
+
+
+def _default_params(plan: TablePlan, program: P4Program) -> str:
+    action = program.actions[plan.table.default_action]
+    places, size = _frozen(param_layout(action))
+    data = pack_params(places, max(size, 1), plan.table.default_params)
+    content = ", ".join(str(b) for b in data)
+    return f"static const uint8_t params_{plan.index}[] __attribute__((aligned(16))) = {{{content}}};"
+
+
+def _checksums(program: P4Program, layout: Layout, expr: ExprGen, actions: ActionGen) -> str:
+    lines = [
+        "static void checksums(struct ss_state *restrict s, struct ss_packet *restrict base,",
+        "        const uint8_t *restrict payload, uint32_t len) {",
+        "struct packet *restrict const p = (struct packet *)base; const uint8_t *const a = NULL;",
+        "(void)s; (void)p; (void)a; (void)payload; (void)len;",
+    ]
+    for checksum in program.checksums:
+        if not checksum.update:
+            continue
+        condition = "true" if checksum.condition is None else expr.boolean(checksum.condition)
+        slot = layout.slot(checksum.target)
+        store = expr.store(slot, Value("v", "u64", 0, (1 << 64) - 1))
+        index = actions.calculation_index[checksum.calculation]
+        lines.append(plain(f"if ({condition}) {{ const uint64_t v = calc_{index}(p, payload, len); {store} }}"))
+    return "\n".join([*lines, "}"])
+
+
+def _deparser(program: P4Program, layout: Layout) -> str:
+    size = [
+        "static uint32_t headers_bytes(const struct ss_packet *base) {",
+        "const struct packet *const p = (const struct packet *)base; uint32_t n = 0; (void)p;",
+    ]
+    out = [
+        "static void emit(const struct ss_packet *restrict base, uint8_t *restrict out) {",
+        "const struct packet *const p = (const struct packet *)base; (void)p; (void)out;",
+    ]
+    for name in program.deparser:
+        count = program.headers[name].type.width // 8
+        valid = plain(layout.valid(name))
+        size.append(f"if ({valid}) n += {count};")
+        out.append(f"if ({valid}) {{ memcpy(out, p->h + {layout.header_at(name)}, {count}); out += {count}; }}")
+    return "\n".join([*size, "return n;", "}", *out, "}"])
+
+
+def _field_lists(program: P4Program, layout: Layout, expr: ExprGen) -> str:
+    lines = [
+        "static void copy_fields(uint32_t list, struct ss_packet *to, const struct ss_packet *from) {",
+        "struct packet *const p = (struct packet *)to; const struct packet *const q = (const struct packet *)from;",
+        "(void)p; (void)q;",
+        "switch (list) {",
+    ]
+    for number, fields in program.field_lists.items():
+        lines.append(f"case {number}:")
+        for ref in fields:
+            slot = layout.slot(ref)
+            if slot.kind == "native":
+                place = plain(slot.place)
+                lines.append(f"{place} = {place.replace('p->', 'q->', 1)};")
+                continue
+            value = expr.load(slot)
+            ctype = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t", "u128": "u128", "i128": "i128"}
+            load = plain(value.c).replace("p->", "q->")
+            stored = expr.store(slot, type(value)("v", value.kind, value.lo, value.hi))
+            lines.append(f"{{ const {ctype.get(value.kind, 'ss_wide')} v = {load}; {plain(stored)} }}")
+        lines.append("break;")
+    return "\n".join([*lines, "default: break;", "}", "}"])
+
+
+def _descriptor(program: P4Program, plans: dict[str, TablePlan], group_bytes: list[int]) -> str:
+    lines: list[str] = []
+    rows: list[str] = []
+    for plan in plans.values():
+        ranges = "NULL"
+        if plan.ranges:
+            ranges = f"ranges_{plan.index}"
+            pairs = ", ".join("{%d, %d}" % plan.key_places[i] for i in plan.ranges)
+            lines.append(f"static const struct ss_range_key {ranges}[] = {{{pairs}}};")
+        default = plan.action_ids.index(plan.table.default_action)
+        rows.append(
+            f"{{{plan.key_words}, {plan.table.size}u, {plan.params_bytes}, {len(plan.ranges)}, {ranges}, "
+            f"{default}, params_{plan.index}}}"
+        )
+    counters = ", ".join(f"{c.size}u" for c in program.counters.values())
+    return "\n".join(
+        [
+            *lines,
+            f"static const struct ss_table_info tables[] = {{{', '.join(rows) or '{0}'}}};",
+            f"static const uint64_t counters[] = {{{counters or '0'}}};",
+            f"static const uint64_t registers[] = {{{', '.join(f'{n}ull' for n in group_bytes) or '0'}}};",
+            "__attribute__((visibility(\"default\"))) const struct ss_program ss_program = {",
+            "    .abi = SS_ABI_VERSION, .packet_bytes = sizeof(struct packet),",
+            "    .metadata_end = offsetof(struct packet, stack_next),",
+            f"    .n_tables = {len(plans)}, .n_counters = {len(program.counters)}, .n_registers = {len(group_bytes)},",
+            "    .tables = tables, .counters = counters, .registers = registers,",
+            "    .parse = parse, .ingress = ingress, .egress = egress, .checksums = checksums,",
+            "    .headers_bytes = headers_bytes, .emit = emit, .copy_fields = copy_fields,",
+            "};",
+        ]
+    )

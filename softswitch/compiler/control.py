@@ -1,0 +1,125 @@
+"""Ingress and egress: the graph of tables and conditionals as C labels, and the tables' look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from softswitch.bmv2json import Key, Pipeline, Table
+from softswitch.compiler.actions import ActionGen
+from softswitch.compiler.expr import ExprGen, Value, kind_for_bits
+from softswitch.compiler.layout import Layout
+from softswitch.compiler.reroll import plain
+
+
+def key_layout(table: Table) -> tuple[list[tuple[int, int]], int]:
+    """Where each key lies in the look-up key: ([(byte offset, bytes)], 64-bit words altogether)."""
+    places: list[tuple[int, int]] = []
+    at = 0
+    for key in table.keys:
+        size = (key.width + 7) // 8
+        places.append((at, size))
+        at += size
+    return places, (at + 7) // 8
+
+
+def table_actions(table: Table) -> list[int]:
+    """Action ids in the order that entries number them."""
+    return list(dict.fromkeys((*table.actions, table.default_action)))
+
+
+class ControlGen:
+    def __init__(self, layout: Layout, expr: ExprGen, actions: ActionGen, tables: list[Table]) -> None:
+        self.layout = layout
+        self.program = layout.program
+        self.expr = expr
+        self.actions = actions
+        self.table_index = {t.name: i for i, t in enumerate(tables)}
+        self.exits = any(p.op == "exit" for a in self.program.actions.values() for p in a.primitives)
+
+    def function(self, pipeline: Pipeline) -> str:
+        """``static void <name>(state, packet)``."""
+        labels = {name: i for i, name in enumerate((*pipeline.tables, *pipeline.conditionals))}
+        lines = [
+            f"static void {pipeline.name}(struct ss_state *restrict s, struct ss_packet *restrict base) {{",
+            "struct packet *restrict const p = (struct packet *)base; const uint8_t *const a = NULL;",
+            "(void)s; (void)p; (void)a;",
+        ]
+
+        def goto(name: str | None) -> str:
+            return "return;" if name is None else f"goto N{labels[name]};"
+
+        lines.append(goto(pipeline.init))
+        for table in pipeline.tables.values():
+            lines.append(f"N{labels[table.name]}:;")
+            lines += [plain(line) for line in self._table(table, goto)]
+        for node in pipeline.conditionals.values():
+            self.expr.source = None
+            lines.append(f"N{labels[node.name]}:;")
+            lines.append(
+                plain(f"if ({self.expr.boolean(node.expr)}) {goto(node.true_next)} else {goto(node.false_next)}")
+            )
+        return "\n".join([*lines, "}"])
+
+    # --------------------------------------------------------------------------------------------------------- tables
+
+    def _table(self, table: Table, goto: Callable[[str | None], str]) -> list[str]:
+        exit_check = "if (p->base.target.exited) return;" if self.exits else ""
+        ids = table_actions(table)
+        if not table.keys and table.default_const and not table.with_counters:
+            action = self.program.actions[table.default_action]
+            following = table.next_miss if table.has_hit_miss else table.next_by_action[table.default_action]
+            params = f"params_{self.table_index[table.name]}" if action.params else "NULL"
+            return [f"act_{action.id}(s, p, {params}); {exit_check} {goto(following)}"]
+        index = self.table_index[table.name]
+        lines = ["{", f"struct ss_table *const t = &s->tables[{index}]; struct ss_entry *e = NULL;"]
+        if table.keys:
+            lines += self._key(table)
+            words = key_layout(table)[1]
+            masked = any(k.match_kind != "exact" for k in table.keys)
+            lines.append(f"e = ss_lookup_{'masked' if masked else 'exact'}(t, key, {words});")
+        lines.append("const bool hit = e != NULL; (void)hit; if (!hit) e = t->default_entry;")
+        if table.with_counters:
+            lines.append("e->counter.packets++; e->counter.bytes += p->base.target.ingress_length;")
+        lines.append("switch (e->action) {")
+        for number, action_id in enumerate(ids):
+            call = f"act_{action_id}(s, p, e->params); {exit_check}"
+            after = "break;" if table.has_hit_miss else goto(table.next_by_action[action_id])
+            lines.append(f"case {number}: {call} {after}")
+        lines.append("default: break; }")
+        if table.has_hit_miss:
+            lines.append(f"if (hit) {goto(table.next_hit)} else {goto(table.next_miss)}")
+        else:
+            lines.append("return;")  # not reached: an entry always has one of the table's actions
+        return [*lines, "}"]
+
+    def _key(self, table: Table) -> list[str]:
+        places, words = key_layout(table)
+        lines = [f"uint64_t key[{words}]; uint8_t *const kb = (uint8_t *)key; memset(key, 0, {8 * words});"]
+        for key, (at, size) in zip(table.keys, places, strict=True):
+            lines.append(self._key_field(key, at, size))
+        return lines
+
+    def _key_field(self, key: Key, at: int, size: int) -> str:
+        slot = self.layout.slot(key.target)
+        if slot.kind == "bytes" and slot.bit == 0 and slot.width % 8 == 0 and key.mask is None:
+            return f"memcpy(kb + {at}, {slot.place}, {size});"
+        value = self.expr.load(slot)
+        kind = kind_for_bits(key.width)
+        if value.lo < 0:
+            value = self.expr.truncate(value, key.width)
+        if key.mask is not None:
+            mask = key.mask & ((1 << key.width) - 1)
+            c = self.expr.convert(value, kind)
+            both = f"ss_w_and({c}, {self.expr.const(mask, kind)})" if kind == "wide" else (
+                f"({c} & {self.expr.const(mask, kind)})"
+            )
+            value = Value(both, kind, 0, mask)
+        c = self.expr.convert(value, kind)
+        if kind == "wide":
+            return f"ss_w_put(kb + {at}, 0, {8 * size}, {c});"
+        if size == 1:
+            return f"kb[{at}] = (uint8_t){c};"
+        if size in (2, 4, 8):
+            return f"ss_store{8 * size}(kb + {at}, (uint{8 * size}_t){c});"
+        put = "ss_put64" if size < 8 else "ss_put128"
+        return f"{put}(kb + {at}, 0, {8 * size}, {c});"

@@ -1,0 +1,593 @@
+"""Expressions: bmv2's infinite-precision integers, computed in the narrowest C type that cannot go wrong.
+
+Every value carries the interval it can lie in, so that the C type of each operation is wide enough for its exact
+result. Where only the low bits of a result matter (it is masked or stored in a field), the operations below it that
+respect congruence (+ - * & | ^ ~ <<) are done modulo a power of two instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softswitch.bmv2json import (
+    BoolConst,
+    Const,
+    Expr,
+    FieldRef,
+    HeaderRef,
+    Lookahead,
+    Op,
+    Param,
+    StackField,
+    StackRef,
+)
+from softswitch.compiler.layout import Layout, Slot, c_type, storage_bits
+from softswitch.errors import BadProgram, UnsupportedConstruct
+
+MAX_INTERMEDIATE = 1 << 14  # bits that an intermediate result may need
+
+_C_TYPES = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t", "u128": "u128", "i128": "i128", "wide": "ss_wide"}
+_RING = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
+_COMPARE = {"==", "!=", "<", "<=", ">", ">="}
+_BITS = {"u32": 32, "u64": 64, "u128": 128}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A C expression. ``exact``: it equals the P4 value, which lies in [lo, hi]; else only its low bits are right."""
+
+    c: str
+    kind: str  # u32 u64 i64 u128 i128 wide bool
+    lo: int = 0
+    hi: int = 1
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class HeaderPlace:
+    """A header that an expression denotes: C address of its bytes, C expression of its validity, type name."""
+
+    address: str
+    valid: str
+    type_name: str
+
+
+def fit(lo: int, hi: int) -> str:
+    """The narrowest kind that holds every value of [lo, hi]."""
+    if lo >= 0:
+        for kind, bits in _BITS.items():
+            if hi < 1 << bits:
+                return kind
+        return "wide"
+    for kind, bits in (("i64", 63), ("i128", 127)):
+        if -(1 << bits) <= lo and hi < 1 << bits:
+            return kind
+    return "wide"
+
+
+def kind_for_bits(bits: int) -> str:
+    return next((kind for kind, n in _BITS.items() if bits <= n), "wide")
+
+
+class ExprGen:
+    """Generates C for the expressions of one program. ``source`` is the P4 line at hand, for error messages."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.program = layout.program
+        self.source: str | None = None
+        self.params: tuple[tuple[int, int], ...] = ()  # of the action at hand: (byte offset, width)
+        self.wide_bits = 0  # widest intermediate result seen so far
+        self.reads: set[tuple[str, int]] = set()  # memory that the expressions generated since reset() read
+
+    def reset(self) -> None:
+        self.reads = set()
+
+    # ------------------------------------------------------------------------------------------------ representation
+
+    def unsupported(self, construct: str) -> UnsupportedConstruct:
+        return UnsupportedConstruct(construct, self.source)
+
+    def _note_wide(self, *bounds: int) -> None:
+        bits = max(b.bit_length() for b in bounds) + 2
+        if bits > MAX_INTERMEDIATE:
+            raise self.unsupported(f"an intermediate result of more than {MAX_INTERMEDIATE} bits")
+        self.wide_bits = max(self.wide_bits, bits)
+
+    def const(self, value: int, kind: str) -> str:
+        """A C literal."""
+        if kind == "u32":
+            return f"{value & 0xFFFFFFFF:#x}u"
+        if kind == "u64":
+            return f"{value & (1 << 64) - 1:#x}ull"
+        if kind == "i64":
+            return f"((int64_t){value & (1 << 64) - 1:#x}ull)"
+        if kind in ("u128", "i128"):
+            bits = value & (1 << 128) - 1
+            return f"(({_C_TYPES[kind]})SS_U128({bits >> 64:#x}ull, {bits & (1 << 64) - 1:#x}ull))"
+        self._note_wide(value)
+        n = (value.bit_length() + 64) // 64
+        limbs = ", ".join(f"{(value >> 64 * i) & (1 << 64) - 1:#x}ull" for i in range(n))
+        if value < 0:
+            return f"ss_w_sext((ss_wide){{{{{limbs}}}}}, {64 * n})"
+        return f"(ss_wide){{{{{limbs}}}}}"
+
+    def convert(self, value: Value, kind: str) -> str:
+        """C for ``value`` as ``kind``, keeping at least the low bits."""
+        if value.kind == kind:
+            return value.c
+        if value.kind == "bool":
+            raise BadProgram(f"{self.source}: a boolean where a number is expected")
+        if kind == "wide":
+            source = {"u32": "ss_w_from_u64", "u64": "ss_w_from_u64", "u128": "ss_w_from_u128"}
+            self._note_wide(value.lo, value.hi)
+            return f"{source.get(value.kind, 'ss_w_from_i128')}({value.c})"
+        if value.kind == "wide":
+            low = f"ss_w_low({value.c})" if kind in ("u128", "i128") else f"({value.c}).limb[0]"
+            return f"(({_C_TYPES[kind]}){low})"
+        return f"(({_C_TYPES[kind]}){value.c})"
+
+    def _exact(self, c: str, lo: int, hi: int, kind: str | None = None) -> Value:
+        kind = kind or fit(lo, hi)
+        if kind == "wide":
+            self._note_wide(lo, hi)
+        return Value(c, kind, lo, hi)
+
+    # ---------------------------------------------------------------------------------------------------------- slots
+
+    def load(self, slot: Slot, demand: int | None = None) -> Value:
+        """The value in a slot (only its low ``demand`` bits when given and that is cheaper)."""
+        self.reads.add(slot.key)
+        width = slot.width
+        if slot.kind == "native":
+            kind = "u32" if slot.bits <= 32 else kind_for_bits(slot.bits)
+            c = f"({_C_TYPES[kind]}){slot.place}"
+            if slot.place.startswith("p->base.standard.") and width != slot.bits:
+                c = f"({c} & {self.const((1 << width) - 1, kind)})"
+            raw = Value(c, kind, 0, (1 << width) - 1)
+        else:
+            raw = self._load_bytes(slot, demand)
+            if not raw.exact:
+                return raw
+        if slot.signed:
+            return self.sign_extend(raw, width)
+        return raw
+
+    def _load_bytes(self, slot: Slot, demand: int | None) -> Value:
+        width, bit, place = slot.width, slot.bit, slot.place
+        partial = demand is not None and demand < width and width > 64
+        if partial:
+            assert demand is not None
+            skip = bit + width - demand
+            place, bit, width = f"{place} + {skip // 8}", skip % 8, demand
+        kind = kind_for_bits(width)
+        if kind == "wide":
+            self._note_wide(1 << width)
+            c = f"ss_w_get({place}, {bit}, {width})"
+        elif bit == 0 and width == 8:
+            c = f"(uint32_t)*({place})"
+        elif bit == 0 and width in (16, 32, 64):
+            c = f"ss_load{width}({place})"
+            c = f"(uint32_t){c}" if width == 16 else c
+        elif width <= 64:
+            c = f"({_C_TYPES[kind]})ss_get64({place}, {bit}, {width})"
+        else:
+            c = f"ss_get128({place}, {bit}, {width})"
+        return Value(c, kind, 0, (1 << width) - 1, exact=not partial)
+
+    def store(self, slot: Slot, value: Value) -> str:
+        """A C statement that puts ``value``, modulo 2^width, into a slot."""
+        width = slot.width
+        kind = kind_for_bits(width)
+        fits = value.exact and 0 <= value.lo and value.hi < 1 << width
+        if slot.kind == "native":
+            c = self.convert(value, kind)
+            if not fits and width != slot.bits:
+                c = f"({c} & {self.const((1 << width) - 1, kind)})"
+            return f"{slot.place} = ({c_type(slot.bits)}){c};"
+        c = self.convert(value, kind)
+        if kind == "wide":
+            return f"ss_w_put({slot.place}, {slot.bit}, {width}, {c});"
+        if slot.bit == 0 and width == 8:
+            return f"*({slot.place}) = (uint8_t){c};"
+        if slot.bit == 0 and width in (16, 32, 64):
+            return f"ss_store{width}({slot.place}, (uint{width}_t){c});"
+        put = "ss_put64" if width <= 64 else "ss_put128"
+        return f"{put}({slot.place}, {slot.bit}, {width}, {c});"
+
+    def sign_extend(self, value: Value, width: int) -> Value:
+        """The two's complement reading of the low ``width`` bits."""
+        lo, hi = -(1 << width - 1), (1 << width - 1) - 1
+        if value.exact and lo <= value.lo and value.hi <= hi:
+            return value
+        if width <= 64:
+            return Value(f"ss_sext64({self.convert(value, 'u64')}, {width})", "i64", lo, hi)
+        if width <= 128:
+            return Value(f"ss_sext128({self.convert(value, 'u128')}, {width})", "i128", lo, hi)
+        self._note_wide(lo, hi)
+        return Value(f"ss_w_sext({self.convert(value, 'wide')}, {width})", "wide", lo, hi)
+
+    def truncate(self, value: Value, width: int) -> Value:
+        """The low ``width`` bits, as an unsigned number."""
+        kind = kind_for_bits(width)
+        c = self._infix("&", self.convert(value, kind), self.const((1 << width) - 1, kind), kind)
+        return self._exact(c, 0, (1 << width) - 1, kind)
+
+    # ---------------------------------------------------------------------------------------------------- expressions
+
+    def number(self, expr: Expr, demand: int | None = None) -> Value:
+        """C for an integer expression; with ``demand``, only its low ``demand`` bits need to be right."""
+        value = self._number(expr, demand)
+        if value.kind == "bool":
+            raise BadProgram(f"{self.source}: a boolean where a number is expected")
+        return value
+
+    def uint64(self, expr: Expr) -> str:
+        """C of type uint64_t for an expression used as an index or amount."""
+        return self.convert(self.number(expr, 64), "u64")
+
+    def _number(self, expr: Expr, demand: int | None) -> Value:
+        if isinstance(expr, BoolConst):
+            return Value(self.boolean(expr), "bool")
+        if isinstance(expr, Const):
+            return self._exact(self.const(expr.value, fit(expr.value, expr.value)), expr.value, expr.value)
+        if isinstance(expr, FieldRef):
+            return self.load(self.layout.slot(expr), demand)
+        if isinstance(expr, Param):
+            return self._param(expr.index)
+        if isinstance(expr, StackField):
+            return self.load(self.last_field(expr), demand)
+        if isinstance(expr, Op):
+            return self._op(expr, demand)
+        if isinstance(expr, Lookahead):
+            raise self.unsupported("lookahead outside an assignment or select")
+        raise BadProgram(f"{self.source}: {type(expr).__name__} where a number is expected")
+
+    def _param(self, index: int) -> Value:
+        offset, width = self.params[index]
+        bits = storage_bits(width)
+        if bits:
+            kind = "u32" if bits <= 32 else kind_for_bits(bits)
+            c = f"({_C_TYPES[kind]})*(const {c_type(bits)} *)(a + «{offset}»)"
+            return Value(c, kind, 0, (1 << width) - 1)
+        return self._load_bytes(Slot("bytes", f"a + «{offset}»", 0, -width % 8, width, False, ("a", offset)), None)
+
+    def _op(self, expr: Op, demand: int | None) -> Value:
+        op = expr.op
+        if op in ("&", "+", "-", "*", "|", "^"):
+            return self._ring(op, expr.args[0], expr.args[1], demand)
+        if op == "~":
+            return self._not(expr.args[0], demand)
+        if op == "<<":
+            return self._shift_left(expr.args[0], expr.args[1], demand)
+        if op == ">>":
+            return self._shift_right(expr.args[0], expr.args[1], demand)
+        if op in ("/", "%"):
+            return self._divide(op, expr.args[0], expr.args[1])
+        if op in ("two_comp_mod", "usat_cast", "sat_cast"):
+            return self._cast(op, expr.args[0], expr.args[1], demand)
+        if op == "?":
+            return self._ternary(expr, demand)
+        if op == "b2d":
+            return Value(f"(uint32_t){self.boolean(expr.args[0])}", "u32", 0, 1)
+        if op == "access_field":
+            return self.load(self.dynamic_field(expr), demand)
+        if op in ("last_stack_index", "size_stack"):
+            return self._stack_size(op, expr.args[0])
+        return Value(self.boolean(expr), "bool")
+
+    def _ring(self, op: str, left: Expr, right: Expr, demand: int | None) -> Value:
+        if op == "&":
+            for mask, other in ((left, right), (right, left)):
+                if isinstance(mask, Const) and mask.value >= 0:
+                    return self._mask(other, mask.value, demand)
+        a, b = self.number(left, demand), self.number(right, demand)
+        bounds = self._interval(op, a, b) if a.exact and b.exact else None
+        if bounds is not None:
+            lo, hi = bounds
+            if demand is None or (0 <= lo and hi < 1 << demand):
+                kind = fit(min(lo, a.lo, b.lo), max(hi, a.hi, b.hi))
+                return self._exact(self._infix(op, self.convert(a, kind), self.convert(b, kind), kind), lo, hi, kind)
+        assert demand is not None  # without a demand both operands are exact
+        kind = kind_for_bits(demand)
+        if kind == "wide":
+            self._note_wide(1 << demand)
+        c = self._infix(op, self.convert(a, kind), self.convert(b, kind), kind)
+        return Value(c, kind, 0, (1 << demand) - 1, exact=False)
+
+    def _infix(self, op: str, a: str, b: str, kind: str) -> str:
+        return f"ss_w_{_RING[op]}({a}, {b})" if kind == "wide" else f"({a} {op} {b})"
+
+    @staticmethod
+    def _interval(op: str, a: Value, b: Value) -> tuple[int, int]:
+        if op == "+":
+            return a.lo + b.lo, a.hi + b.hi
+        if op == "-":
+            return a.lo - b.hi, a.hi - b.lo
+        if op == "*":
+            corners = [x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+            return min(corners), max(corners)
+        if op == "&" and (a.lo >= 0 or b.lo >= 0):
+            return 0, min(v.hi for v in (a, b) if v.lo >= 0)
+        bits = max(v.bit_length() for v in (a.lo, a.hi, b.lo, b.hi))
+        if a.lo >= 0 and b.lo >= 0:
+            return 0, (1 << bits) - 1
+        return -(1 << bits), (1 << bits) - 1
+
+    def _mask(self, other: Expr, mask: int, demand: int | None) -> Value:
+        if demand is not None:
+            mask &= (1 << demand) - 1
+        bits = mask.bit_length()
+        if bits == 0:
+            return Value("0u", "u32", 0, 0)
+        value = self.number(other, bits)
+        if value.exact and value.lo >= 0 and value.hi <= mask and mask & (mask + 1) == 0:
+            return value
+        kind = kind_for_bits(bits)
+        c = self._infix("&", self.convert(value, kind), self.const(mask, kind), kind)
+        return self._exact(c, 0, mask, kind)
+
+    def _not(self, operand: Expr, demand: int | None) -> Value:
+        value = self.number(operand, demand)
+        if demand is None:
+            lo, hi = -value.hi - 1, -value.lo - 1
+            kind = fit(min(lo, value.lo), max(hi, value.hi))
+            c = self.convert(value, kind)
+            return self._exact(f"ss_w_not({c})" if kind == "wide" else f"(~{c})", lo, hi, kind)
+        kind = kind_for_bits(demand)
+        c = self.convert(value, kind)
+        return Value(f"ss_w_not({c})" if kind == "wide" else f"(~{c})", kind, 0, (1 << demand) - 1, exact=False)
+
+    def _amount(self, expr: Expr) -> Value:
+        amount = self.number(expr)
+        if amount.lo < 0:
+            raise self.unsupported("a shift by a signed amount")
+        return amount
+
+    def _shift_left(self, left: Expr, right: Expr, demand: int | None) -> Value:
+        amount = self._amount(right)
+        if demand is not None:
+            if amount.lo >= demand:
+                return Value("0u", "u32", 0, 0)
+            value = self.number(left, demand - amount.lo)
+            kind = kind_for_bits(demand)
+            if value.exact and value.lo >= 0 and amount.hi < demand and value.hi << amount.hi < 1 << demand:
+                c = self._shl(self.convert(value, kind), amount, kind)
+                return self._exact(c, value.lo << amount.lo, value.hi << amount.hi, kind)
+            if kind == "wide":
+                self._note_wide(1 << demand)
+            return Value(self._shl(self.convert(value, kind), amount, kind), kind, 0, (1 << demand) - 1, exact=False)
+        value = self.number(left)
+        if amount.hi > MAX_INTERMEDIATE:
+            raise self.unsupported("a left shift by an unbounded amount whose result is not truncated")
+        lo, hi = min(value.lo << amount.hi, value.lo), max(value.hi << amount.hi, value.hi)
+        kind = fit(lo, hi)
+        return self._exact(self._shl(self.convert(value, kind), amount, kind), lo, hi, kind)
+
+    def _shl(self, c: str, amount: Value, kind: str) -> str:
+        n = self.convert(amount, "u64") if amount.hi < 1 << 64 else self._saturate(amount)
+        if kind == "wide":
+            return f"ss_w_shl({c}, {n})"
+        bits = {"i64": 64, "i128": 128}.get(kind) or _BITS[kind]
+        if amount.lo == amount.hi and amount.lo < bits and not kind.startswith("i"):
+            return f"({c} << {amount.lo})"
+        unsigned = f"u{bits}"
+        return f"(({_C_TYPES[kind]})ss_shl{bits}(({_C_TYPES[unsigned]}){c}, {n}))"
+
+    def _saturate(self, amount: Value) -> str:
+        kind = amount.kind
+        if kind == "wide":
+            c = f"ss_w_low(ss_w_clamp({amount.c}, {self.const(0, 'wide')}, {self.const(1 << 32, 'wide')}))"
+            return f"(uint64_t){c}"
+        return f"(uint64_t)ss_clamp_{kind}({amount.c}, 0, {1 << 32})"
+
+    def _shift_right(self, left: Expr, right: Expr, demand: int | None) -> Value:
+        amount = self._amount(right)
+        if demand is not None and amount.lo == amount.hi and isinstance(left, FieldRef):
+            sliced = self._slice(left, amount.lo, demand)
+            if sliced is not None:
+                return sliced
+        if demand is not None and amount.lo == amount.hi and amount.lo + demand <= MAX_INTERMEDIATE:
+            value = self.number(left, demand + amount.lo)
+            if not value.exact:
+                kind = value.kind
+                c = self._shr(value.c, amount, kind)
+                return Value(c, kind, 0, (1 << demand) - 1, exact=False)
+        else:
+            value = self.number(left)
+        lo = value.lo >> min(amount.hi if value.lo >= 0 else amount.lo, MAX_INTERMEDIATE)
+        hi = value.hi >> min(amount.lo if value.hi >= 0 else amount.hi, MAX_INTERMEDIATE)
+        return self._exact(self._shr(value.c, amount, value.kind), lo, hi, value.kind)
+
+    def _shr(self, c: str, amount: Value, kind: str) -> str:
+        n = self.convert(amount, "u64") if amount.hi < 1 << 64 else self._saturate(amount)
+        if kind == "wide":
+            return f"ss_w_shr({c}, {n})"
+        bits = {"i64": 64, "i128": 128}.get(kind) or _BITS[kind]
+        if amount.lo == amount.hi and amount.lo < bits:
+            return f"({c} >> {amount.lo})"
+        return f"ss_shr_{kind}({c}, {n})"
+
+    def _slice(self, ref: FieldRef, shift: int, bits: int) -> Value | None:
+        """Bits [shift, shift + bits) of a field wider than 64 bits, without loading the rest of it."""
+        slot = self.layout.slot(ref)
+        if slot.kind != "bytes" or slot.signed or slot.width <= 64 or bits > 64 or shift >= slot.width:
+            return None
+        width = min(bits, slot.width - shift)
+        start = slot.bit + slot.width - shift - width
+        part = Slot("bytes", f"{slot.place} + {start // 8}", 0, start % 8, width, False, slot.key)
+        return self.load(part)
+
+    def _divide(self, op: str, left: Expr, right: Expr) -> Value:
+        a, b = self.number(left), self.number(right)
+        if a.lo < 0 or b.lo < 0:
+            raise self.unsupported(f"signed {'division' if op == '/' else 'modulo'}")
+        kind = fit(0, max(a.hi, b.hi))
+        if kind == "wide":
+            raise self.unsupported("division of numbers wider than 128 bits")
+        hi = a.hi if op == "/" else min(a.hi, max(b.hi - 1, 0))
+        name = "div" if op == "/" else "mod"
+        return self._exact(f"ss_{name}_{kind}({self.convert(a, kind)}, {self.convert(b, kind)})", 0, hi, kind)
+
+    def _cast(self, op: str, operand: Expr, width_expr: Expr, demand: int | None) -> Value:
+        if not isinstance(width_expr, Const) or not 0 < width_expr.value <= MAX_INTERMEDIATE:
+            raise BadProgram(f"{self.source}: {op} needs a constant width")
+        width = width_expr.value
+        if op == "two_comp_mod":
+            if demand is not None and demand <= width:
+                return self.number(operand, demand)
+            return self.sign_extend(self.number(operand, width), width)
+        value = self.number(operand)
+        low, high = (0, (1 << width) - 1) if op == "usat_cast" else (-(1 << width - 1), (1 << width - 1) - 1)
+        if low <= value.lo and value.hi <= high:
+            return value
+        kind = fit(min(value.lo, low), max(value.hi, high))
+        name = "ss_w_clamp" if kind == "wide" else f"ss_clamp_{kind}"
+        c = f"{name}({self.convert(value, kind)}, {self.const(low, kind)}, {self.const(high, kind)})"
+        return self._exact(c, max(low, min(value.lo, high)), min(high, max(value.hi, low)), kind)
+
+    def _ternary(self, expr: Op, demand: int | None) -> Value:
+        condition = self.boolean(expr.args[0])
+        a, b = self._number(expr.args[1], demand), self._number(expr.args[2], demand)
+        if a.kind == "bool" or b.kind == "bool":
+            if a.kind != b.kind:
+                raise BadProgram(f"{self.source}: the branches of ?: are a boolean and a number")
+            return Value(f"({condition} ? {a.c} : {b.c})", "bool")
+        exact = a.exact and b.exact
+        lo, hi = min(a.lo, b.lo), max(a.hi, b.hi)
+        if exact:
+            kind = fit(lo, hi)
+        else:
+            assert demand is not None
+            kind, lo, hi = kind_for_bits(demand), 0, (1 << demand) - 1
+        if kind == "wide":
+            self._note_wide(lo, hi)
+        return Value(f"({condition} ? {self.convert(a, kind)} : {self.convert(b, kind)})", kind, lo, hi, exact)
+
+    # -------------------------------------------------------------------------------------------------------- booleans
+
+    def boolean(self, expr: Expr) -> str:
+        """C of type bool for a boolean expression."""
+        if isinstance(expr, BoolConst):
+            return "true" if expr.value else "false"
+        if not isinstance(expr, Op):
+            raise BadProgram(f"{self.source}: {type(expr).__name__} where a boolean is expected")
+        op, args = expr.op, expr.args
+        if op in ("and", "or"):
+            return f"({self.boolean(args[0])} {'&&' if op == 'and' else '||'} {self.boolean(args[1])})"
+        if op == "not":
+            return f"(!{self.boolean(args[0])})"
+        if op == "d2b":
+            value = self.number(args[0])
+            return f"({self._compare(value, '!=', Value('0u', 'u32', 0, 0))})"
+        if op == "valid":
+            return f"({self.header(args[0]).valid} != 0)"
+        if op == "?":
+            value = self._ternary(expr, None)
+            if value.kind == "bool":
+                return value.c
+        if op in _COMPARE:
+            return self._comparison(op, args[0], args[1])
+        raise BadProgram(f"{self.source}: {op!r} where a boolean is expected")
+
+    def _is_boolean(self, expr: Expr) -> bool:
+        if isinstance(expr, Op) and expr.op == "?":
+            return self._is_boolean(expr.args[1])
+        return isinstance(expr, BoolConst) or (
+            isinstance(expr, Op) and (expr.op in _COMPARE or expr.op in ("and", "or", "not", "d2b", "valid"))
+        )
+
+    def _is_header(self, expr: Expr) -> bool:
+        return isinstance(expr, HeaderRef) or (isinstance(expr, Op) and expr.op == "dereference_header_stack")
+
+    def _comparison(self, op: str, left: Expr, right: Expr) -> str:
+        if self._is_header(left) or isinstance(left, StackRef):
+            if op not in ("==", "!="):
+                raise BadProgram(f"{self.source}: headers are compared with {op!r}")
+            if isinstance(left, StackRef):
+                raise self.unsupported("comparison of header stacks")
+            same = self._same_header(self.header(left), self.header(right))
+            return same if op == "==" else f"(!{same})"
+        if self._is_boolean(left):
+            return f"({self.boolean(left)} {op} {self.boolean(right)})"
+        return f"({self._compare(self.number(left), op, self.number(right))})"
+
+    def _compare(self, a: Value, op: str, b: Value) -> str:
+        kind = fit(min(a.lo, b.lo), max(a.hi, b.hi))
+        if kind == "wide":
+            self._note_wide(a.lo, a.hi, b.lo, b.hi)
+            return f"ss_w_cmp({self.convert(a, kind)}, {self.convert(b, kind)}) {op} 0"
+        return f"{self.convert(a, kind)} {op} {self.convert(b, kind)}"
+
+    def _same_header(self, a: HeaderPlace, b: HeaderPlace) -> str:
+        if a.type_name != b.type_name:
+            return "false"
+        size = self.program.header_types[a.type_name].width // 8
+        return f"({a.valid} && {b.valid} && memcmp({a.address}, {b.address}, {size}) == 0)"
+
+    # --------------------------------------------------------------------------------------------- headers and stacks
+
+    def header(self, expr: Expr) -> HeaderPlace:
+        """The header instance that an expression denotes."""
+        if isinstance(expr, HeaderRef):
+            instance = self.program.headers[expr.header]
+            address = f"p->h + «{self.layout.header_at(expr.header)}»"
+            self.reads.add((f"header {expr.header}", -1))
+            return HeaderPlace(address, self.layout.valid(expr.header), instance.type.name)
+        if isinstance(expr, Op) and expr.op == "dereference_header_stack" and isinstance(expr.args[0], StackRef):
+            return self._element(expr.args[0].stack, self.uint64(expr.args[1]))
+        raise BadProgram(f"{self.source}: a header is expected")
+
+    def _element(self, stack_name: str, index: str) -> HeaderPlace:
+        """An element by run-time index; an index out of range is taken as the last one (bmv2: undefined)."""
+        stack = self.program.stacks[stack_name]
+        base, size, valid = self.layout.stack_base(stack)
+        bounded = f"ss_bound({index}, {len(stack.headers)})"
+        self.reads.add((f"stack {stack_name}", -1))
+        return HeaderPlace(f"p->h + {base} + {size} * {bounded}", f"p->valid[{valid} + {bounded}]", stack.type.name)
+
+    def _stack_size(self, op: str, expr: Expr) -> Value:
+        if not isinstance(expr, StackRef):
+            raise BadProgram(f"{self.source}: {op} of something that is not a header stack")
+        size = len(self.program.stacks[expr.stack].headers)
+        following = f"(uint32_t)p->stack_next[{self.layout.stack_index[expr.stack]}]"
+        if op == "size_stack":
+            return Value(f"{size}u", "u32", size, size)
+        return Value(f"((int64_t){following} - 1)", "i64", -1, size - 1)
+
+    def last_field(self, expr: StackField) -> Slot:
+        """A field of a stack's last extracted element (element 0 of an empty stack; bmv2: undefined)."""
+        stack = self.program.stacks[expr.stack]
+        last = f"(p->stack_next[{self.layout.stack_index[expr.stack]}] ? " + (
+            f"p->stack_next[{self.layout.stack_index[expr.stack]}] - 1 : 0)"
+        )
+        return self._field_of(self._element(expr.stack, last), stack.type.name, expr.field)
+
+    def dynamic_field(self, expr: Op) -> Slot:
+        """The slot of ``access_field``."""
+        place = self.header(expr.args[0])
+        index = expr.args[1]
+        fields = self.program.header_types[place.type_name].fields
+        assert isinstance(index, Const)
+        if index.value == len(fields):  # the hidden validity field comes after the declared ones
+            return Slot("native", place.valid, 8, 0, 1, False, ("valid", -1))
+        if not 0 <= index.value < len(fields):
+            raise BadProgram(f"{self.source}: header type {place.type_name} has no field {index.value}")
+        return self._field_of(place, place.type_name, fields[index.value].name)
+
+    def _field_of(self, place: HeaderPlace, type_name: str, name: str) -> Slot:
+        decl = self.program.header_types[type_name].find(name)
+        if decl is None:
+            raise BadProgram(f"{self.source}: header type {type_name} has no field {name!r}")
+        return self.layout.in_header(f"{place.address} + {decl.offset // 8}", decl, f"dynamic {type_name}")
+
+    def target(self, expr: object) -> Slot:
+        """The slot that an assignment's left side denotes."""
+        if isinstance(expr, FieldRef):
+            return self.layout.slot(expr)
+        if isinstance(expr, StackField):
+            return self.last_field(expr)
+        if isinstance(expr, Op) and expr.op == "access_field":
+            return self.dynamic_field(expr)
+        raise self.unsupported("assignment to something other than a field")
+

@@ -1,0 +1,229 @@
+"""The parser: one C function, one label per state."""
+
+from __future__ import annotations
+
+from softswitch.bmv2json import Lookahead, Op, ParserOp, ParseState, Primitive, StackRef, Transition
+from softswitch.compiler.actions import ActionGen
+from softswitch.compiler.expr import ExprGen, Value, kind_for_bits
+from softswitch.compiler.layout import Layout, Slot
+from softswitch.compiler.reroll import plain
+from softswitch.errors import UnsupportedConstruct
+
+MAX_STEPS = 4096  # states visited per packet, when the state graph has a cycle; more is ParserTimeout
+
+
+class ParserGen:
+    def __init__(self, layout: Layout, expr: ExprGen, actions: ActionGen) -> None:
+        self.layout = layout
+        self.program = layout.program
+        self.expr = expr
+        self.actions = actions
+        self._labels = {name: i for i, name in enumerate(self.program.states)}
+
+    def function(self) -> str:
+        """``static uint32_t parse(state, packet, data, len)``: returns the bytes consumed."""
+        cyclic = self._has_cycle()
+        lines = [
+            "static uint32_t parse(struct ss_state *restrict s, struct ss_packet *restrict base,",
+            "        const uint8_t *restrict data, uint32_t len) {",
+            "struct packet *restrict const p = (struct packet *)base;",
+            "uint32_t at = 0; const uint8_t *const a = NULL; (void)s; (void)a; (void)data; (void)len;",
+            f"p->base.standard.parser_error = {self._error('NoError')}u;",
+        ]
+        if cyclic:
+            lines.append("unsigned steps = 0;")
+        if self.program.init_state is not None:
+            lines.append(f"goto S{self._labels[self.program.init_state]};")
+        for state in self.program.states.values():
+            lines += self._state(state, cyclic)
+        lines.append("done:;" if self.program.states else "")
+        lines += self._verify_checksums()
+        return "\n".join([*lines, "return at;", "}"])
+
+    def _error(self, name: str) -> int:
+        return self.program.errors.get(name, 0 if name == "NoError" else 1)
+
+    def _fail(self, name: str) -> str:
+        return f"{{ p->base.standard.parser_error = {self._error(name)}u; goto done; }}"
+
+    def _has_cycle(self) -> bool:
+        edges = {s.name: [t.next_state for t in s.transitions if t.next_state] for s in self.program.states.values()}
+        open_states: set[str] = set()
+        done: set[str] = set()
+        for root in edges:
+            stack: list[tuple[str, int]] = [(root, 0)]
+            while stack:
+                name, i = stack.pop()
+                if i == 0:
+                    if name in done:
+                        continue
+                    open_states.add(name)
+                if i < len(edges[name]):
+                    stack.append((name, i + 1))
+                    following = edges[name][i]
+                    if following in open_states:
+                        return True
+                    if following not in done:
+                        stack.append((following, 0))
+                else:
+                    open_states.discard(name)
+                    done.add(name)
+        return False
+
+    def _state(self, state: ParseState, cyclic: bool) -> list[str]:
+        lines = [f"S{self._labels[state.name]}:;"]
+        if cyclic:
+            lines.append(f"if (++steps > {MAX_STEPS}) {self._fail('ParserTimeout')}")
+        for op in state.ops:
+            lines += [plain(line) for line in self._op(op)]
+        lines += [plain(line) for line in self._transitions(state)]
+        return lines
+
+    # ---------------------------------------------------------------------------------------------------- operations
+
+    def _op(self, op: ParserOp) -> list[str]:
+        self.expr.source = None
+        if op.op == "extract":
+            target = op.args[0]
+            if isinstance(target, StackRef):
+                return self._extract_next(target)
+            place = self.expr.header(target)  # type: ignore[arg-type]
+            size = self.program.header_types[place.type_name].width // 8
+            return [self._extract(place.address, place.valid, size)]
+        if op.op == "set":
+            return [self._set(op)]
+        if op.op == "verify":
+            condition, error = op.args
+            code = self.expr.convert(self.expr.number(error, 32), "u32")  # type: ignore[arg-type]
+            failed = f"{{ p->base.standard.parser_error = {code}; goto done; }}"
+            return [f"if (!{self.expr.boolean(condition)}) {failed}"]  # type: ignore[arg-type]
+        if op.op == "advance":
+            amount = self.expr.uint64(op.args[0])  # type: ignore[arg-type]
+            return [
+                f"{{ const uint64_t bits = {amount};",
+                f"if (bits % 8) {self._fail('ParserInvalidArgument')}",
+                f"if (len - at < bits / 8) {self._fail('PacketTooShort')}",
+                "at += (uint32_t)(bits / 8); }",
+            ]
+        primitive = op.args[0]
+        assert isinstance(primitive, Primitive)
+        return [s.checked for s in self.actions.primitive(primitive)]
+
+    def _extract(self, address: str, valid: str, size: int) -> str:
+        return (
+            f"if (len - at < {size}u) {self._fail('PacketTooShort')} "
+            f"memcpy({address}, data + at, {size}); {valid} = 1; at += {size};"
+        )
+
+    def _extract_next(self, ref: StackRef) -> list[str]:
+        stack = self.program.stacks[ref.stack]
+        base, size, valid = self.layout.stack_base(stack)
+        following = f"p->stack_next[{self.layout.stack_index[ref.stack]}]"
+        return [
+            f"{{ const unsigned n = {following}; if (n >= {len(stack.headers)}) {self._fail('StackOutOfBounds')}",
+            self._extract(f"p->h + {base} + {size} * n", f"p->valid[{valid} + n]", size),
+            f"{following} = (uint8_t)(n + 1); }}",
+        ]
+
+    def _set(self, op: ParserOp) -> str:
+        target, source = op.args
+        slot = self.expr.target(target)
+        if isinstance(source, Lookahead):
+            bounds, value = self._lookahead(source)
+            return f"{bounds} {self.expr.store(slot, value)}"
+        if _contains_lookahead(source):
+            raise UnsupportedConstruct("lookahead inside a larger expression")
+        return self.expr.store(slot, self.expr.number(source, slot.width))  # type: ignore[arg-type]
+
+    def _lookahead(self, ahead: Lookahead) -> tuple[str, Value]:
+        """(C that checks the packet's length, the value)."""
+        end = (ahead.offset + ahead.width + 7) // 8
+        slot = Slot(
+            "bytes", f"data + at + {ahead.offset // 8}", 0, ahead.offset % 8, ahead.width, False, ("packet", 0)
+        )
+        return f"if (len - at < {end}u) {self._fail('PacketTooShort')}", self.expr.load(slot)
+
+    # --------------------------------------------------------------------------------------------------- transitions
+
+    def _transitions(self, state: ParseState) -> list[str]:
+        lines: list[str] = ["{"]
+        parts: list[tuple[str, int, str]] = []  # (C variable, width, kind)
+        for i, (expr, width) in enumerate(state.key):
+            if isinstance(expr, Lookahead):
+                bounds, value = self._lookahead(expr)
+                lines.append(bounds)
+            else:
+                value = self.expr.number(expr)
+            kind = kind_for_bits(width)
+            if value.lo < 0:  # compared as the bits of the field
+                value = self.expr.truncate(value, width)
+            ctype = {"u32": "uint32_t", "u64": "uint64_t", "u128": "u128", "wide": "ss_wide"}[kind]
+            lines.append(f"const {ctype} k{i} = {self.expr.convert(value, kind)};")
+            parts.append((f"k{i}", width, kind))
+        ended = False
+        for t in state.transitions:
+            goto = "goto done;" if t.next_state is None else f"goto S{self._labels[t.next_state]};"
+            if t.value is None:
+                lines.append(goto)
+                ended = True
+                break
+            lines.append(f"if ({self._matches(t, parts)}) {goto}")
+        if not ended:
+            lines.append("goto done;")
+        return [*lines, "}"]
+
+    def _matches(self, t: Transition, parts: list[tuple[str, int, str]]) -> str:
+        """C for: every part of the key equals its part of the value under its part of the mask."""
+        assert t.value is not None
+        conditions: list[str] = []
+        shift = 8 * sum((w + 7) // 8 for _, w, _ in parts)
+        if t.value < 0 or t.value >> shift:
+            return "false"
+        for name, width, kind in parts:
+            padded = 8 * ((width + 7) // 8)
+            shift -= padded
+            value = (t.value >> shift) & ((1 << padded) - 1)
+            full = (1 << width) - 1
+            mask = (1 << padded) - 1 if t.mask is None else (t.mask >> shift) & ((1 << padded) - 1)
+            value &= mask
+            if value & ~full:
+                return "false"
+            mask &= full
+            if mask == 0:
+                continue
+            if kind == "wide":
+                left = name if mask == full else f"ss_w_and({name}, {self.expr.const(mask, kind)})"
+                conditions.append(f"ss_w_cmp({left}, {self.expr.const(value, kind)}) == 0")
+            else:
+                left = name if mask == full else f"({name} & {self.expr.const(mask, kind)})"
+                conditions.append(f"{left} == {self.expr.const(value, kind)}")
+        return " && ".join(conditions) if conditions else "true"
+
+    # ------------------------------------------------------------------------------------------------------ checksums
+
+    def _verify_checksums(self) -> list[str]:
+        lines = ["p->base.standard.checksum_error = 0;"]
+        for checksum in self.program.checksums:
+            if not checksum.verify:
+                continue
+            index = self.actions.calculation_index[checksum.calculation]
+            condition = "true" if checksum.condition is None else self.expr.boolean(checksum.condition)
+            value = self.expr.load(self.layout.slot(checksum.target))
+            if value.kind not in ("u32", "u64"):
+                raise UnsupportedConstruct(f"checksum {checksum.name!r} in a field wider than 64 bits")
+            valid = "true"
+            if not self.layout.is_metadata(checksum.target.header):
+                valid = self.layout.valid(checksum.target.header)
+            lines.append(
+                plain(
+                    f"if ({valid} && {condition} && calc_{index}(p, data + at, len - at) != "
+                    f"{self.expr.convert(value, 'u64')}) p->base.standard.checksum_error = 1;"
+                )
+            )
+        return lines
+
+
+def _contains_lookahead(expr: object) -> bool:
+    if isinstance(expr, Lookahead):
+        return True
+    return isinstance(expr, Op) and any(_contains_lookahead(a) for a in expr.args)

@@ -1,0 +1,220 @@
+/* What generated programs and the runtime share: packet state, tables, counters, registers, and the program descriptor.
+ *
+ * A generated program is a shared object that exports one symbol, `ss_program`. It calls no runtime function by name;
+ * what little it needs comes through `struct ss_services`. Tables are looked up inline (tuple space search: one hash
+ * table per distinct mask, tried in falling order of the best priority it holds; an exact table has one tuple, an LPM
+ * table one per prefix length in use).
+ *
+ * Threading: whoever reads or writes a `struct ss_state` holds the lock of the thread that owns the device.
+ */
+#ifndef SS_ABI_H
+#define SS_ABI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SS_ABI_VERSION 1u
+#define SS_DROP_PORT 511u
+#define SS_MAX_PORTS 512u
+
+/* instance_type as bmv2's simple_switch sets it */
+enum {
+    SS_NORMAL = 0,
+    SS_INGRESS_CLONE = 1,
+    SS_EGRESS_CLONE = 2,
+    SS_RECIRCULATED = 4,
+    SS_REPLICATED = 5,
+    SS_RESUBMITTED = 6,
+};
+
+/* First member of every generated packet state. `target` is the switch's own; `standard` is v1model's
+ * standard_metadata, which clone, resubmit and recirculate reset. */
+struct ss_target {
+    uint32_t length;         /* what packet_length will be in egress: changed by setValid and setInvalid */
+    uint32_t ingress_length; /* what counters count */
+    uint32_t truncate_to;    /* UINT32_MAX: not truncated */
+    uint16_t clone_session;  /* session | SS_CLONE_REQUESTED, or 0 */
+    uint16_t clone_fields;
+    uint16_t resubmit_fields; /* field list id, or 0 */
+    uint16_t recirculate_fields;
+    uint8_t exited;
+};
+#define SS_CLONE_REQUESTED 0x8000u
+
+struct ss_standard {
+    uint64_t ingress_global_timestamp;
+    uint64_t egress_global_timestamp;
+    uint32_t instance_type;
+    uint32_t packet_length;
+    uint32_t enq_timestamp;
+    uint32_t enq_qdepth;
+    uint32_t deq_timedelta;
+    uint32_t deq_qdepth;
+    uint32_t parser_error;
+    uint16_t ingress_port;
+    uint16_t egress_spec;
+    uint16_t egress_port;
+    uint16_t mcast_grp;
+    uint16_t egress_rid;
+    uint8_t checksum_error;
+    uint8_t priority;
+};
+
+struct ss_packet {
+    struct ss_target target;
+    struct ss_standard standard;
+    /* the program's metadata, validity bits and headers follow */
+};
+
+struct ss_counter {
+    uint64_t packets, bytes;
+};
+
+struct ss_entry {
+    struct ss_entry *next; /* same masked key, in falling precedence */
+    struct ss_tuple *tuple;
+    uint64_t handle; /* grows with every insertion: the older entry wins a tie */
+    uint32_t hash;
+    int32_t priority;
+    uint32_t action;
+    uint32_t is_const;
+    struct ss_counter counter;
+    uint64_t *key;        /* masked, key_words long */
+    const uint8_t *range; /* per range key: low, high (each as wide as the key), or NULL */
+    uint8_t params[] __attribute__((aligned(16)));
+};
+
+struct ss_slot {
+    uint32_t hash;
+    struct ss_entry *entry;
+};
+
+struct ss_tuple {
+    uint64_t *mask;
+    struct ss_slot *slots;
+    uint32_t slot_mask; /* number of slots - 1 */
+    uint32_t used;      /* distinct keys */
+    uint32_t entries;
+    int32_t best; /* no entry of this tuple has a higher priority */
+};
+
+struct ss_range_key {
+    uint16_t offset, bytes; /* in the key */
+};
+
+struct ss_table {
+    struct ss_tuple **tuples; /* in falling order of `best` */
+    uint32_t n_tuples;
+    uint32_t key_words;
+    uint32_t n_ranges;
+    const struct ss_range_key *ranges;
+    struct ss_entry *default_entry;
+    /* not used by generated code */
+    uint32_t entries, size, params_bytes;
+    uint32_t range_bytes;
+};
+
+static inline uint32_t ss_hash_key(const uint64_t *key, unsigned words) {
+    uint64_t h = 0x9e3779b97f4a7c15u ^ words;
+    for (unsigned i = 0; i < words; i++) {
+        h = (h ^ key[i]) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    h *= 0xc4ceb9fe1a85ec53u;
+    return (uint32_t)(h >> 32);
+}
+
+static inline bool ss_same_key(const uint64_t *a, const uint64_t *b, unsigned words) {
+    uint64_t diff = 0;
+    for (unsigned i = 0; i < words; i++) diff |= a[i] ^ b[i];
+    return diff == 0;
+}
+
+static inline struct ss_entry *ss_tuple_find(const struct ss_tuple *t, const uint64_t *key, unsigned words) {
+    uint32_t hash = ss_hash_key(key, words);
+    for (uint32_t i = hash & t->slot_mask; t->slots[i].entry; i = (i + 1) & t->slot_mask)
+        if (t->slots[i].hash == hash && ss_same_key(t->slots[i].entry->key, key, words)) return t->slots[i].entry;
+    return NULL;
+}
+
+static inline bool ss_in_ranges(const struct ss_table *t, const struct ss_entry *e, const uint64_t *key) {
+    const uint8_t *bound = e->range;
+    for (uint32_t i = 0; i < t->n_ranges; i++) {
+        const uint8_t *value = (const uint8_t *)key + t->ranges[i].offset;
+        unsigned n = t->ranges[i].bytes;
+        if (memcmp(value, bound, n) < 0 || memcmp(value, bound + n, n) > 0) return false;
+        bound += 2 * n;
+    }
+    return true;
+}
+
+/* `words` must be the table's key_words; it is a parameter so that the compiler sees a constant. */
+static inline struct ss_entry *ss_lookup_exact(const struct ss_table *t, const uint64_t *key, unsigned words) {
+    return t->n_tuples ? ss_tuple_find(t->tuples[0], key, words) : NULL;
+}
+
+static inline struct ss_entry *ss_lookup_masked(const struct ss_table *t, const uint64_t *key, unsigned words) {
+    struct ss_entry *best = NULL;
+    uint64_t masked[words];
+    for (uint32_t i = 0; i < t->n_tuples; i++) {
+        const struct ss_tuple *tuple = t->tuples[i];
+        if (best && best->priority > tuple->best) break;
+        for (unsigned w = 0; w < words; w++) masked[w] = key[w] & tuple->mask[w];
+        for (struct ss_entry *e = ss_tuple_find(tuple, masked, words); e; e = e->next) {
+            if (best && (e->priority < best->priority || (e->priority == best->priority && e->handle > best->handle)))
+                break;
+            if (t->n_ranges == 0 || ss_in_ranges(t, e, key)) {
+                best = e;
+                break;
+            }
+        }
+    }
+    return best;
+}
+
+/* What a program may ask of the switch. `values` are sign-extended 128-bit numbers. */
+struct ss_services {
+    uint64_t (*random)(void *device);
+    void (*log)(void *device, uint32_t message, const unsigned __int128 *values, uint32_t n);
+};
+
+/* The state of one device under one program. */
+struct ss_state {
+    struct ss_table *tables;
+    struct ss_counter **counters;
+    uint8_t **registers; /* one block per register group */
+    const struct ss_services *services;
+    void *device;
+    uint64_t now_us; /* since the fabric was made */
+};
+
+struct ss_table_info {
+    uint32_t key_words, size, params_bytes, n_ranges;
+    const struct ss_range_key *ranges;
+    uint32_t default_action;
+    const uint8_t *default_params;
+};
+
+struct ss_program {
+    uint32_t abi;
+    uint32_t packet_bytes;   /* of the program's packet state; begins with struct ss_packet */
+    uint32_t metadata_end;   /* [offsetof(standard), metadata_end) is reset for clones */
+    uint32_t n_tables, n_counters, n_registers;
+    const struct ss_table_info *tables;
+    const uint64_t *counters;  /* number of elements of each array */
+    const uint64_t *registers; /* bytes of each register group */
+    /* Both return the number of bytes parsed. Errors go to standard.parser_error. */
+    uint32_t (*parse)(struct ss_state *, struct ss_packet *, const uint8_t *data, uint32_t len);
+    void (*ingress)(struct ss_state *, struct ss_packet *);
+    void (*egress)(struct ss_state *, struct ss_packet *);
+    /* Update checksums; the payload is the bytes after the parsed ones. */
+    void (*checksums)(struct ss_state *, struct ss_packet *, const uint8_t *payload, uint32_t len);
+    uint32_t (*headers_bytes)(const struct ss_packet *);
+    void (*emit)(const struct ss_packet *, uint8_t *out);
+    /* Copy the fields of a field list; an unknown id copies nothing. */
+    void (*copy_fields)(uint32_t list, struct ss_packet *to, const struct ss_packet *from);
+};
+
+#endif
