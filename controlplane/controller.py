@@ -1,7 +1,7 @@
 """The controller: gives agents their configuration, keeps switches filled, says what is going on.
 
-    python -m controlplane.deploy ... --serve HOST:PORT          installs a plan and runs the controller
-    python -m controlplane.controller status --controller HOST:PORT
+python -m controlplane.deploy ... --serve HOST:PORT          installs a plan and runs the controller
+python -m controlplane.controller status --controller HOST:PORT
 """
 
 from __future__ import annotations
@@ -133,8 +133,10 @@ def format_status(status: pb.StatusReply) -> str:
     if status.trees:
         lines.append("")
     for tree in stuck:
-        lacks = f"lacks {', '.join(tree.missing)}" if tree.missing else "is complete at the root"
-        lines.append(f"tree {tree.tree} (root {tree.root}): oldest chunk {tree.oldest_chunk} {lacks}")
+        lines.append(
+            f"tree {tree.tree} (root {tree.root}): oldest chunk {tree.oldest_chunk} has lacked "
+            f"{', '.join(tree.missing)} for {tree.waiting_seconds:.1f} s"
+        )
     if status.trees and not stuck:
         lines.append(f"{len(status.trees)} trees, none has an incomplete chunk")
     return "\n".join(lines)

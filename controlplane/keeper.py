@@ -70,7 +70,7 @@ class Keeper:
     def _healthy(self) -> bool:
         if self.target.demoted:
             raise NotPrimary("another controller took the switch over; its rules are that one's now")
-        return self.target.alive and self.target.has_program(HEARTBEAT_DEADLINE_SECONDS)
+        return self.target.alive and self.target.runs_program(HEARTBEAT_DEADLINE_SECONDS)
 
     def _refill(self) -> None:
         if not self.target.alive:

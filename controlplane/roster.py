@@ -1,6 +1,6 @@
 """Who is there: agents of one job join, start together, and stop together when one is lost. No gRPC in here.
 
-    waiting --all joined--> running (new epoch) --one lost--> waiting (the others were told to abort) --...
+waiting --all joined--> running (new epoch) --one lost--> waiting (the others were told to abort) --...
 """
 
 from __future__ import annotations
@@ -22,14 +22,6 @@ class Refused(Exception):
 
 
 @dataclass
-class TreeReport:
-    """State of a tree as its root reported it: oldest incomplete chunk (None: none) and who contributed to it."""
-
-    oldest_chunk: int | None
-    contributors: int
-
-
-@dataclass
 class Member:
     """An agent that has joined. `events`: what to send it; None ends its stream."""
 
@@ -39,7 +31,7 @@ class Member:
     joined: float = field(default_factory=time.monotonic)
     events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue)
     statistics: dict[str, float] = field(default_factory=dict)
-    trees: dict[int, TreeReport] = field(default_factory=dict)
+    trees: dict[int, pb.TreeReport] = field(default_factory=dict)
     reported: float | None = None
 
 
@@ -112,10 +104,7 @@ class Roster:
             if member is None or request.epoch != self.epoch:
                 return
             member.statistics = dict(request.statistics)
-            member.trees = {
-                tree.tree: TreeReport(tree.oldest_chunk if tree.HasField("oldest_chunk") else None, tree.contributors)
-                for tree in request.trees
-            }
+            member.trees = {tree.tree: tree for tree in request.trees}
             member.reported = time.monotonic()
 
     def close(self) -> None:
@@ -150,11 +139,10 @@ class Roster:
                 for tree in config.root_trees:
                     status = reply.trees.add(tree=tree.tree, root=node)
                     report = member.trees.get(tree.tree) if member else None
-                    if report is not None and report.oldest_chunk is not None:
+                    if report is not None and report.HasField("oldest_chunk"):
                         status.oldest_chunk = report.oldest_chunk
-                        status.missing.extend(
-                            worker for bit, worker in enumerate(config.workers) if not report.contributors >> bit & 1
-                        )
+                        status.missing.extend(report.missing)
+                        status.waiting_seconds = report.waiting_seconds
             reply.trees.sort(key=lambda tree: tree.tree)
             return reply
 

@@ -157,26 +157,30 @@ class SwitchStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., labels: _Optional[int] = ..., groups: _Optional[int] = ..., routes: _Optional[int] = ..., refills: _Optional[int] = ..., verdicts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class TreeReport(_message.Message):
-    __slots__ = ["contributors", "oldest_chunk", "tree"]
-    CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ["missing", "oldest_chunk", "tree", "waiting_seconds"]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     OLDEST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
-    contributors: int
+    WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedScalarFieldContainer[str]
     oldest_chunk: int
     tree: int
-    def __init__(self, tree: _Optional[int] = ..., oldest_chunk: _Optional[int] = ..., contributors: _Optional[int] = ...) -> None: ...
+    waiting_seconds: float
+    def __init__(self, tree: _Optional[int] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ...) -> None: ...
 
 class TreeStatus(_message.Message):
-    __slots__ = ["missing", "oldest_chunk", "root", "tree"]
+    __slots__ = ["missing", "oldest_chunk", "root", "tree", "waiting_seconds"]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     OLDEST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     missing: _containers.RepeatedScalarFieldContainer[str]
     oldest_chunk: int
     root: str
     tree: int
-    def __init__(self, tree: _Optional[int] = ..., root: _Optional[str] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+    waiting_seconds: float
+    def __init__(self, tree: _Optional[int] = ..., root: _Optional[str] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ["missing"]

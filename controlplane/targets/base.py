@@ -75,6 +75,9 @@ class SwitchTarget(Protocol):
     def connect(self, timeout: float) -> None:
         """Connect and become the switch's primary controller."""
 
+    def runs_program(self) -> bool:
+        """Whether the switch runs our program."""
+
     def load_pipeline(self) -> bool:
         """Make the switch run our program. True if it ran something else before (its tables are empty now)."""
 

@@ -39,7 +39,7 @@ def connect(targets: Sequence[SwitchTarget], timeout: float, progress: Progress 
 def install(
     targets: Sequence[SwitchTarget], rulesets: Mapping[str, RuleSet], progress: Progress = lambda line: None
 ) -> list[Installed]:
-    """Bring every switch to its rule set, by difference; a switch without one is emptied.
+    """Bring every switch to its rule set, by difference; a switch without one loses all entries.
 
     If a switch fails, all switches get back what they held before (a switch that ran another program stays with ours,
     empty: that program's entries are gone with it).
@@ -76,6 +76,26 @@ def install(
         progress(f"{', '.join(sorted(failures))} failed: restoring {len(targets)} switches")
         raise FabricError(_summary(failures) + "\n" + _restore(targets, before))
     return [Installed(target.name, replaced[target.name], _count(applied[target.name])) for target in targets]
+
+
+def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: None) -> list[Installed]:
+    """Take every entry off the switches that run our program; others are left alone.
+
+    Every switch is tried, also when some fail. Raises FabricError that names those.
+    """
+
+    def clear(target: SwitchTarget) -> int:
+        if not target.runs_program():
+            progress(f"switch {target.name} runs another program, or none: nothing of ours is on it")
+            return 0
+        changes = difference(target.read(), empty(target.name))
+        target.apply(changes)
+        _verify(target, empty(target.name))
+        return len(changes)
+
+    cleared = _everywhere(targets, clear)
+    _raise_failures(cleared, "not emptied")
+    return [Installed(target.name, False, _count(cleared[target.name])) for target in targets]
 
 
 def _count(result: int | TargetError) -> int:

@@ -14,7 +14,7 @@ from p4.v1 import p4runtime_pb2
 from controlplane.rules import RuleSet
 from controlplane.targets.base import Change, Counters, InstallError, TargetError, UpdateFailure
 from controlplane.targets.program import LABEL_TABLE, VERDICT_COUNTER, Program
-from controlplane.targets.session import NotPrimary, Session, WriteRejected, new_election_id
+from controlplane.targets.session import RPC_SECONDS, NotPrimary, Session, WriteRejected, new_election_id
 from p4src.protocol import VERDICTS
 
 BATCH = 256
@@ -80,13 +80,12 @@ class P4RuntimeTarget:
             pause = min(2 * pause, 1.0)
 
     def load_pipeline(self) -> bool:
-        if self.session.pipeline_cookie() == self.program.cookie:
+        if self.runs_program():
             return False
         self.session.set_pipeline(self.program.pipeline_config())
         return True
 
-    def has_program(self, timeout: float) -> bool:
-        """Whether the switch answers and runs our program: the keeper's heartbeat."""
+    def runs_program(self, timeout: float = RPC_SECONDS) -> bool:
         return self.session.pipeline_cookie(timeout) == self.program.cookie
 
     def read(self) -> RuleSet:
@@ -129,7 +128,7 @@ class P4RuntimeTarget:
 
     def read_register(self, name: str) -> list[int]:
         """All values of a register. Raises TargetError on targets without register access (bmv2)."""
-        registers = {register.preamble.name.rpartition(".")[2]: register for register in self.program.p4info.registers}
+        registers = {register.preamble.alias: register for register in self.program.p4info.registers}
         if name not in registers:
             raise TargetError(f"the program has no register {name!r}; it has {', '.join(sorted(registers))}")
         request = p4runtime_pb2.Entity(

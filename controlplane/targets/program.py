@@ -222,7 +222,7 @@ class Program:
 
 
 def _local(preamble: p4info_pb2.Preamble) -> str:
-    return preamble.name.rpartition(".")[2]
+    return preamble.alias or preamble.name.rpartition(".")[2]
 
 
 def _match_field(table: p4info_pb2.Table, name: str) -> p4info_pb2.MatchField:

@@ -1,0 +1,301 @@
+"""Puts a plan on the switches, and runs the controller that hands it to the agents.
+
+    python -m controlplane.deploy --topology fattree:k=4 --job workers=8,ps=2 --strategy atp --dry-run
+    python -m controlplane.deploy --topology T --job J --strategy S --bmv2 --switches FILE [--serve HOST:PORT]
+    python -m controlplane.deploy --bmv2 --switches FILE --remove
+
+See docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.controller import Controller, PlanSummary, add_tls_arguments, tls_from
+from controlplane.epochs import EpochStore, default_file
+from controlplane.evaluate import evaluate
+from controlplane.generators import parse_topology
+from controlplane.job import JobError, parse_job
+from controlplane.keeper import Keeper
+from controlplane.plan import Plan, PlanError
+from controlplane.roster import Roster
+from controlplane.rpc.client import ControllerError
+from controlplane.rules import Deployment, DoesNotFit, Limits, build
+from controlplane.show import deployment_json, deployment_lines
+from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
+from controlplane.targets import fabric
+from controlplane.targets.base import TargetError
+from controlplane.targets.p4runtime import P4RuntimeTarget
+from controlplane.targets.program import Program
+from controlplane.topology import Topology, TopologyError
+from p4src.artifacts import Artifact, ArtifactError, find, load
+from p4src.protocol import VERSION
+
+DEFAULT_ARTIFACTS = "v1model-256"
+JOB_IDS = 1 << 16
+
+TOFINO_MESSAGE = """\
+--tofino is not available yet: it comes with the TNA program of p4src/tofino/, which this version does not have.
+It will install through the Barefoot Runtime Interface client of the SDE under $SDE_INSTALL ({sde}).
+Until then deploy to any P4Runtime target (bmv2's simple_switch_grpc, softswitch) with --bmv2 --switches FILE."""
+
+
+class DeployError(Exception):
+    """The command cannot do what was asked; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class SwitchAddress:
+    """Where a switch's P4Runtime server listens, and the device's number there."""
+
+    name: str
+    address: str
+    device_id: int
+
+
+def load_switches(path: Path) -> dict[str, SwitchAddress]:
+    """Read a switches file: {"s1": {"address": "127.0.0.1:9559", "device_id": 1}, ...}. Raises DeployError."""
+    example = '{"s1": {"address": "127.0.0.1:9559", "device_id": 1}}'
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise DeployError(f"cannot read switches file {path}: {error.strerror}; it looks like {example}") from None
+    except ValueError as error:
+        raise DeployError(f"switches file {path} is not JSON: {error}; it looks like {example}") from None
+    if not isinstance(data, dict) or not data:
+        raise DeployError(f"switches file {path} must be an object with a switch or more, like {example}")
+    switches: dict[str, SwitchAddress] = {}
+    taken: dict[tuple[str, int], str] = {}
+    for name, entry in data.items():
+        address = entry.get("address") if isinstance(entry, dict) else None
+        device_id = entry.get("device_id") if isinstance(entry, dict) else None
+        if not isinstance(address, str) or ":" not in address:
+            raise DeployError(f"switches file {path}: {name} needs an address host:port, got {address!r}")
+        if not isinstance(device_id, int) or isinstance(device_id, bool) or device_id < 0:
+            raise DeployError(f"switches file {path}: {name} needs a device_id (a number), got {device_id!r}")
+        other = taken.setdefault((address, device_id), name)
+        if other != name:
+            raise DeployError(f"switches file {path}: {other} and {name} are both device {device_id} at {address}")
+        switches[name] = SwitchAddress(name, address, device_id)
+    return switches
+
+
+def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
+    """The plan that the arguments ask for: from --plan, or by --strategy for --job."""
+    if arguments.plan is not None:
+        plan = Plan.load(arguments.plan)
+        plan.check(topology)
+        feasible = evaluate(plan, topology)
+        if plan.rate_mbps > feasible.rate_mbps * (1 + 1e-6):
+            raise DeployError(
+                f"plan {arguments.plan} sends at {plan.rate_mbps:.6g} Mbit/s, but {feasible.bottleneck.name} only "
+                f"carries {feasible.rate_mbps:.6g}: plan again for this topology"
+            )
+        return plan
+    if arguments.job is None:
+        raise DeployError("--job is missing: a job file, or workers=8,ps=2,seed=1; or --plan FILE")
+    job = parse_job(arguments.job, topology)
+    return get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
+
+
+def load_artifact(name: str) -> Artifact:
+    """The compiled program called "v1model-256" (target-values), or in a folder. Raises ArtifactError."""
+    target, dash, values = name.rpartition("-")
+    if dash and values.isdigit() and os.sep not in name:
+        return find(target, int(values))
+    return load(Path(name))
+
+
+def limits_of(artifact: Artifact) -> Limits:
+    """What fits on a switch with this program."""
+    manifest = artifact.manifest
+    return Limits(
+        values_per_packet=manifest.values_per_packet,
+        slots=manifest.slots,
+        label_table_size=manifest.label_table_size,
+        route_table_size=manifest.route_table_size,
+        multicast_groups=manifest.multicast_groups,
+    )
+
+
+def connect_targets(
+    switches: Sequence[SwitchAddress], program: Program, timeout: float, progress: Callable[[str], None]
+) -> list[P4RuntimeTarget]:
+    """Connected targets of all switches. Raises FabricError; no connection is left open then."""
+    targets = [P4RuntimeTarget(s.name, s.address, s.device_id, program) for s in switches]
+    try:
+        fabric.connect(targets, timeout, progress)
+    except BaseException:
+        for target in targets:
+            target.close()
+        raise
+    return targets
+
+
+def serve(
+    arguments: argparse.Namespace,
+    plan: Plan,
+    deployment: Deployment,
+    targets: Sequence[P4RuntimeTarget],
+    log: Callable[[str], None],
+) -> None:
+    """Run the controller until SIGINT or SIGTERM."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    roster = Roster(deployment.agents, EpochStore(arguments.epoch_file), VERSION, log)
+    keepers = [Keeper(target, deployment.rulesets[target.name], log) for target in targets]
+    controller = Controller(PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps), roster, keepers, log)
+    try:
+        port = controller.start(arguments.serve, tls_from(arguments))
+        host = arguments.serve.rpartition(":")[0]
+        log(f"waiting for {len(plan.job.workers)} workers and {len(plan.job.parameter_servers)} parameter servers")
+        print(f"controller serves on {host}:{port}", flush=True)
+        stop.wait()
+        log("stopping; the rules stay on the switches (--remove takes them off)")
+    finally:
+        controller.stop()
+        for keeper in keepers:
+            keeper.close()
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Do what the arguments say. Raises the exceptions that `main` turns into messages."""
+    started = time.monotonic()
+
+    def log(line: str) -> None:
+        print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True)
+
+    topology = parse_topology(arguments.topology) if arguments.topology is not None else None
+    if arguments.remove:
+        remove(arguments, topology, log)
+        return
+    if topology is None:
+        raise DeployError("--topology is missing: a node-link JSON file, fattree:k=4 or testbed")
+    plan = make_plan(arguments, topology)
+    artifact = load_artifact(arguments.artifacts)
+    limits = limits_of(artifact)
+    deployment = build(plan, topology, limits, job_id=arguments.job_id, epoch=0)
+    if arguments.dry_run:
+        if arguments.json:
+            print(json.dumps(deployment_json(plan, deployment), indent=2))
+        else:
+            print("\n".join(deployment_lines(plan, deployment)))
+        return
+    log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
+    switches = wanted_switches(arguments, topology)
+    targets = connect_targets(switches, Program.load(artifact.program, artifact.p4info), arguments.timeout, log)
+    try:
+        installed = fabric.install(targets, deployment.rulesets, log)
+        changes = sum(one.changes for one in installed)
+        log(f"installed: {changes} changes on {len(installed)} switches" if changes else "everything was there already")
+        if arguments.serve is not None:
+            serve(arguments, plan, deployment, targets, log)
+    finally:
+        for target in targets:
+            target.close()
+
+
+def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
+    """The switches of the topology (without one: all of the file). Raises DeployError when one has no address."""
+    if arguments.switches is None:
+        raise DeployError("--switches FILE is missing: where the P4Runtime servers listen (docs/deploy.md)")
+    switches = load_switches(arguments.switches)
+    if topology is None:
+        return list(switches.values())
+    missing = [name for name in topology.switches if name not in switches]
+    if missing:
+        raise DeployError(f"switches file {arguments.switches} lacks {', '.join(missing)} of the topology")
+    return [switches[name] for name in topology.switches]
+
+
+def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
+    """Take everything of ours off the switches."""
+    switches = wanted_switches(arguments, topology)
+    artifact = load_artifact(arguments.artifacts)
+    targets = connect_targets(switches, Program.load(artifact.program, artifact.p4info), arguments.timeout, log)
+    try:
+        removed = fabric.remove(targets, log)
+        log(f"removed {sum(one.changes for one in removed)} entries from {len(removed)} switches")
+    finally:
+        for target in targets:
+            target.close()
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m controlplane.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    what = parser.add_argument_group("what")
+    what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
+    what.add_argument("--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M")
+    what.add_argument("--strategy", default="atp", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
+    what.add_argument("--seed", type=int, default=0)
+    what.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
+    what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
+    where = parser.add_argument_group("where")
+    where.add_argument("--bmv2", action="store_true", help="P4Runtime switches: bmv2, softswitch or another")
+    where.add_argument("--tofino", action="store_true", help="Tofino switches over the Barefoot Runtime Interface")
+    where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
+    where.add_argument("--artifacts", default=DEFAULT_ARTIFACTS, metavar="NAME", help="compiled program")
+    where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
+    how = parser.add_argument_group("how")
+    how.add_argument("--dry-run", action="store_true", help="print every table entry, touch nothing")
+    how.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
+    how.add_argument("--remove", action="store_true", help="take everything off the switches again")
+    how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
+    how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
+    add_tls_arguments(parser)
+    return parser
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Raises DeployError for combinations that make no sense."""
+    if arguments.tofino:
+        sde = os.environ.get("SDE_INSTALL")
+        raise DeployError(TOFINO_MESSAGE.format(sde=f"now {sde}" if sde else "not set here"))
+    if not (arguments.bmv2 or arguments.dry_run):
+        raise DeployError("say where to: --bmv2 for P4Runtime switches, or --dry-run to only print")
+    if arguments.dry_run and (arguments.remove or arguments.serve is not None):
+        raise DeployError("--dry-run goes with neither --remove nor --serve")
+    if arguments.remove and arguments.serve is not None:
+        raise DeployError("--remove and --serve exclude each other")
+    if arguments.json and not arguments.dry_run:
+        raise DeployError("--json needs --dry-run")
+    if arguments.serve is not None and not arguments.serve.rpartition(":")[2].isdigit():
+        raise DeployError(f"--serve needs HOST:PORT, got {arguments.serve!r}")
+    if not 0 <= arguments.job_id < JOB_IDS:
+        raise DeployError(f"--job-id must be in 0..{JOB_IDS - 1}, got {arguments.job_id}")
+    tls_from(arguments)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        check_arguments(arguments)
+        run(arguments)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+    except (
+        DeployError, TopologyError, JobError, PlanError, Infeasible, DoesNotFit, TargetError, ControllerError,
+        ArtifactError, ValueError, OSError,
+    ) as error:  # fmt: skip
+        print(f"deploy: {error}", file=sys.stderr)
+        return 2 if isinstance(error, DeployError) else 1
+    except KeyboardInterrupt:
+        print("deploy: interrupted; run it again, or with --remove", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Deployments as text and JSON: what `python -m controlplane.deploy --dry-run` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from controlplane.plan import Plan
+from controlplane.rules import Aggregate, Deployment, LabelEntry, RuleSet
+from controlplane.targets.base import describe
+
+
+def deployment_json(plan: Plan, deployment: Deployment) -> dict[str, Any]:
+    """Everything that would be installed and sent, as plain data."""
+    return {
+        "plan": plan.to_json(),
+        "switches": {name: _ruleset_json(rules) for name, rules in sorted(deployment.rulesets.items())},
+        "agents": {name: config.to_json() for name, config in deployment.agents.items()},
+    }
+
+
+def _ruleset_json(rules: RuleSet) -> dict[str, Any]:
+    return {
+        "labels": [
+            {
+                "ingress_port": entry.ingress_port,
+                "label": entry.label,
+                "action": type(entry.action).__name__.lower(),
+                "parameters": asdict(entry.action),
+            }
+            for entry in rules.labels
+        ],
+        "groups": [{"group": group.group, "ports": list(group.ports)} for group in rules.groups],
+        "routes": [asdict(route) for route in rules.routes],
+    }
+
+
+def deployment_lines(plan: Plan, deployment: Deployment) -> Iterator[str]:
+    """Everything that would be installed, one table entry a line, each label with what travels under it."""
+    yield str(plan)
+    flows = label_meanings(deployment)
+    for name, rules in sorted(deployment.rulesets.items()):
+        yield ""
+        yield f"switch {name}: {len(rules.labels)} labels, {len(rules.groups)} groups, {len(rules.routes)} routes"
+        for group in rules.groups:
+            yield f"  {describe(group)}"
+        for entry in sorted(rules.labels, key=lambda entry: (entry.label, entry.ingress_port)):
+            yield f"  {describe(entry)}   # {flows.get(entry.label, 'partial sums')}"
+        for route in rules.routes:
+            yield f"  {describe(route)}"
+    yield ""
+    for name, config in deployment.agents.items():
+        for up in config.worker_trees:
+            yield (
+                f"worker {name}: tree {up.tree} to {up.root}: share {up.share:.4f}, {up.rate_mbps:.4g} Mbit/s, "
+                f"window {up.slots} chunks, label {up.up_label}"
+            )
+        for root in config.root_trees:
+            direct = sum(not flow.partial for flow in root.flows)
+            yield (
+                f"parameter server {name}: tree {root.tree}: {direct} direct flows, "
+                f"{len(root.flows) - direct} partial sums, results under label {root.return_label}"
+            )
+
+
+def label_meanings(deployment: Deployment) -> dict[int, str]:
+    """Per label, the flow that it names in words."""
+    meanings: dict[int, str] = {}
+    for node, config in deployment.agents.items():
+        for tree in config.worker_trees:
+            meanings[tree.up_label] = f"tree {tree.tree}: from {node}"
+            meanings[tree.return_label] = f"tree {tree.tree}: results to all"
+            meanings[tree.answer_label] = f"tree {tree.tree}: answers to {node}"
+    for rules in deployment.rulesets.values():
+        for entry in rules.labels:
+            if isinstance(entry.action, Aggregate):
+                source = _tree_of(entry, meanings)
+                meanings.setdefault(entry.action.next_label, f"{source}: partial sums of {rules.switch}")
+    return meanings
+
+
+def _tree_of(entry: LabelEntry, meanings: dict[int, str]) -> str:
+    return meanings.get(entry.label, "").partition(":")[0] or "tree"
