@@ -1,0 +1,230 @@
+"""``python -m softswitch``: run one switch or a whole fabric, or talk to a running one.
+
+python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --grpc-server-addr 127.0.0.1:9559 --cpu-port 255
+python -m softswitch fabric FILE.json
+python -m softswitch ctl SOCKET stats | shape ... | reboot ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from softswitch import config, control
+from softswitch.errors import SoftswitchError
+from softswitch.p4runtime import P4RuntimeError, Tls
+from softswitch.switches import Switches
+
+_LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "off": "CRITICAL"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the exit status: 0 done, 1 failed (the reason is on stderr), 2 wrong usage."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given[:1] == ["fabric"]:
+            return _fabric(given[1:])
+        if given[:1] == ["ctl"]:
+            return _ctl(given[1:])
+        return _single(given)
+    except (config.ConfigError, control.ControlError, SoftswitchError, P4RuntimeError, OSError) as error:
+        print(f"softswitch: {error}", file=sys.stderr)
+        return 1
+
+
+def _single(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m softswitch",
+        description="A v1model switch that serves P4Runtime; options are named as simple_switch_grpc names them.",
+        epilog="Other commands: 'python -m softswitch fabric --help', 'python -m softswitch ctl --help'.",
+    )
+    parser.add_argument("program", nargs="?", type=Path, help="bmv2 JSON, as p4c writes it")
+    parser.add_argument(
+        "-i",
+        "--interface",
+        action="append",
+        default=[],
+        metavar="PORT@INTERFACE",
+        help="attach a Linux interface to a port; may be repeated",
+    )
+    parser.add_argument("--device-id", type=int, default=0, help="P4Runtime device id [0]")
+    parser.add_argument("--cpu-port", type=int, help="port of packet-in and packet-out; without it there is neither")
+    parser.add_argument("--no-p4", action="store_true", help="start without program and wait for one over P4Runtime")
+    parser.add_argument(
+        "--p4info", type=Path, help="P4Info of the program, so that P4Runtime clients find it installed"
+    )
+    parser.add_argument(
+        "--grpc-server-addr",
+        action="append",
+        metavar="ADDRESS",
+        help="HOST:PORT (port 0: any) or unix:PATH; may be repeated [0.0.0.0:9559]",
+    )
+    parser.add_argument("--control", metavar="PATH", help="control socket, for 'python -m softswitch ctl'")
+    _common(parser)
+    # simple_switch_grpc wants its target's options behind "--"; here they may be anywhere.
+    options = parser.parse_args([argument for argument in arguments if argument != "--"])
+    if options.program is None and not options.no_p4:
+        parser.error("give the program's JSON, or --no-p4 to wait for one over P4Runtime")
+    if options.program is not None and options.no_p4:
+        parser.error("--no-p4 and a program exclude each other")
+    if options.p4info is not None and options.program is None:
+        parser.error("--p4info needs the program's JSON")
+    device = config.DeviceConfig(
+        options.device_id,
+        str(options.device_id),
+        options.cpu_port,
+        options.program,
+        options.p4info,
+        tuple(_interface(parser, text) for text in options.interface),
+    )
+    addresses = tuple(options.grpc_server_addr or ["0.0.0.0:9559"])
+    fabric = config.FabricConfig((device,), addresses, options.control, options.threads or 1, options.seed or 0)
+    return _serve(fabric, options)
+
+
+def _fabric(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m softswitch fabric", description="Run all switches of a fabric file in one process."
+    )
+    parser.add_argument("file", type=Path, help="JSON; docs/softswitch.md describes it")
+    parser.add_argument(
+        "--grpc-server-addr", action="append", metavar="ADDRESS", help="instead of the file's grpc; may be repeated"
+    )
+    parser.add_argument("--control", metavar="PATH", help="instead of the file's control socket")
+    _common(parser)
+    options = parser.parse_args(arguments)
+    fabric = config.load(options.file)
+    fabric = config.FabricConfig(
+        fabric.devices,
+        tuple(options.grpc_server_addr or fabric.grpc),
+        options.control or fabric.control,
+        fabric.threads if options.threads is None else options.threads,
+        fabric.seed if options.seed is None else options.seed,
+    )
+    return _serve(fabric, options)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, help="packet-processing threads [1]")
+    parser.add_argument("--seed", type=int, help="of injected loss, duplication, jitter and reordering [0]")
+    parser.add_argument("--ready-fd", type=int, metavar="FD", help="also write the READY line here, then close it")
+    parser.add_argument("--grpc-server-ssl", action="store_true", help="serve gRPC over TLS")
+    parser.add_argument("--grpc-server-cert", type=Path, metavar="PEM", help="the server's certificate")
+    parser.add_argument("--grpc-server-key", type=Path, metavar="PEM", help="the server's private key")
+    parser.add_argument(
+        "--grpc-server-cacert", type=Path, metavar="PEM", help="certificates that clients are checked by"
+    )
+    parser.add_argument(
+        "--grpc-server-with-client-auth", action="store_true", help="refuse clients without a valid certificate"
+    )
+    log = parser.add_mutually_exclusive_group()
+    log.add_argument("--log-console", action="store_true", help="log to stderr (where it goes anyway)")
+    log.add_argument("--log-file", type=Path, metavar="FILE", help="log to a file")
+    parser.add_argument("-L", "--log-level", choices=_LEVELS, default="warn", help="[warn]")
+
+
+def _interface(parser: argparse.ArgumentParser, text: str) -> config.PortConfig:
+    number, at, interface = text.partition("@")
+    if not at or not number.isdecimal() or not interface:
+        parser.error(f"-i {text}: give PORT@INTERFACE, as in 0@veth0")
+    return config.PortConfig(int(number), interface)
+
+
+def _tls(options: argparse.Namespace) -> Tls | None:
+    if not options.grpc_server_ssl:
+        return None
+    if options.grpc_server_cert is None or options.grpc_server_key is None:
+        raise config.ConfigError("--grpc-server-ssl needs --grpc-server-cert and --grpc-server-key")
+    if options.grpc_server_with_client_auth and options.grpc_server_cacert is None:
+        raise config.ConfigError("--grpc-server-with-client-auth needs --grpc-server-cacert")
+    roots = None if options.grpc_server_cacert is None else options.grpc_server_cacert.read_bytes()
+    return Tls(
+        options.grpc_server_key.read_bytes(),
+        options.grpc_server_cert.read_bytes(),
+        roots,
+        options.grpc_server_with_client_auth,
+    )
+
+
+def _serve(fabric: config.FabricConfig, options: argparse.Namespace) -> int:
+    logging.basicConfig(
+        filename=options.log_file,
+        level=_LEVELS[options.log_level],
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    switches = Switches(fabric, _tls(options))
+    server = None
+    try:
+        if fabric.control is not None:
+            server = control.ControlServer(fabric.control, switches)
+        switches.start()
+        devices = ",".join(str(device.device_id) for device in fabric.devices)
+        ready = f"READY grpc={','.join(switches.addresses)} devices={devices}"
+        if fabric.control is not None:
+            ready += f" control={fabric.control}"
+        print(ready, flush=True)
+        if options.ready_fd is not None:
+            with os.fdopen(options.ready_fd, "w") as channel:
+                channel.write(ready + "\n")
+        stop.wait()
+    finally:
+        if server is not None:
+            server.stop()
+        switches.stop()
+    return 0
+
+
+def _ctl(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m softswitch ctl", description="Talk to a running softswitch over its control socket."
+    )
+    parser.add_argument("socket", help="path given as --control, or 'control' in the fabric file")
+    commands = parser.add_subparsers(dest="command", required=True)
+    stats = commands.add_parser("stats", help="counters by device and port, and why frames were dropped, as JSON")
+    stats.add_argument("device", nargs="?", help="id or name; all when left out")
+    shape = commands.add_parser("shape", help="change how what a port sends is shaped")
+    shape.add_argument("device", help="id or name")
+    shape.add_argument("port", type=int)
+    shape.add_argument(
+        "settings",
+        nargs="+",
+        metavar="NAME=VALUE",
+        help=f"of {', '.join(config.SHAPE_RANGES)}; rate_mbps=none: no limit",
+    )
+    reboot = commands.add_parser("reboot", help="wipe a device: pipeline, tables and registers lost, clients cut off")
+    reboot.add_argument("device", help="id or name")
+    reboot.add_argument("--down", type=float, default=0.0, metavar="SECONDS", help="how long it stays off [0]")
+    options = parser.parse_args(arguments)
+    request: dict[str, Any] = {}
+    if options.device is not None:
+        request["device"] = int(options.device) if options.device.isdecimal() else options.device
+    if options.command == "shape":
+        request |= {"port": options.port, "shape": dict(_setting(parser, text) for text in options.settings)}
+    if options.command == "reboot":
+        request["down_s"] = options.down
+    result = control.call(options.socket, options.command, **request)
+    if result is not None:
+        print(json.dumps(result, indent=2))
+    return 0
+
+
+def _setting(parser: argparse.ArgumentParser, text: str) -> tuple[str, float | None]:
+    name, equals, value = text.partition("=")
+    try:
+        return name, None if value == "none" else float(value)
+    except ValueError:
+        parser.error(f"{text}: give NAME=NUMBER" if equals else f"{text}: give NAME=VALUE")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

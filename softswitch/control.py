@@ -1,0 +1,150 @@
+"""The control socket: statistics, shaping and reboots while the switches run.
+
+A Unix stream socket. Each request is a line of JSON, each answer too: ``{"ok": true, "result": ...}`` or
+``{"ok": false, "error": "..."}``. ``docs/softswitch.md`` lists the commands.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import socketserver
+import threading
+from pathlib import Path
+from typing import Any
+
+from softswitch.config import ConfigError
+from softswitch.errors import SoftswitchError
+from softswitch.p4runtime import P4RuntimeError
+from softswitch.switches import Switches
+
+MAX_LINE = 1 << 16
+MAX_DOWN_S = 600.0
+
+_log = logging.getLogger(__name__)
+
+
+class ControlError(Exception):
+    """A command is refused."""
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _SocketServer
+
+    def handle(self) -> None:
+        while line := self.rfile.readline(MAX_LINE):
+            answer = self._answer(line)
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
+            if not line.endswith(b"\n"):
+                return  # too long, or the client's last words; there is no next line to find
+
+    def _answer(self, line: bytes) -> dict[str, object]:
+        if len(line) == MAX_LINE:
+            return {"ok": False, "error": f"a request has less than {MAX_LINE} bytes"}
+        try:
+            return {"ok": True, "result": execute(self.server.switches, json.loads(line))}
+        except (ControlError, ConfigError, SoftswitchError, P4RuntimeError, OSError) as error:
+            return {"ok": False, "error": str(error)}
+        except ValueError as error:
+            return {"ok": False, "error": f"not JSON: {error}"}
+        except Exception:
+            _log.exception("control command failed")
+            return {"ok": False, "error": "an internal error; the log has the details"}
+
+
+class _SocketServer(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+    switches: Switches
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        _log.debug("a control client went away", exc_info=True)
+
+
+class ControlServer:
+    """Listens on ``path`` (mode 0600) until :meth:`stop`. Raises OSError when it cannot."""
+
+    def __init__(self, path: str, switches: Switches) -> None:
+        self.path = path
+        _remove_stale(path)
+        mask = os.umask(0o177)
+        try:
+            self._server = _SocketServer(path, _Handler)
+        except OSError as error:
+            raise OSError(f"cannot listen on {path}: {error}") from error
+        finally:
+            os.umask(mask)
+        self._server.switches = switches
+        self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        Path(self.path).unlink(missing_ok=True)
+
+
+def execute(switches: Switches, request: object) -> object:
+    """Carry out one command; its result as JSON would have it."""
+    if not isinstance(request, dict):
+        raise ControlError("a request is a JSON object")
+    arguments = dict(request)
+    command = arguments.pop("command", None)
+    if command == "stats":
+        _check(arguments, {}, {"device": (int, str)})
+        return switches.stats(arguments.get("device"))
+    if command == "shape":
+        _check(arguments, {"device": (int, str), "port": int, "shape": dict}, {})
+        return switches.shape(arguments["device"], arguments["port"], arguments["shape"])
+    if command == "reboot":
+        _check(arguments, {"device": (int, str)}, {"down_s": (int, float)})
+        down_s = arguments.get("down_s", 0.0)
+        if not 0 <= down_s <= MAX_DOWN_S:
+            raise ControlError(f"down_s must be in 0..{MAX_DOWN_S:g}")
+        switches.reboot(arguments["device"], down_s)
+        return None
+    raise ControlError(f"unknown command {command!r}; there are stats, shape, reboot")
+
+
+def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:
+    """Send one command to a running softswitch; :class:`ControlError` when it is refused, OSError without contact."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout)
+        connection.connect(path)
+        connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            line = answers.readline()
+    if not line:
+        raise ControlError("softswitch ended before it answered")
+    answer = json.loads(line)
+    if not answer["ok"]:
+        raise ControlError(answer["error"])
+    return answer["result"]
+
+
+def _check(arguments: dict[str, Any], required: dict[str, Any], optional: dict[str, Any]) -> None:
+    for name in required:
+        if name not in arguments:
+            raise ControlError(f"{name!r} is missing")
+    known = required | optional
+    for name, value in arguments.items():
+        if name not in known:
+            raise ControlError(f"unknown argument {name!r}; there are {', '.join(known)}")
+        if not isinstance(value, known[name]) or isinstance(value, bool):
+            raise ControlError(f"{name!r} has the wrong type")
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that nobody listens on; leave one in use alone, so that binding fails."""
+    if not Path(path).is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink(missing_ok=True)
+        except OSError:
+            return

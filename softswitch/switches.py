@@ -1,0 +1,115 @@
+"""A running fabric: data plane, P4Runtime server, and what an operator may do to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+from p4.config.v1 import p4info_pb2
+
+from softswitch.config import ConfigError, DeviceConfig, FabricConfig, Shape, check_shape
+from softswitch.device import Fabric, Program
+from softswitch.p4runtime import P4RuntimeServer, Tls
+from softswitch.p4runtime.pipeline import config_of
+
+
+class Switches:
+    """All devices of a :class:`FabricConfig`. Made complete, and idle until :meth:`start`.
+
+    Raises what loading programs, opening interfaces and listening raise: :class:`SoftswitchError`,
+    :class:`P4RuntimeError`, OSError.
+    """
+
+    def __init__(self, config: FabricConfig, tls: Tls | None = None) -> None:
+        self.config = config
+        self._fabric = Fabric(config.threads, config.seed)
+        self._stopping = threading.Event()
+        self._reboots = {device.device_id: threading.Lock() for device in config.devices}
+        self._shapes: dict[tuple[int, int], Shape] = {}
+        self._shapes_lock = threading.Lock()
+        for device in config.devices:
+            self._fabric.add_device(device.device_id, device.cpu_port)
+        for a, b in config.links():
+            self._fabric.connect(a, b)
+        for device in config.devices:
+            for port in device.ports:
+                if port.interface is not None:
+                    self._fabric.devices[device.device_id].add_port(port.port, port.interface)
+                self._shapes[device.device_id, port.port] = {}
+                if port.shape:
+                    self.shape(device.device_id, port.port, port.shape)
+        self._server = P4RuntimeServer(self._fabric.devices.values())
+        for device in config.devices:
+            self._load(device)
+        self.addresses = [self._server.listen(address, tls) for address in config.grpc]
+
+    def start(self) -> None:
+        self._fabric.start()
+        self._server.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._server.stop()
+        self._fabric.stop()
+
+    def shape(self, device: int | str, port: int, changes: Shape) -> Shape:
+        """Change how what a port sends is shaped; settings that are not given stay. All settings of the port."""
+        device_id = self.config.find(device).device_id
+        what = f"device {device} port {port}"
+        checked = check_shape(changes, what)
+        with self._shapes_lock:
+            if (device_id, port) not in self._shapes:
+                raise ConfigError(f"{what} does not exist")
+            shape = self._shapes[device_id, port] | checked
+            self._fabric.shape(device_id, port, **shape)  # type: ignore[arg-type]  # rate_mbps may be None
+            self._shapes[device_id, port] = shape
+        return shape
+
+    def reboot(self, device: int | str, down_s: float = 0.0) -> None:
+        """Switch a device off and, ``down_s`` seconds later, on again; it comes back as it was first started."""
+        found = self.config.find(device)
+        with self._reboots[found.device_id]:
+            target = self._server.targets[found.device_id]
+            target.shut()
+            self._stopping.wait(down_s)
+            self._load(found)
+            target.open()
+
+    def stats(self, device: int | str | None = None) -> dict[str, object]:
+        """Counters of all devices, or of one; JSON-serialisable."""
+        chosen = self.config.devices if device is None else (self.config.find(device),)
+        return {"devices": {str(one.device_id): self._device_stats(one) for one in chosen}}
+
+    def _device_stats(self, device: DeviceConfig) -> dict[str, object]:
+        data_plane = self._fabric.devices[device.device_id]
+        return {
+            "name": device.name,
+            "ports": {str(port): dataclasses.asdict(stats) for port, stats in data_plane.port_stats().items()},
+            "drops": data_plane.drop_stats(),
+            "shape": {str(port): shape for (owner, port), shape in self._shapes.items() if owner == device.device_id},
+            "p4runtime": self._server.targets[device.device_id].summary(),
+        }
+
+    def _load(self, device: DeviceConfig) -> None:
+        if device.program is None:
+            return
+        bmv2_json = device.program.read_bytes()
+        if device.p4info is None:
+            self._fabric.devices[device.device_id].load(Program.load(bmv2_json))
+        else:
+            self._server.targets[device.device_id].install(config_of(read_p4info(device.p4info), bmv2_json))
+
+
+def read_p4info(path: Path) -> p4info_pb2.P4Info:
+    """A P4Info file, in text format or binary."""
+    data = path.read_bytes()
+    try:
+        return text_format.Parse(data.decode(), p4info_pb2.P4Info(), allow_unknown_field=True)
+    except (UnicodeDecodeError, text_format.ParseError) as text_error:
+        try:
+            return p4info_pb2.P4Info.FromString(data)
+        except DecodeError:
+            raise ConfigError(f"{path} is not a P4Info file: {text_error}") from None
