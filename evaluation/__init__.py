@@ -1,0 +1,1 @@
+"""Measurements: figures, tables and benchmarks. Each subpackage is a command, `python -m evaluation.NAME`."""

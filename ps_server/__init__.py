@@ -1,0 +1,5 @@
+"""The parameter server: root of aggregation trees."""
+
+from ps_server.server import Server
+
+__all__ = ["Server"]

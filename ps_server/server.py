@@ -1,0 +1,184 @@
+"""The parameter server's face of its C engine (native/root.c): adds what arrives, answers with results.
+
+    with Server(config, "h5-eth0") as server:
+        ...
+        print(server.stats())
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.agentconfig import AgentConfig
+from worker_agent.errors import AgentError
+from worker_agent.native_build import NATIVE, load
+
+_MESSAGE_BYTES = 512
+
+
+class _Flow(ctypes.Structure):
+    _fields_ = [("label", ctypes.c_uint32), ("partial", ctypes.c_int32), ("contributors", ctypes.c_uint64)]
+
+
+class _TreeConfig(ctypes.Structure):
+    _fields_ = [*((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows")), ("expected", ctypes.c_uint64),
+                ("flow", ctypes.POINTER(_Flow)), ("answer_labels", ctypes.POINTER(ctypes.c_uint32))]
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [*((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
+                ("tree", ctypes.POINTER(_TreeConfig))]
+
+
+_TREE_COUNTERS = ("packets", "bytes", "added", "completed", "duplicates", "refused", "results", "answers", "results_dropped",
+                  "first_packet_ns", "last_result_ns", "oldest_incomplete", "oldest_bitmap", "oldest_waiting_ns", "newest")
+_COUNTERS = ("packets_received", "bytes_received", "packets_sent", "bytes_sent", "malformed", "unknown", "other_epoch", "send_errors",
+             "kernel_drops", "wakeups", "cpu_ns")
+
+
+class _TreeStats(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in _TREE_COUNTERS]
+
+
+class _Stats(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in _COUNTERS]
+
+
+@dataclass(frozen=True)
+class RootTreeStats:
+    """One tree since the last configuration. bytes: ingress of whole frames on the tree's flows. missing: workers without
+    whom the oldest incomplete chunk waits, since waiting_seconds; empty when nothing waits."""
+
+    tree: int
+    packets: int
+    bytes: int
+    added: int
+    completed: int
+    duplicates: int
+    refused: int
+    results: int
+    answers: int
+    results_dropped: int
+    oldest_incomplete: int
+    missing: tuple[str, ...]
+    waiting_seconds: float
+
+
+@dataclass(frozen=True)
+class ServerStats:
+    """Counters since the server was made (`trees`: since the last configuration). bytes_*: of whole frames; unknown: a
+    label or job that is not ours; cpu_seconds: of the I/O thread."""
+
+    packets_received: int
+    bytes_received: int
+    packets_sent: int
+    bytes_sent: int
+    malformed: int
+    unknown: int
+    other_epoch: int
+    send_errors: int
+    kernel_drops: int
+    wakeups: int
+    cpu_seconds: float
+    trees: tuple[RootTreeStats, ...]
+
+    @property
+    def ingress_bytes(self) -> int:
+        """Bytes of whole frames that arrived on the trees' flows, duplicates included."""
+        return sum(tree.bytes for tree in self.trees)
+
+
+def library() -> ctypes.CDLL:
+    """The compiled root engine. Raises BuildError."""
+    lib = load(Path(__file__).resolve().parent / "native" / "root.c", include=[NATIVE])
+    text = [ctypes.c_char_p, ctypes.c_size_t]
+    lib.inart_root_create.restype = ctypes.c_void_p
+    lib.inart_root_create.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Config), *text]
+    lib.inart_root_destroy.restype = None
+    lib.inart_root_destroy.argtypes = [ctypes.c_void_p]
+    lib.inart_root_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), *text]
+    lib.inart_root_statistics.restype = ctypes.c_uint32
+    lib.inart_root_statistics.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Stats), ctypes.POINTER(_TreeStats), ctypes.c_uint32]
+    return lib
+
+
+class Server:
+    """Root of the trees of one configuration on one interface; runs from construction to close(). Thread-safe."""
+
+    def __init__(self, config: AgentConfig, interface: str) -> None:
+        self.interface = interface
+        self._lock = threading.Lock()
+        self._library = library()
+        self._handle: int | None = None
+        native, _keep = self._native_config(config)
+        error = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        self._handle = self._library.inart_root_create(interface.encode(), ctypes.byref(native), error, len(error))
+        if not self._handle:
+            raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
+        self.config = config
+
+    @staticmethod
+    def _native_config(config: AgentConfig) -> tuple[_Config, Any]:
+        if config.role != "parameter_server":
+            raise ValueError(f"{config.node} is configured as {config.role}, not as a parameter server")
+        keep: list[Any] = []
+        trees = []
+        for tree in config.root_trees:
+            if len(tree.answer_labels) != len(config.workers):
+                raise ValueError(f"{config.node}, tree {tree.tree}: {len(tree.answer_labels)} answer labels for {len(config.workers)} workers")
+            flows = (_Flow * len(tree.flows))(*(_Flow(flow.label, flow.partial, flow.contributors) for flow in tree.flows))
+            answers = (ctypes.c_uint32 * len(tree.answer_labels))(*tree.answer_labels)
+            keep += [flows, answers]
+            trees.append(_TreeConfig(tree.tree, tree.return_label, tree.slots, len(flows), tree.expected, flows, answers))
+        array = (_TreeConfig * len(trees))(*trees)
+        keep.append(array)
+        return _Config(config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees), array), keep
+
+    def reconfigure(self, config: AgentConfig) -> None:
+        """All chunks start afresh with `config` (a new epoch). Raises ValueError, AgentError for a bad one (the old stays)."""
+        native, _keep = self._native_config(config)
+        error = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        with self._lock:
+            if self._library.inart_root_reconfigure(self._open(), ctypes.byref(native), error, len(error)):
+                raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
+            self.config = config
+
+    def stats(self) -> ServerStats:
+        """Counters, and who is missing. Raises AgentError when closed."""
+        native = _Stats()
+        with self._lock:
+            config = self.config
+            trees = (_TreeStats * len(config.root_trees))()
+            self._library.inart_root_statistics(self._open(), ctypes.byref(native), trees, len(trees))
+        counters = {name: int(getattr(native, name)) for name in _COUNTERS}
+        cpu_seconds = counters.pop("cpu_ns") / 1e9
+        return ServerStats(**counters, cpu_seconds=cpu_seconds, trees=tuple(
+            RootTreeStats(
+                tree=tree.tree, packets=raw.packets, bytes=raw.bytes, added=raw.added, completed=raw.completed, duplicates=raw.duplicates,
+                refused=raw.refused, results=raw.results, answers=raw.answers, results_dropped=raw.results_dropped,
+                oldest_incomplete=raw.oldest_incomplete, waiting_seconds=raw.oldest_waiting_ns / 1e9,
+                missing=tuple(worker for bit, worker in enumerate(config.workers)
+                              if raw.oldest_waiting_ns and (tree.expected & ~raw.oldest_bitmap) >> bit & 1))
+            for tree, raw in zip(config.root_trees, trees, strict=True)))
+
+    def close(self) -> None:
+        """Ends the server. Again: nothing happens."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self._library.inart_root_destroy(handle)
+
+    def _open(self) -> int:
+        if self._handle is None:
+            raise AgentError("the server is closed")
+        return self._handle
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

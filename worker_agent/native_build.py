@@ -1,0 +1,86 @@
+"""Compiles the agents' C sources with the system compiler when they are first needed, and keeps the result.
+
+The cache (``$INART_CACHE``, else ``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the sources, the flags, the
+compiler's version and this machine's CPU features, because the code is built for exactly this CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from worker_agent.errors import BuildError
+
+NATIVE = Path(__file__).resolve().parent / "native"
+# Trapping and errno off lets rintf() vectorise; NaN, infinities and rounding stay exact.
+FLAGS = ("-std=c11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
+         "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-pthread")
+
+
+def cache_directory() -> Path:
+    """Where compiled libraries are kept; made when missing."""
+    configured = os.environ.get("INART_CACHE")
+    if configured:
+        path = Path(configured)
+    else:
+        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inart"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _cpu_features() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return line
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def build(source: Path, *, shared: bool = True, include: Sequence[Path] = (), flags: Sequence[str] = ()) -> Path:
+    """The compiled form of one C file: a shared library, or a program. `include`: directories of headers, which count
+    as its sources, beside its own directory. Raises BuildError."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        raise BuildError("no C compiler found: install one (Debian: apt-get install gcc libc6-dev) or set CC")
+    directories = [source.parent, *include]
+    options = [*FLAGS, *flags, *(f"-I{directory}" for directory in include), *(("-shared", "-fPIC") if shared else ())]
+    digest = hashlib.sha256()
+    for path in [source, *sorted(header for directory in directories for header in directory.glob("*.h"))]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    version = _run([compiler, "--version"])
+    digest.update("\0".join([version, *FLAGS, *flags, str(shared), platform.machine(), _cpu_features()]).encode())
+    target = cache_directory() / f"{source.stem}-{digest.hexdigest()[:24]}{'.so' if shared else ''}"
+    if target.exists():
+        return target
+    # Many agents start at once: one compiles, the others wait for it.
+    with open(target.parent / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.exists():
+            return target
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            output = Path(scratch) / target.name
+            _run([compiler, *options, str(source), "-o", str(output), "-lm"])
+            output.replace(target)
+    return target
+
+
+def load(source: Path, include: Sequence[Path] = ()) -> ctypes.CDLL:
+    """The shared library of one C file, loaded; calls into it release the GIL. Raises BuildError."""
+    return ctypes.CDLL(str(build(source, include=include)))
