@@ -1,11 +1,15 @@
 """Explicit-state search of small systems for wrong sums and stuck states.
 
-    python -m tests.model.search --tree star:2 --slots 1 --chunks 3 --epochs 1 [--in-flight K]
+    python -m tests.model.search --tree star:3 --slots 1 --chunks 3 --epochs 1 [--history K]
 
-The network is as hostile as can be: any packet that was ever sent may arrive now, later, again or never (``--in-flight
-K`` bounds what a link between aggregation points holds to K distinct packets, of which any may be lost at any time).
-A worker may send, and send again with or without RESEND, any chunk that its window has ever covered. A switch may
-forget its registers at any time. Workers and root move to a newer epoch each at its own time.
+The network is as hostile as can be: any packet that was ever sent may arrive now, later, again or never. A worker may
+send, and send again with or without RESEND, any chunk that its window has ever covered. A switch may forget its
+registers at any time. Workers and root move to a newer epoch each at its own time.
+
+Packets between aggregation points: by default the search assumes that every partial sum that could exist has been
+sent (any set of contributors below the point who have all had the chunk in their window, with and without RESEND).
+That is more than can happen, so what it finds to be safe is safe, and its states are few. ``--history K`` keeps the
+packets that were really sent instead, at most K distinct ones on a link, of which any may be lost at any time.
 
 In every reachable state:
 
@@ -52,7 +56,9 @@ class Core(NamedTuple):
 
 
 class State(NamedTuple):
-    """``links``: packets that each aggregation point has sent on; ``results``: (epoch, chunk) that the root sent."""
+    """``links``: packets that each aggregation point has sent on (empty without history); ``results``: (epoch, chunk)
+    that the root sent.
+    """
 
     core: Core
     links: tuple[frozenset[Packet], ...]
@@ -70,12 +76,12 @@ class Statistics:
 
 
 class Search:
-    """One configuration. ``in_flight`` None: links never forget a packet."""
+    """One configuration. ``history`` None: every partial sum that could exist is in flight."""
 
-    def __init__(self, tree: Tree, slots: int, chunks: int, epochs: int = 1, in_flight: int | None = None) -> None:
+    def __init__(self, tree: Tree, slots: int, chunks: int, epochs: int = 1, history: int | None = None) -> None:
         if epochs * chunks >= 1 << DIGIT_BITS or len(tree.workers) * DIGIT_BITS > 32:
             raise ValueError("too many chunks, epochs or workers for one digit each in 32 bits")
-        self.tree, self.slots, self.chunks, self.epochs, self.in_flight = tree, slots, chunks, epochs, in_flight
+        self.tree, self.slots, self.chunks, self.epochs, self.history = tree, slots, chunks, epochs, history
         self.live: set[Core] = set()
 
     def initial(self) -> State:
@@ -157,8 +163,10 @@ class Search:
         for point, packets in enumerate(state.links):
             for packet in packets:
                 yield from self.arrive(state, self.tree.points[point], packet, f"point {point}")
-                if self.in_flight is not None:
-                    yield f"loss after {point}", state._replace(links=with_link(state.links, point, packets - {packet}))
+                yield f"loss after {point}", state._replace(links=with_link(state.links, point, packets - {packet}))
+        if self.history is None:
+            for point, packet in self.possible(core):
+                yield from self.arrive(state, self.tree.points[point], packet, f"point {point}")
         fresh = (Slot(),) * self.slots
         for point, slots in enumerate(core.points):
             if slots != fresh:
@@ -166,7 +174,7 @@ class Search:
                 yield f"reboot of {point}", state._replace(core=core._replace(points=points))
 
     def arrive(self, state: State, target: int, packet: Packet, source: str) -> Iterator[tuple[str, State]]:
-        """One delivery; nothing when a full link makes it impossible."""
+        """One delivery. What leaves an aggregation point is lost when the link is full."""
         step = f"{source} -> {target}: {packet}"
         if target == ROOT:
             core, answer = self.at_root(state.core, packet)
@@ -177,12 +185,25 @@ class Search:
             return
         core, leaving = self.at_point(state.core, target, packet)
         links = state.links
-        if leaving is not None and leaving not in links[target]:
-            if self.in_flight is not None and len(links[target]) >= self.in_flight:
-                leaving = None
-            else:
-                links = with_link(links, target, links[target] | {leaving})
+        if leaving is not None and self.history is not None and len(links[target]) < self.history:
+            links = with_link(links, target, links[target] | {leaving})
         yield step, State(core, links, state.results)
+
+    def possible(self, core: Core) -> Iterator[tuple[int, Packet]]:
+        """Every partial sum that an aggregation point could have sent, given what the workers could have sent."""
+        for point in range(len(self.tree.points)):
+            below = self.tree.below(point)
+            for epoch in range(self.epochs):
+                for chunk in range(self.chunks):
+                    sent = sum(
+                        1 << worker
+                        for worker, epochs in enumerate(core.workers)
+                        if epoch < len(epochs) and chunk < self.oldest(epochs[epoch]) + self.slots
+                    )
+                    for bits in subsets(sent & below):
+                        values = (self.value(bits, epoch, chunk),)
+                        for flags in (0, int(Flag.RESEND)):
+                            yield point, Packet(self.tree.point_label(point), epoch + 1, chunk, bits, values, flags)
 
     def check_progress(self, core: Core) -> None:
         """A fair run from here answers everything; raises Found otherwise.
@@ -263,6 +284,14 @@ class Search:
         return statistics
 
 
+def subsets(bits: int) -> Iterator[int]:
+    """Every non-empty subset of ``bits``."""
+    subset = bits
+    while subset:
+        yield subset
+        subset = (subset - 1) & bits
+
+
 def with_worker(core: Core, worker: int, epochs: tuple[int, ...]) -> Core:
     """``core`` with another state of one worker."""
     return core._replace(workers=(*core.workers[:worker], epochs, *core.workers[worker + 1 :]))
@@ -295,11 +324,11 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--chunks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--in-flight", type=int)
+    parser.add_argument("--history", type=int, metavar="K", help="follow packets between points, at most K on a link")
     parser.add_argument("--limit", type=int, help="stop after so many states")
     options = parser.parse_args()
     begin = time.monotonic()
-    search = Search(options.tree, options.slots, options.chunks, options.epochs, options.in_flight)
+    search = Search(options.tree, options.slots, options.chunks, options.epochs, options.history)
     try:
         statistics = search.run(options.limit)
     except Found as found:

@@ -1,0 +1,118 @@
+"""The explicit-state search finds nothing in the protocol, and finds each of the mistakes that it is there to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from p4src.protocol import Flag, Verdict
+from tests.model import search as search_module
+from tests.model.packet import Packet
+from tests.model.root import RootSlot
+from tests.model.search import Found, Search
+from tests.model.switch import Aggregate, Slot, aggregate
+from tests.model.tree import Tree, star, two_level, with_direct
+
+Result = tuple[Slot, Verdict, Packet | None]
+
+
+@pytest.mark.parametrize(
+    ("tree", "slots", "chunks", "epochs", "history"),
+    [
+        (star(2), 1, 3, 1, None),
+        (star(2), 2, 3, 1, None),
+        (star(2), 1, 2, 2, None),
+        (star(3), 1, 2, 1, None),
+        (with_direct(3), 1, 3, 1, None),
+        (with_direct(2), 2, 4, 1, None),
+        (two_level(2, 1), 1, 1, 1, None),
+        (two_level(1, 1), 1, 2, 1, None),
+        (star(2), 1, 2, 1, 2),
+    ],
+    ids=str,
+)
+def test_no_reachable_state_is_wrong_or_stuck(
+    tree: Tree, slots: int, chunks: int, epochs: int, history: int | None
+) -> None:
+    statistics = Search(tree, slots, chunks, epochs, history).run()
+    assert statistics.complete
+    assert statistics.states > 20
+
+
+def adds_duplicates(slot: Slot, packet: Packet, action: Aggregate) -> Result:
+    """A switch that forgets who has contributed when it adds."""
+    after, verdict, leaving = aggregate(slot, packet, action)
+    if verdict is Verdict.DUPLICATE:
+        assert slot.values is not None
+        return slot._replace(values=(slot.values[0] + packet.values[0],)), Verdict.ABSORBED, None
+    return after, verdict, leaving
+
+
+def never_taken_over(slot: Slot, packet: Packet, action: Aggregate) -> Result:
+    """A switch on which a slot keeps what the chunk before has left there."""
+    if packet.own > slot.owner and slot.owner:
+        slot = slot._replace(owner=packet.own)
+    return aggregate(slot, packet, action)
+
+
+def never_flushes(slot: Slot, packet: Packet, action: Aggregate) -> Result:
+    """A switch that treats a resend like a first packet."""
+    after, verdict, leaving = aggregate(slot, packet._replace(flags=0), action)
+    return after, verdict, leaving
+
+
+def stale_dropped(slot: Slot, packet: Packet, action: Aggregate) -> Result:
+    """A switch that drops packets of chunks older than its slot's owner."""
+    after, verdict, leaving = aggregate(slot, packet, action)
+    return after, verdict, None if verdict is Verdict.STALE else leaving
+
+
+@pytest.mark.parametrize(
+    ("mistake", "tree", "message"),
+    [
+        (adds_duplicates, star(2), "sum"),
+        (never_taken_over, star(2), "sum"),
+        (never_flushes, star(2), "stuck"),
+        (stale_dropped, star(2), "stuck"),
+    ],
+)
+def test_the_search_finds_mistakes_of_a_switch(
+    monkeypatch: pytest.MonkeyPatch, mistake: Callable[[Slot, Packet, Aggregate], Result], tree: Tree, message: str
+) -> None:
+    monkeypatch.setattr(search_module, "aggregate", mistake)
+    with pytest.raises(Found, match=message):
+        Search(tree, 1, 2).run()
+
+
+def test_the_search_finds_a_ring_that_is_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root that keeps only ``slots`` chunks cannot answer a worker that is one window behind."""
+    search = Search(star(2), 1, 2)
+    initial = search.initial()
+    short = initial._replace(core=initial.core._replace(root=(0, (RootSlot(),))))
+    monkeypatch.setattr(search, "initial", lambda: short)
+    with pytest.raises(Found, match="stuck"):
+        search.run()
+
+
+def test_the_search_finds_a_window_by_count() -> None:
+    """Workers that count unanswered chunks, not their range, meet an incomplete chunk in a slot."""
+
+    class ByCount(Search):
+        def oldest(self, answered: int) -> int:
+            return answered.bit_count()
+
+    with pytest.raises(Found):
+        ByCount(star(2), 2, 4).run()
+
+
+def test_the_resend_flag_is_what_gets_a_system_unstuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search(star(2), 1, 1)
+    original = search.worker_packet
+
+    def without(worker: int, epoch: int, chunk: int, flags: int) -> Packet:
+        return original(worker, epoch, chunk, flags & ~int(Flag.RESEND))
+
+    monkeypatch.setattr(search, "worker_packet", without)
+    with pytest.raises(Found, match="stuck"):
+        search.run()
