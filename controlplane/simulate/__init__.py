@@ -1,0 +1,15 @@
+"""Flow-level, event-driven simulation (docs/wan.md)."""
+
+from controlplane.simulate.engine import Sharing, SimulationError, Simulator
+from controlplane.simulate.networks import BigSwitch, LinkNetwork, Overlay, follow, outage
+
+__all__ = [
+    "BigSwitch",
+    "LinkNetwork",
+    "Overlay",
+    "Sharing",
+    "SimulationError",
+    "Simulator",
+    "follow",
+    "outage",
+]

@@ -1,0 +1,252 @@
+"""The simulator: flows on resources, timers, and callbacks that decide what happens next.
+
+Flow level: no packets, no congestion control; a flow's rate is what the sharing rule gives it at every instant.
+- "fair": per-flow max-min, strict priorities between classes (a lower number goes first);
+- "fcfs": in each class, and between classes, whoever came first takes what its resources have left, then the next.
+Time is in seconds, rates in Mbit/s, sizes in Mbit. The same calls give the same events in the same order.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controlplane.simulate.native import library
+
+Sharing = Literal["fair", "fcfs"]
+
+
+class SimulationError(ValueError):
+    """A wrong call (unknown resource, negative size, time in the past), or a run that can never end."""
+
+
+def _ids(values: ArrayLike) -> NDArray[np.int32]:
+    return np.ascontiguousarray(values, dtype=np.int32)
+
+
+def _reals(values: ArrayLike) -> NDArray[np.float64]:
+    return np.ascontiguousarray(values, dtype=np.float64)
+
+
+class Simulator:
+    """Resources 0 .. n-1 with capacities in Mbit/s (infinity: no limit; 0: out of order)."""
+
+    def __init__(self, capacities: ArrayLike, sharing: Sharing = "fair") -> None:
+        values = _reals(capacities).ravel()
+        if sharing not in ("fair", "fcfs"):
+            raise SimulationError(f'sharing must be "fair" or "fcfs", got {sharing!r}')
+        if np.isnan(values).any() or (values < 0).any():
+            raise SimulationError("capacities must be numbers >= 0")
+        self._lib = library()
+        self._n = len(values)
+        self._sim = self._lib.fs_new(self._n, values.ctypes.data, sharing == "fcfs")
+        if not self._sim:
+            raise MemoryError("no memory for the simulator")
+        self._callbacks: list[Callable[[int], None] | None] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._n_timers = 0
+        self._n_flows = 0
+        self._stopped = False
+
+    def __del__(self) -> None:
+        if getattr(self, "_sim", None):
+            self._lib.fs_free(self._sim)
+            self._sim = None
+
+    @property
+    def now(self) -> float:
+        return self._lib.fs_now(self._sim)
+
+    @property
+    def active(self) -> int:
+        """Flows that are not finished (with or without bandwidth)."""
+        return self._lib.fs_active(self._sim)
+
+    # --- time ---
+
+    def at(self, time: float, callback: Callable[[], None]) -> None:
+        """Calls back at `time`; calls for the same time in the order in which they were asked for."""
+        if not time >= self.now:
+            raise SimulationError(f"time {time} is not after now ({self.now})")
+        heapq.heappush(self._timers, (time, self._n_timers, callback))
+        self._n_timers += 1
+
+    def after(self, delay: float, callback: Callable[[], None]) -> None:
+        if not delay >= 0:
+            raise SimulationError(f"a delay must be >= 0, got {delay}")
+        self.at(self.now + delay, callback)
+
+    # --- resources ---
+
+    def _resource(self, resource: int) -> int:
+        if not 0 <= resource < self._n:
+            raise SimulationError(f"resource {resource} does not exist, there are {self._n}")
+        return resource
+
+    def set_capacity(self, resource: int, mbps: float) -> None:
+        """From now on."""
+        if not mbps >= 0:
+            raise SimulationError(f"a capacity must be >= 0, got {mbps}")
+        self._lib.fs_set_capacity(self._sim, self._resource(resource), mbps)
+
+    def carried(self, resource: int) -> float:
+        """What the resource has carried until now, Mbit."""
+        return self._lib.fs_carried(self._sim, self._resource(resource))
+
+    # --- flows ---
+
+    def groups(self, count: int, callback: Callable[[int], None] | None) -> range:
+        """`count` new groups; callback(group) comes each time that a group's last flow (or hold) is gone."""
+        first = self._lib.fs_groups(self._sim, count)
+        if first < 0:
+            raise MemoryError("no memory for groups")
+        self._callbacks.extend([callback] * count)
+        return range(first, first + count)
+
+    def hold(self, group: int) -> None:
+        """The group is not done before a `release`: more flows are to come."""
+        self._lib.fs_hold(self._sim, group)
+
+    def release(self, group: int) -> None:
+        self._lib.fs_release(self._sim, group)
+
+    def send(
+        self,
+        size: float,
+        path: Sequence[int],
+        callback: Callable[[], None] | None = None,
+        *,
+        priority: int = 0,
+        group: int | None = None,
+        coefficients: Sequence[float] | None = None,
+    ) -> int:
+        """One flow: `size` Mbit over all resources of `path` at one rate (an L3 multicast: those of all its branches).
+
+        coefficients: how much of each resource a unit of rate takes (1). callback, or the group it belongs to.
+        """
+        if group is None:
+            group = self.groups(1, None if callback is None else lambda _: callback())[0]
+        elif callback is not None:
+            raise SimulationError("give a callback or a group, not both")
+        if coefficients is not None and len(coefficients) != len(path):
+            raise SimulationError(f"{len(path)} resources need as many coefficients, got {len(coefficients)}")
+        if len(set(path)) != len(path):
+            raise SimulationError(f"a resource is named twice in {list(path)}: give it a coefficient of 2 instead")
+        offsets = np.array([0, len(path)], dtype=np.int32)
+        factors = None if coefficients is None else _reals(coefficients)
+        return self._add(_ids([group]), _reals([size]), offsets, _ids(path), factors, priority=priority)
+
+    def send_many(self, sizes: ArrayLike, resources: ArrayLike, groups: ArrayLike, *, priority: int = 0) -> range:
+        """Flows over one resource each, in the given order."""
+        size, path, group = _reals(sizes), _ids(resources), _ids(groups)
+        if not len(size) == len(path) == len(group):
+            raise SimulationError(f"{len(size)} sizes, {len(path)} resources, {len(group)} groups: must be alike")
+        first = self._add(group, size, np.arange(len(size) + 1, dtype=np.int32), path, None, priority=priority)
+        return range(first, first + len(size))
+
+    def _add(
+        self,
+        groups: NDArray[np.int32],
+        sizes: NDArray[np.float64],
+        offsets: NDArray[np.int32],
+        path: NDArray[np.int32],
+        coefficients: NDArray[np.float64] | None,
+        *,
+        priority: int,
+    ) -> int:
+        if len(path) and not (path.min() >= 0 and path.max() < self._n):
+            raise SimulationError(f"a resource of {path.tolist()} does not exist, there are {self._n}")
+        if len(groups) and not (groups.min() >= 0 and groups.max() < len(self._callbacks)):
+            raise SimulationError("a group does not exist")
+        if not (np.isfinite(sizes).all() and (sizes >= 0).all()):
+            raise SimulationError("sizes must be finite and >= 0")
+        if coefficients is not None and not (coefficients > 0).all():
+            raise SimulationError("coefficients must be > 0")
+        priorities = np.full(len(sizes), priority, dtype=np.int32) if priority else None
+        first = self._lib.fs_add(
+            self._sim,
+            len(sizes),
+            groups.ctypes.data,
+            sizes.ctypes.data,
+            offsets.ctypes.data,
+            path.ctypes.data,
+            None if coefficients is None else coefficients.ctypes.data,
+            None if priorities is None else priorities.ctypes.data,
+        )
+        if first < 0:
+            raise MemoryError("no memory for flows")
+        self._n_flows += len(sizes)
+        return first
+
+    def _flow(self, flow: int) -> int:
+        if not 0 <= flow < self._n_flows:
+            raise SimulationError(f"flow {flow} does not exist")
+        return flow
+
+    def remaining(self, flow: int) -> float:
+        """Mbit still to send; 0 when finished."""
+        return self._lib.fs_remaining(self._sim, self._flow(flow))
+
+    def rate(self, flow: int) -> float:
+        """Mbit/s now; 0 when finished or waiting."""
+        return self._lib.fs_rate(self._sim, self._flow(flow))
+
+    def set_remaining(self, flow: int, size: float) -> None:
+        """Changes what an unfinished flow has yet to send; 0 ends it (and counts as done for its group)."""
+        if not (size >= 0 and math.isfinite(size)):
+            raise SimulationError(f"a size must be finite and >= 0, got {size}")
+        self._lib.fs_set_remaining(self._sim, self._flow(flow), size)
+
+    def set_path(self, flow: int, path: Sequence[int]) -> None:
+        """Moves an unfinished flow to other resources (a multicast loses receivers, a route changes)."""
+        ids = _ids(path)
+        if len(set(path)) != len(ids):
+            raise SimulationError(f"a resource is named twice in {list(path)}")
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._n):
+            raise SimulationError(f"a resource of {ids.tolist()} does not exist, there are {self._n}")
+        if self._lib.fs_set_path(self._sim, self._flow(flow), len(ids), ids.ctypes.data) < 0:
+            raise MemoryError("no memory for flows")
+
+    def set_priority(self, flow: int, priority: int) -> None:
+        self._lib.fs_set_priority(self._sim, self._flow(flow), priority)
+
+    # --- running ---
+
+    def stop(self) -> None:
+        """Ends `run` after the present callback."""
+        self._stopped = True
+
+    def run(self, until: float = math.inf) -> float:
+        """Runs to `until`, or until nothing is left. Returns now.
+
+        Raises SimulationError when flows wait for bandwidth that nothing will ever give them (only without `until`).
+        """
+        self._stopped = False
+        step, take = self._lib.fs_step, self._lib.fs_take_done
+        callbacks = self._callbacks
+        while not self._stopped:
+            limit = min(self._timers[0][0], until) if self._timers else until
+            count = step(self._sim, limit)
+            if count < 0:
+                raise MemoryError("no memory for flows")
+            if count:
+                done = np.empty(count, dtype=np.int32)
+                take(self._sim, done.ctypes.data)
+                for group in done.tolist():
+                    callback = callbacks[group]
+                    if callback is not None:
+                        callback(group)
+            elif self._timers and self._timers[0][0] <= until:
+                heapq.heappop(self._timers)[2]()
+            else:
+                if math.isinf(until) and self.active:
+                    raise SimulationError(
+                        f"{self.active} flows have no bandwidth at {self.now:.6g} s, and nothing will give them any"
+                    )
+                break
+        return self.now

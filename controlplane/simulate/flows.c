@@ -1,0 +1,605 @@
+/* Flow-level, event-driven bandwidth sharing: the inner loop of controlplane.simulate.
+ *
+ * A flow has a size and a set of (resource, coefficient): at rate r it takes r * coefficient of each of them. Rates are
+ * computed anew for the connected component (flows and resources) in which something changed, and stay constant until
+ * the next change there. Groups of flows finish together: the caller hears of groups only.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    int resource, flow, next, previous;
+    double coefficient;
+} Incidence;
+
+typedef struct {
+    double remaining, rate, updated, finish;
+    int priority, first, count, group, heap, mark, frozen;
+    char active;
+} Flow;
+
+typedef struct {
+    double capacity, residual, weight, carried;
+    int head, tail, several, served, mark, pending;
+    char dirty;
+} Resource;
+
+typedef struct {
+    double now;
+    int fcfs, mark, active;
+    Resource *resources;
+    int n_resources;
+    Flow *flows;
+    int n_flows, cap_flows;
+    Incidence *incidences;
+    int n_incidences, cap_incidences;
+    int *groups; /* flows and holds that a group waits for */
+    int n_groups, cap_groups;
+    int *heap;
+    int n_heap, cap_heap;
+    int *dirty, n_dirty;
+    int *done, n_done, cap_done;
+    int *component_flows, cap_component_flows;
+    int *component_resources;
+    int failed;
+} Sim;
+
+static int grow(void **array, int *capacity, int needed, size_t size)
+{
+    if (needed <= *capacity)
+        return 1;
+    int wanted = *capacity ? *capacity : 64;
+    while (wanted < needed) {
+        if (wanted > (1 << 29))
+            return 0;
+        wanted *= 2;
+    }
+    void *bigger = realloc(*array, (size_t)wanted * size);
+    if (!bigger)
+        return 0;
+    *array = bigger;
+    *capacity = wanted;
+    return 1;
+}
+
+/* --- calendar: a binary heap of flow ids by finish time, ties by id --- */
+
+static int earlier(const Sim *s, int a, int b)
+{
+    const Flow *x = &s->flows[a], *y = &s->flows[b];
+    return x->finish < y->finish || (x->finish == y->finish && a < b);
+}
+
+static void place(Sim *s, int position, int flow)
+{
+    s->heap[position] = flow;
+    s->flows[flow].heap = position;
+}
+
+static void sift(Sim *s, int position)
+{
+    int flow = s->heap[position];
+    while (position > 0 && earlier(s, flow, s->heap[(position - 1) / 2])) {
+        place(s, position, s->heap[(position - 1) / 2]);
+        position = (position - 1) / 2;
+    }
+    for (;;) {
+        int child = 2 * position + 1;
+        if (child >= s->n_heap)
+            break;
+        if (child + 1 < s->n_heap && earlier(s, s->heap[child + 1], s->heap[child]))
+            child++;
+        if (!earlier(s, s->heap[child], flow))
+            break;
+        place(s, position, s->heap[child]);
+        position = child;
+    }
+    place(s, position, flow);
+}
+
+static void heap_remove(Sim *s, int flow)
+{
+    int position = s->flows[flow].heap;
+    if (position < 0)
+        return;
+    s->flows[flow].heap = -1;
+    int last = s->heap[--s->n_heap];
+    if (last != flow) {
+        place(s, position, last);
+        sift(s, position);
+    }
+}
+
+static void heap_put(Sim *s, int flow)
+{
+    if (s->flows[flow].heap < 0) {
+        if (!grow((void **)&s->heap, &s->cap_heap, s->n_heap + 1, sizeof(int))) {
+            s->failed = 1;
+            return;
+        }
+        place(s, s->n_heap++, flow);
+    }
+    sift(s, s->flows[flow].heap);
+}
+
+/* --- flows on resources, in the order of (priority, arrival) --- */
+
+static void touch(Sim *s, int resource)
+{
+    if (!s->resources[resource].dirty) {
+        s->resources[resource].dirty = 1;
+        s->dirty[s->n_dirty++] = resource;
+    }
+}
+
+static void link_flow(Sim *s, int flow)
+{
+    Flow *f = &s->flows[flow];
+    for (int i = f->first; i < f->first + f->count; i++) {
+        Incidence *x = &s->incidences[i];
+        Resource *r = &s->resources[x->resource];
+        int after = r->tail;
+        while (after >= 0) {
+            int other = s->incidences[after].flow;
+            if (s->flows[other].priority < f->priority || (s->flows[other].priority == f->priority && other < flow))
+                break;
+            after = s->incidences[after].previous;
+        }
+        x->previous = after;
+        x->next = after >= 0 ? s->incidences[after].next : r->head;
+        if (x->previous >= 0)
+            s->incidences[x->previous].next = i;
+        else
+            r->head = i;
+        if (x->next >= 0)
+            s->incidences[x->next].previous = i;
+        else
+            r->tail = i;
+        r->several += f->count > 1;
+        touch(s, x->resource);
+    }
+}
+
+static void unlink_flow(Sim *s, int flow)
+{
+    Flow *f = &s->flows[flow];
+    for (int i = f->first; i < f->first + f->count; i++) {
+        Incidence *x = &s->incidences[i];
+        Resource *r = &s->resources[x->resource];
+        if (x->previous >= 0)
+            s->incidences[x->previous].next = x->next;
+        else
+            r->head = x->next;
+        if (x->next >= 0)
+            s->incidences[x->next].previous = x->previous;
+        else
+            r->tail = x->previous;
+        r->several -= f->count > 1;
+        if (r->served == flow)
+            r->served = -1;
+        touch(s, x->resource);
+    }
+}
+
+static void advance(Sim *s, Flow *f)
+{
+    double time = s->now - f->updated;
+    if (time > 0 && f->rate > 0) {
+        double amount = fmin(f->remaining, f->rate * time);
+        f->remaining -= amount;
+        for (int i = f->first; i < f->first + f->count; i++)
+            s->resources[s->incidences[i].resource].carried += amount * s->incidences[i].coefficient;
+    }
+    f->updated = s->now;
+}
+
+static void set_rate(Sim *s, int flow, double rate)
+{
+    Flow *f = &s->flows[flow];
+    if (f->rate == rate && (f->heap >= 0 || rate == 0))
+        return;
+    advance(s, f);
+    f->rate = rate;
+    if (rate > 0) {
+        f->finish = s->now + f->remaining / rate;
+        heap_put(s, flow);
+    } else
+        heap_remove(s, flow);
+}
+
+static void release(Sim *s, int group)
+{
+    if (--s->groups[group] == 0) {
+        if (!grow((void **)&s->done, &s->cap_done, s->n_done + 1, sizeof(int))) {
+            s->failed = 1;
+            return;
+        }
+        s->done[s->n_done++] = group;
+    }
+}
+
+static void finish_flow(Sim *s, int flow)
+{
+    Flow *f = &s->flows[flow];
+    heap_remove(s, flow);
+    unlink_flow(s, flow);
+    f->active = 0;
+    f->rate = 0;
+    s->active--;
+    release(s, f->group);
+}
+
+/* --- sharing --- */
+
+static Sim *sorting; /* qsort has no context argument; one thread at a time (the caller holds Python's lock) */
+
+static int by_order(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+    int p = sorting->flows[x].priority, q = sorting->flows[y].priority;
+    return p != q ? (p > q) - (p < q) : (x > y) - (x < y);
+}
+
+static void take(Sim *s, const Flow *f, double rate)
+{
+    for (int i = f->first; i < f->first + f->count; i++) {
+        Resource *r = &s->resources[s->incidences[i].resource];
+        if (isinf(r->residual))
+            continue;
+        r->residual -= rate * s->incidences[i].coefficient;
+        if (r->residual < 1e-12 * r->capacity)
+            r->residual = 0; /* a rest of rounding is no bandwidth */
+    }
+}
+
+/* Only flows that use nothing else: the first (FCFS) or the first class (fair) gets all of it. */
+static void share_one(Sim *s, int resource)
+{
+    Resource *r = &s->resources[resource];
+    if (s->fcfs) {
+        int head = r->head >= 0 ? s->incidences[r->head].flow : -1;
+        if (r->served >= 0 && r->served != head)
+            set_rate(s, r->served, 0);
+        r->served = head;
+        if (head >= 0)
+            set_rate(s, head, r->capacity / s->incidences[r->head].coefficient);
+        return;
+    }
+    double weight = 0;
+    int first = r->head >= 0 ? s->flows[s->incidences[r->head].flow].priority : 0;
+    for (int i = r->head; i >= 0 && s->flows[s->incidences[i].flow].priority == first; i = s->incidences[i].next)
+        weight += s->incidences[i].coefficient;
+    for (int i = r->head; i >= 0; i = s->incidences[i].next) {
+        int flow = s->incidences[i].flow;
+        set_rate(s, flow, s->flows[flow].priority == first ? r->capacity / weight : 0);
+    }
+}
+
+/* Max-min among flows [begin, end) of the component on what is left. */
+static void fill(Sim *s, int begin, int end, int n_resources)
+{
+    for (int k = 0; k < n_resources; k++) {
+        s->resources[s->component_resources[k]].weight = 0;
+        s->resources[s->component_resources[k]].pending = 0;
+    }
+    for (int k = begin; k < end; k++) {
+        Flow *f = &s->flows[s->component_flows[k]];
+        f->frozen = 0;
+        for (int i = f->first; i < f->first + f->count; i++) {
+            s->resources[s->incidences[i].resource].weight += s->incidences[i].coefficient;
+            s->resources[s->incidences[i].resource].pending++;
+        }
+    }
+    int priority = s->flows[s->component_flows[begin]].priority;
+    for (int left = end - begin; left > 0;) {
+        double least = INFINITY;
+        int full = -1;
+        for (int k = 0; k < n_resources; k++) {
+            Resource *r = &s->resources[s->component_resources[k]];
+            if (r->pending == 0)
+                continue;
+            double share = r->residual / r->weight;
+            if (full < 0 || share < least) {
+                least = share;
+                full = s->component_resources[k];
+            }
+        }
+        for (int i = s->resources[full].head; i >= 0; i = s->incidences[i].next) {
+            int flow = s->incidences[i].flow;
+            Flow *f = &s->flows[flow];
+            if (f->frozen || f->priority != priority)
+                continue;
+            f->frozen = 1;
+            left--;
+            set_rate(s, flow, least);
+            take(s, f, least);
+            for (int j = f->first; j < f->first + f->count; j++) {
+                Resource *r = &s->resources[s->incidences[j].resource];
+                r->pending--;
+                r->weight -= s->incidences[j].coefficient;
+            }
+        }
+    }
+}
+
+static void share_component(Sim *s, int start)
+{
+    int mark = ++s->mark, n_resources = 1, n_flows = 0;
+    s->component_resources[0] = start;
+    s->resources[start].mark = mark;
+    for (int k = 0; k < n_resources; k++) {
+        Resource *r = &s->resources[s->component_resources[k]];
+        r->residual = r->capacity;
+        r->dirty = 0;
+        r->served = -1;
+        for (int i = r->head; i >= 0; i = s->incidences[i].next) {
+            int flow = s->incidences[i].flow;
+            Flow *f = &s->flows[flow];
+            if (f->mark == mark)
+                continue;
+            f->mark = mark;
+            f->frozen = 1;
+            if (!grow((void **)&s->component_flows, &s->cap_component_flows, n_flows + 1, sizeof(int))) {
+                s->failed = 1;
+                return;
+            }
+            s->component_flows[n_flows++] = flow;
+            for (int j = f->first; j < f->first + f->count; j++) {
+                int other = s->incidences[j].resource;
+                if (s->resources[other].mark != mark) {
+                    s->resources[other].mark = mark;
+                    s->component_resources[n_resources++] = other;
+                }
+            }
+        }
+    }
+    sorting = s;
+    qsort(s->component_flows, (size_t)n_flows, sizeof(int), by_order);
+    if (s->fcfs) {
+        for (int k = 0; k < n_flows; k++) {
+            int flow = s->component_flows[k];
+            Flow *f = &s->flows[flow];
+            double rate = INFINITY;
+            for (int i = f->first; i < f->first + f->count; i++)
+                rate = fmin(rate, s->resources[s->incidences[i].resource].residual / s->incidences[i].coefficient);
+            set_rate(s, flow, rate);
+            take(s, f, rate);
+            if (f->count == 1 && rate > 0)
+                s->resources[s->incidences[f->first].resource].served = flow;
+        }
+        return;
+    }
+    for (int begin = 0; begin < n_flows;) {
+        int end = begin + 1;
+        while (end < n_flows
+               && s->flows[s->component_flows[end]].priority == s->flows[s->component_flows[begin]].priority)
+            end++;
+        fill(s, begin, end, n_resources);
+        begin = end;
+    }
+}
+
+static void settle(Sim *s)
+{
+    for (int k = 0; k < s->n_dirty; k++) {
+        int resource = s->dirty[k];
+        if (!s->resources[resource].dirty)
+            continue; /* already in the component of an earlier one */
+        if (s->resources[resource].several == 0) {
+            s->resources[resource].dirty = 0;
+            share_one(s, resource);
+        } else
+            share_component(s, resource);
+    }
+    s->n_dirty = 0;
+}
+
+/* --- interface; every int result is -1 when memory is out --- */
+
+Sim *fs_new(int n_resources, const double *capacities, int fcfs)
+{
+    Sim *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    size_t n = (size_t)n_resources + 1;
+    s->fcfs = fcfs;
+    s->n_resources = n_resources;
+    s->resources = calloc(n, sizeof(Resource));
+    s->dirty = calloc(n, sizeof(int));
+    s->component_resources = calloc(n, sizeof(int));
+    if (!s->resources || !s->dirty || !s->component_resources) {
+        free(s->resources);
+        free(s->dirty);
+        free(s->component_resources);
+        free(s);
+        return NULL;
+    }
+    for (int i = 0; i < n_resources; i++)
+        s->resources[i] = (Resource){.capacity = capacities[i], .head = -1, .tail = -1, .served = -1};
+    return s;
+}
+
+void fs_free(Sim *s)
+{
+    free(s->resources);
+    free(s->flows);
+    free(s->incidences);
+    free(s->groups);
+    free(s->heap);
+    free(s->dirty);
+    free(s->done);
+    free(s->component_flows);
+    free(s->component_resources);
+    free(s);
+}
+
+double fs_now(const Sim *s)
+{
+    return s->now;
+}
+
+int fs_active(const Sim *s)
+{
+    return s->active;
+}
+
+void fs_set_capacity(Sim *s, int resource, double capacity)
+{
+    s->resources[resource].capacity = capacity;
+    touch(s, resource);
+}
+
+double fs_carried(Sim *s, int resource)
+{
+    settle(s);
+    for (int i = s->resources[resource].head; i >= 0; i = s->incidences[i].next)
+        advance(s, &s->flows[s->incidences[i].flow]);
+    return s->resources[resource].carried;
+}
+
+int fs_groups(Sim *s, int count)
+{
+    if (!grow((void **)&s->groups, &s->cap_groups, s->n_groups + count, sizeof(int)))
+        return -1;
+    memset(s->groups + s->n_groups, 0, (size_t)count * sizeof(int));
+    s->n_groups += count;
+    return s->n_groups - count;
+}
+
+int fs_hold(Sim *s, int group)
+{
+    s->groups[group]++;
+    return 0;
+}
+
+int fs_release(Sim *s, int group)
+{
+    release(s, group);
+    return s->failed ? -1 : 0;
+}
+
+/* Adds `count` flows now; flow k uses resources[offsets[k] .. offsets[k + 1]). Returns the first one's id. */
+int fs_add(Sim *s, int count, const int *groups, const double *sizes, const int *offsets, const int *resources,
+           const double *coefficients, const int *priorities)
+{
+    if (!grow((void **)&s->flows, &s->cap_flows, s->n_flows + count, sizeof(Flow))
+        || !grow((void **)&s->incidences, &s->cap_incidences, s->n_incidences + offsets[count], sizeof(Incidence)))
+        return -1;
+    int first = s->n_flows;
+    for (int k = 0; k < count; k++) {
+        int flow = s->n_flows++;
+        int n = offsets[k + 1] - offsets[k];
+        s->flows[flow] = (Flow){.remaining = sizes[k], .updated = s->now, .priority = priorities ? priorities[k] : 0,
+                                .first = s->n_incidences, .count = n, .group = groups[k], .heap = -1, .active = 1};
+        for (int i = offsets[k]; i < offsets[k + 1]; i++)
+            s->incidences[s->n_incidences++] =
+                (Incidence){.resource = resources[i], .flow = flow, .next = -1, .previous = -1,
+                            .coefficient = coefficients ? coefficients[i] : 1.0};
+        s->groups[groups[k]]++;
+        s->active++;
+        if (n == 0 || sizes[k] <= 0) {
+            s->flows[flow].remaining = 0;
+            s->flows[flow].count = 0;
+            finish_flow(s, flow);
+        } else
+            link_flow(s, flow);
+    }
+    return s->failed ? -1 : first;
+}
+
+double fs_remaining(Sim *s, int flow)
+{
+    settle(s);
+    advance(s, &s->flows[flow]);
+    return s->flows[flow].active ? s->flows[flow].remaining : 0;
+}
+
+double fs_rate(Sim *s, int flow)
+{
+    settle(s);
+    return s->flows[flow].rate;
+}
+
+/* Changes what an active flow still has to send; 0 finishes it. */
+int fs_set_remaining(Sim *s, int flow, double remaining)
+{
+    Flow *f = &s->flows[flow];
+    if (!f->active)
+        return 0;
+    advance(s, f);
+    f->remaining = remaining;
+    if (remaining <= 0)
+        finish_flow(s, flow);
+    else if (f->rate > 0) {
+        f->finish = s->now + remaining / f->rate;
+        heap_put(s, flow);
+    }
+    return s->failed ? -1 : 0;
+}
+
+/* Gives an active flow other resources (all with coefficient 1); it keeps its place in the order. None: it finishes. */
+int fs_set_path(Sim *s, int flow, int count, const int *resources)
+{
+    Flow *f = &s->flows[flow];
+    if (!f->active)
+        return 0;
+    set_rate(s, flow, 0); /* advances it; settle() gives it its rate on the new resources */
+    unlink_flow(s, flow);
+    if (!grow((void **)&s->incidences, &s->cap_incidences, s->n_incidences + count, sizeof(Incidence)))
+        return -1;
+    f->first = s->n_incidences;
+    f->count = count;
+    for (int i = 0; i < count; i++)
+        s->incidences[s->n_incidences++] = (Incidence){
+            .resource = resources[i], .flow = flow, .next = -1, .previous = -1, .coefficient = 1.0};
+    if (count == 0)
+        finish_flow(s, flow);
+    else
+        link_flow(s, flow);
+    return s->failed ? -1 : 0;
+}
+
+void fs_set_priority(Sim *s, int flow, int priority)
+{
+    Flow *f = &s->flows[flow];
+    if (!f->active || f->priority == priority)
+        return;
+    set_rate(s, flow, 0);
+    unlink_flow(s, flow);
+    f->priority = priority;
+    link_flow(s, flow);
+}
+
+/* Runs until a group is done or `until`. Returns how many groups are done, at fs_now(); fs_done() has them. */
+int fs_step(Sim *s, double until)
+{
+    while (s->n_done == 0) {
+        settle(s);
+        if (s->failed)
+            return -1;
+        if (s->n_heap == 0 || s->flows[s->heap[0]].finish > until) {
+            if (!isinf(until))
+                s->now = fmax(s->now, until);
+            return 0;
+        }
+        s->now = fmax(s->now, s->flows[s->heap[0]].finish);
+        double limit = s->now + 1e-12 * fmax(1.0, s->now);
+        while (s->n_heap > 0 && s->flows[s->heap[0]].finish <= limit) {
+            int flow = s->heap[0];
+            Flow *f = &s->flows[flow];
+            advance(s, f);
+            for (int i = f->first; i < f->first + f->count; i++) /* what rounding has left over */
+                s->resources[s->incidences[i].resource].carried += f->remaining * s->incidences[i].coefficient;
+            f->remaining = 0;
+            finish_flow(s, flow);
+        }
+    }
+    return s->failed ? -1 : s->n_done;
+}
+
+void fs_take_done(Sim *s, int *groups)
+{
+    memcpy(groups, s->done, (size_t)s->n_done * sizeof(int));
+    s->n_done = 0;
+}

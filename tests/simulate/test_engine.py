@@ -1,0 +1,272 @@
+"""The simulator against closed forms, a second max-min written another way, and what must be conserved."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.simulate import BigSwitch, Overlay, SimulationError, Simulator, follow, outage
+
+
+def finish_times(simulator: Simulator, flows: list[tuple[float, list[int], int]]) -> list[float]:
+    """Sends all flows at 0 and returns when each finishes."""
+    ends = [math.nan] * len(flows)
+
+    def note(k: int) -> None:
+        ends[k] = simulator.now
+
+    for k, (size, path, priority) in enumerate(flows):
+        simulator.send(size, path, lambda k=k: note(k), priority=priority)
+    simulator.run()
+    return ends
+
+
+def test_one_bottleneck_is_processor_sharing() -> None:
+    """Sizes 1, 2, 3 on 6 Mbit/s: rates 2 each until 0.5 s, then 3 each until 5/6 s, then 6 until 1 s."""
+    ends = finish_times(Simulator([6.0]), [(1, [0], 0), (2, [0], 0), (3, [0], 0)])
+    assert ends == pytest.approx([0.5, 5 / 6, 1.0])
+
+
+def test_one_bottleneck_first_come_first_served() -> None:
+    ends = finish_times(Simulator([6.0], "fcfs"), [(1, [0], 0), (2, [0], 0), (3, [0], 0)])
+    assert ends == pytest.approx([1 / 6, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("hops", [1, 2, 5])
+def test_parking_lot(hops: int) -> None:
+    """A long flow over all links beside one short flow per link: everyone gets half, whatever the number of links."""
+    simulator = Simulator([10.0] * hops)
+    long = simulator.send(100, range(hops))
+    short = [simulator.send(100, [k]) for k in range(hops)]
+    assert [simulator.rate(f) for f in (long, *short)] == pytest.approx([5.0] * (hops + 1))
+
+
+def test_max_min_textbook() -> None:
+    """The flow that another link holds back leaves its share to the others (as in Bertsekas and Gallager, 6.5.2)."""
+    simulator = Simulator([1.0, 2.0, 10.0])
+    a = simulator.send(9, [0])
+    b = simulator.send(9, [0, 1, 2])
+    c = simulator.send(9, [1])
+    d = simulator.send(9, [2])
+    assert [simulator.rate(f) for f in (a, b, c, d)] == pytest.approx([0.5, 0.5, 1.5, 9.5])
+
+
+def test_strict_priorities_preempt_and_give_the_rest_away() -> None:
+    simulator = Simulator([10.0, 4.0])
+    low = simulator.send(10, [0], priority=1)
+    high = simulator.send(8, [0, 1])
+    assert simulator.rate(high) == pytest.approx(4)
+    assert simulator.rate(low) == pytest.approx(6)
+    assert simulator.run() == pytest.approx(2.0)
+
+
+def test_preemption_of_a_flow_in_service() -> None:
+    for sharing in ("fair", "fcfs"):
+        simulator = Simulator([10.0], sharing)  # type: ignore[arg-type]
+        ends: list[tuple[str, float]] = []
+        simulator.send(10, [0], lambda s=simulator, e=ends: e.append(("low", s.now)), priority=5)
+        simulator.at(
+            0.5,
+            lambda s=simulator, e=ends: s.send(5, [0], lambda: e.append(("high", s.now))),  # type: ignore[misc]
+        )
+        simulator.run()
+        assert ends == [("high", pytest.approx(1.0)), ("low", pytest.approx(1.5))]
+
+
+def test_changed_priority() -> None:
+    simulator = Simulator([10.0], "fcfs")
+    first, second = simulator.send(10, [0]), simulator.send(10, [0])
+    simulator.set_priority(first, 1)
+    assert (simulator.rate(first), simulator.rate(second)) == (0, 10)
+
+
+def test_multicast_on_layer_3_waits_for_the_slowest_receiver_and_on_layer_7_shares_the_upload() -> None:
+    switch = BigSwitch([10.0, 10.0, 10.0], [10.0, 10.0, 2.0])
+    simulator = Simulator(switch.capacities)
+    simulator.send(10, switch.multicast(0, [1, 2]))
+    assert simulator.run() == pytest.approx(5.0)
+    ends = finish_times(Simulator(switch.capacities), [(10, switch.unicast(0, j), 0) for j in (1, 2)])
+    assert ends == pytest.approx([10 / 8, 5.0])
+
+
+def test_multicast_that_loses_its_slowest_receiver() -> None:
+    switch = BigSwitch([10.0, 10.0, 10.0], [10.0, 10.0, 2.0])
+    simulator = Simulator(switch.capacities)
+    flow = simulator.send(10, switch.multicast(0, [1, 2]))
+    simulator.at(1.0, lambda: simulator.set_path(flow, switch.multicast(0, [1])))
+    assert simulator.run() == pytest.approx(1.8)
+
+
+def test_coefficients_count_as_often_as_a_flow_uses_a_resource() -> None:
+    simulator = Simulator([10.0])
+    twice = simulator.send(10, [0], coefficients=[2.0])
+    once = simulator.send(10, [0])
+    assert simulator.rate(twice) == simulator.rate(once) == pytest.approx(10 / 3)
+    simulator.run()
+    assert simulator.carried(0) == pytest.approx(30)
+
+
+def test_bandwidth_that_changes() -> None:
+    """10 Mbit/s for 1 s, 5 for 2 s, then 20: 30 Mbit take 1 + 2 + 0.5 s."""
+    simulator = Simulator([10.0])
+    follow(simulator, 0, [(1.0, 5.0), (3.0, 20.0)])
+    simulator.send(30, [0])
+    assert simulator.run() == pytest.approx(3.5)
+
+
+def test_flows_wait_through_an_outage() -> None:
+    for sharing in ("fair", "fcfs"):
+        simulator = Simulator([10.0], sharing)  # type: ignore[arg-type]
+        outage(simulator, [0], 0.5, 2.5, [10.0])
+        simulator.send(10, [0])
+        assert simulator.run() == pytest.approx(3.0)
+
+
+def test_a_run_that_cannot_end_says_so() -> None:
+    simulator = Simulator([0.0])
+    simulator.send(1, [0])
+    assert simulator.run(until=5.0) == 5.0
+    with pytest.raises(SimulationError, match="1 flows have no bandwidth"):
+        simulator.run()
+
+
+def test_remaining_can_be_changed_and_zero_finishes() -> None:
+    simulator = Simulator([10.0])
+    ends: list[float] = []
+    flow = simulator.send(10, [0], lambda: ends.append(simulator.now))
+    simulator.at(0.5, lambda: simulator.set_remaining(flow, 20))
+    simulator.run(1.0)
+    assert simulator.remaining(flow) == pytest.approx(15)
+    simulator.set_remaining(flow, 0)
+    simulator.run()
+    assert ends == [1.0] and simulator.remaining(flow) == 0
+
+
+def test_groups_wait_for_their_flows_and_holds() -> None:
+    simulator = Simulator([1.0, 1.0])
+    ends: list[float] = []
+    group = simulator.groups(1, lambda _: ends.append(simulator.now))[0]
+    simulator.hold(group)
+    simulator.send_many([1, 2], [0, 1], [group, group])
+    simulator.at(5.0, lambda: simulator.release(group))
+    simulator.run()
+    assert ends == [5.0]
+
+
+def test_local_and_empty_flows_take_no_time() -> None:
+    overlay = Overlay(np.full((2, 2), 5.0))
+    ends = finish_times(Simulator(overlay.capacities, "fcfs"), [(7, [overlay.link(1, 1)], 0), (7, [], 0), (0, [1], 0)])
+    assert ends == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda s: s.send(1, [2]),
+        lambda s: s.send(-1, [0]),
+        lambda s: s.send(math.nan, [0]),
+        lambda s: s.send(1, [0], coefficients=[0.0]),
+        lambda s: s.send(1, [0, 0]),
+        lambda s: s.send_many([1, 2], [0], [0, 0]),
+        lambda s: s.set_capacity(5, 1.0),
+        lambda s: s.set_capacity(0, -1.0),
+        lambda s: s.at(-1.0, lambda: None),
+        lambda s: s.remaining(3),
+        lambda s: s.set_path(s.send(1, [0]), [9]),
+        lambda s: Simulator([math.nan]),
+        lambda s: Simulator([1.0], "lifo"),
+    ],
+)
+def test_wrong_calls_are_refused(wrong) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(SimulationError):
+        wrong(Simulator([1.0, 1.0]))
+
+
+def reference_max_min(capacities: list[float], flows: list[tuple[float, list[int], int]]) -> list[float]:
+    """Raises all rates of a class together in small exact steps to the next full resource: another way to the same."""
+    left = list(capacities)
+    rates = [0.0] * len(flows)
+    for priority in sorted({p for _, _, p in flows}):
+        growing = {k for k, (_, _, p) in enumerate(flows) if p == priority}
+        while growing:
+            users = {r: [k for k in growing if r in flows[k][1]] for r in range(len(left))}
+            step = min(left[r] / len(users[r]) for r in users if users[r])
+            for k in growing:
+                rates[k] += step
+            for r, who in users.items():
+                left[r] -= step * len(who)
+            full = {r for r, who in users.items() if who and left[r] <= 1e-9}
+            growing -= {k for k in growing if full & set(flows[k][1])}
+    return rates
+
+
+paths = st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True)
+flow_lists = st.lists(
+    st.tuples(st.integers(1, 50).map(float), paths, st.integers(0, 2)), min_size=1, max_size=10
+)
+capacity_lists = st.lists(st.integers(1, 20).map(float), min_size=5, max_size=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(capacity_lists, flow_lists)
+def test_rates_are_max_min(capacities: list[float], flows: list[tuple[float, list[int], int]]) -> None:
+    simulator = Simulator(capacities)
+    ids = [simulator.send(size, path, priority=priority) for size, path, priority in flows]
+    assert [simulator.rate(f) for f in ids] == pytest.approx(reference_max_min(capacities, flows), abs=1e-6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(capacity_lists, flow_lists, st.sampled_from(["fair", "fcfs"]), st.data())
+def test_everything_arrives_and_no_resource_carries_more_than_it_can(  # type: ignore[no-untyped-def]
+    capacities, flows, sharing, data
+) -> None:
+    simulator = Simulator(capacities, sharing)
+    starts = [data.draw(st.integers(0, 5)) for _ in flows]
+    ends = [math.nan] * len(flows)
+
+    def start(k: int) -> None:
+        size, path, priority = flows[k]
+        simulator.send(size, path, lambda: ends.__setitem__(k, simulator.now), priority=priority)
+
+    for k, begin in enumerate(starts):
+        simulator.at(begin, lambda k=k: start(k))
+    changes = data.draw(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=5))
+    for begin, resource in changes:
+        simulator.at(begin, lambda r=resource: simulator.set_capacity(r, capacities[r] / 2))
+    middle = simulator.run(3.0)
+    for r in range(5):
+        assert simulator.carried(r) <= capacities[r] * middle * (1 + 1e-9)
+    end = simulator.run()
+    assert not any(map(math.isnan, ends))
+    for r in range(5):
+        sent = sum(size for size, path, _ in flows if r in path)
+        assert simulator.carried(r) == pytest.approx(sent, rel=1e-6)
+        assert sent <= capacities[r] * end * (1 + 1e-9)
+    for k, (size, path, _) in enumerate(flows):
+        assert ends[k] >= starts[k] + size / min(capacities[r] for r in path) - 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(capacity_lists, flow_lists)
+def test_first_come_first_served_is_strict_priority_by_arrival(  # type: ignore[no-untyped-def]
+    capacities, flows
+) -> None:
+    served = Simulator(capacities, "fcfs")
+    ranked = Simulator(capacities, "fair")
+    one = [(size, path, 0) for size, path, _ in flows]
+    many = [(size, path, k) for k, (size, path, _) in enumerate(flows)]
+    assert finish_times(served, one) == pytest.approx(finish_times(ranked, many), rel=1e-6)
+
+
+def test_the_same_seed_gives_the_same_events() -> None:
+    def run() -> list[float]:
+        rng = np.random.default_rng(3)
+        simulator = Simulator(rng.uniform(1, 10, 20))
+        flows = [(rng.uniform(1, 9), rng.choice(20, 3, replace=False).tolist(), 0) for _ in range(60)]
+        return finish_times(simulator, flows)
+
+    assert run() == run()
