@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
-from softswitch.p4runtime.status import BatchError, P4RuntimeError, abort, internal_error, invalid, not_found
-from softswitch.p4runtime.stream import Stream
+from softswitch.p4runtime.status import BatchError, P4RuntimeError, abort, internal_error, not_found
+from softswitch.p4runtime.stream import Malformed, Stream
 from softswitch.p4runtime.target import Target
 
 API_VERSION = "1.4.1"
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Service:
-    """The five RPCs. A method gets the parsed request, or ``None`` when the bytes were not a message."""
+    """The RPCs of the service, as methods that raise their refusals."""
 
     def __init__(self, targets: Mapping[int, Target]) -> None:
         self._targets = targets
@@ -91,7 +91,7 @@ class Service:
         return self._find(request.device_id).get_pipeline(request.response_type)
 
     def stream_channel(
-        self, requests: Iterator[p4rt.StreamMessageRequest | None], context: grpc.ServicerContext
+        self, requests: Iterator[p4rt.StreamMessageRequest | Malformed], context: grpc.ServicerContext
     ) -> Iterator[p4rt.StreamMessageResponse]:
         stream = Stream(self._find)
         with self._streams_lock:
@@ -128,13 +128,13 @@ def _listed(targets: Mapping[int, Target]) -> str:
     return shown + (f" and {len(numbers) - 10} more" if len(numbers) > 10 else "")
 
 
-def _parser(message: type[Message]) -> Callable[[bytes], Message | None]:
-    def parse(data: bytes) -> Message | None:
+def _parser(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
+    def parse(data: bytes) -> Message | Malformed:
         parsed = message()
         try:
             parsed.ParseFromString(data)
-        except (DecodeError, UnicodeDecodeError):
-            return None
+        except Exception as error:  # protobuf raises DecodeError, and more than it documents on hostile input
+            return Malformed(message.DESCRIPTOR.full_name, str(error))
         return parsed
 
     return parse
@@ -159,8 +159,8 @@ def _guarded(method: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[An
     def call(request: Any, context: grpc.ServicerContext) -> Any:
         refusal: P4RuntimeError | BatchError
         try:
-            if request is None:
-                raise invalid("the request is not a valid message")
+            if isinstance(request, Malformed):
+                raise request.refusal()
             return method(request, context)
         except (P4RuntimeError, BatchError) as error:
             refusal = error
@@ -180,8 +180,8 @@ def _guarded_stream(
     def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         refusal: P4RuntimeError | BatchError
         try:
-            if request is None:
-                raise invalid("the request is not a valid message")
+            if isinstance(request, Malformed):
+                raise request.refusal()
             yield from method(request, context)
             return
         except (P4RuntimeError, BatchError) as error:

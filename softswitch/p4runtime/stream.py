@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import grpc
 from google.rpc import code_pb2
@@ -18,6 +19,17 @@ from softswitch.p4runtime.target import Target
 MAX_WAITING = 4096
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """Bytes from a client that are not the message they should be."""
+
+    expected: str
+    reason: str
+
+    def refusal(self) -> P4RuntimeError:
+        return invalid(f"this is not a {self.expected} message: {self.reason}")
 
 
 class Stream:
@@ -47,8 +59,8 @@ class Stream:
         if self._arbiter is not None:
             self._arbiter.disconnect(self._session)
 
-    def receive(self, requests: Iterator[p4rt.StreamMessageRequest | None]) -> None:
-        """Handle a client's messages until it stops sending or a message ends the stream. ``None``: not protobuf."""
+    def receive(self, requests: Iterator[p4rt.StreamMessageRequest | Malformed]) -> None:
+        """Handle a client's messages until it stops sending or a message ends the stream."""
         error = None
         try:
             for request in requests:
@@ -67,9 +79,9 @@ class Stream:
         if self._queue.qsize() < MAX_WAITING or message.HasField("arbitration"):
             self._queue.put(message)
 
-    def _handle(self, request: p4rt.StreamMessageRequest | None) -> None:
-        if request is None:
-            raise invalid("the message is not a p4.v1.StreamMessageRequest")
+    def _handle(self, request: p4rt.StreamMessageRequest | Malformed) -> None:
+        if isinstance(request, Malformed):
+            raise request.refusal()
         which = request.WhichOneof("update")
         if which == "arbitration":
             self._arbitrate(request.arbitration)

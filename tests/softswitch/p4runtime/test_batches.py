@@ -1,0 +1,206 @@
+"""Batches: one error per update, atomicity, and reads of several queries (P4Runtime specification, "Write RPC")."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.rpc import code_pb2
+from p4.v1 import p4data_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from tests.softswitch.p4runtime.client import (
+    ACL,
+    DELETE,
+    EXACT,
+    FORWARD,
+    MODIFY,
+    SUMS,
+    VERDICTS,
+    Client,
+    acl_entry,
+    action,
+    batch_errors,
+    clone,
+    exact_entry,
+    group,
+    insert,
+    update,
+)
+from tests.softswitch.p4runtime.conftest import Served
+from tests.softswitch.p4runtime.fake import FakeDevice
+
+ROLLBACK, ATOMIC = p4rt.WriteRequest.ROLLBACK_ON_ERROR, p4rt.WriteRequest.DATAPLANE_ATOMIC
+EVERYTHING = [
+    p4rt.Entity(table_entry=p4rt.TableEntry(counter_data=p4rt.CounterData())),
+    p4rt.Entity(table_entry=p4rt.TableEntry(table_id=EXACT, is_default_action=True)),
+    p4rt.Entity(counter_entry=p4rt.CounterEntry()),
+    p4rt.Entity(register_entry=p4rt.RegisterEntry()),
+    p4rt.Entity(
+        packet_replication_engine_entry=p4rt.PacketReplicationEngineEntry(
+            multicast_group_entry=p4rt.MulticastGroupEntry()
+        )
+    ),
+    p4rt.Entity(
+        packet_replication_engine_entry=p4rt.PacketReplicationEngineEntry(clone_session_entry=p4rt.CloneSessionEntry())
+    ),
+]
+
+
+def replica(port: int) -> p4rt.Replica:
+    return p4rt.Replica(egress_port=port, instance=1)
+
+
+def register(value: bytes, index: int | None = None) -> p4rt.Update:
+    entry = p4rt.RegisterEntry(register_id=SUMS, data=p4data_pb2.P4Data(bitstring=value))
+    if index is not None:
+        entry.index.index = index
+    return update(MODIFY, register_entry=entry)
+
+
+def counter(packets: int, index: int | None = None) -> p4rt.Update:
+    entry = p4rt.CounterEntry(counter_id=VERDICTS, data=p4rt.CounterData(packet_count=packets))
+    if index is not None:
+        entry.index.index = index
+    return update(MODIFY, counter_entry=entry)
+
+
+def sort(entities: list[p4rt.Entity]) -> list[bytes]:
+    return sorted(entity.SerializeToString(deterministic=True) for entity in entities)
+
+
+def test_every_update_has_its_own_error(primary: Client) -> None:
+    errors = primary.outcomes(
+        insert(exact_entry(b"\x01")),
+        insert(exact_entry(b"\x01")),
+        update(DELETE, table_entry=exact_entry(b"\x02")),
+        insert(exact_entry(b"\x03", action=action(FORWARD, b"\xff\xff"))),
+        p4rt.Update(type=MODIFY),
+        insert(exact_entry(b"\x04")),
+    )
+    assert [error.canonical_code for error in errors] == [
+        code_pb2.OK,
+        code_pb2.ALREADY_EXISTS,
+        code_pb2.NOT_FOUND,
+        code_pb2.OUT_OF_RANGE,
+        code_pb2.INVALID_ARGUMENT,
+        code_pb2.OK,
+    ]
+    assert errors[0] == p4rt.Error()  # OK, and nothing else
+    assert "MyIngress.forward parameter port" in errors[3].message
+    found = primary.read(p4rt.Entity(table_entry=p4rt.TableEntry(table_id=EXACT)))
+    assert [entity.table_entry.match[0].exact.value for entity in found] == [b"\x01", b"\x04"]
+
+
+@pytest.mark.parametrize(
+    ("entity", "word"),
+    [
+        ({"action_profile_member": p4rt.ActionProfileMember(action_profile_id=1)}, "action profile"),
+        ({"action_profile_group": p4rt.ActionProfileGroup(action_profile_id=1)}, "selector"),
+        ({"meter_entry": p4rt.MeterEntry(meter_id=1)}, "meter"),
+        ({"direct_meter_entry": p4rt.DirectMeterEntry()}, "meter"),
+        ({"value_set_entry": p4rt.ValueSetEntry(value_set_id=1)}, "value set"),
+        ({"digest_entry": p4rt.DigestEntry(digest_id=1)}, "digest"),
+        ({"extern_entry": p4rt.ExternEntry(extern_id=1)}, "extern"),
+    ],
+)
+def test_unsupported_entities_are_named(primary: Client, entity: dict, word: str) -> None:
+    (error,) = primary.outcomes(update(MODIFY, **entity))
+    assert error.canonical_code == code_pb2.UNIMPLEMENTED
+    assert word in error.message
+    with pytest.raises(grpc.RpcError) as caught:
+        primary.read(p4rt.Entity(**entity))
+    (error,) = batch_errors(caught.value)
+    assert error.canonical_code == code_pb2.UNIMPLEMENTED
+
+
+def fill(client: Client, device: FakeDevice) -> None:
+    client.write(
+        insert(exact_entry(b"\x01", metadata=b"m", counter_data=p4rt.CounterData(packet_count=4, byte_count=44))),
+        insert(acl_entry(controller_metadata=3)),
+        group(p4rt.Update.INSERT, 1, replica(1), replica(2)),
+        clone(p4rt.Update.INSERT, 1, replica(3), length=64),
+    )
+    device.registers["MyIngress.sums"] = [1, 2, 3, 4]
+    device.counters["MyIngress.verdicts"][2] = (9, 99)
+
+
+CHANGES = [
+    insert(exact_entry(b"\x02")),
+    update(MODIFY, table_entry=exact_entry(b"\x01", action=action(FORWARD, b"\x08"), metadata=b"new")),
+    update(MODIFY, table_entry=exact_entry(b"\x01", counter_data=p4rt.CounterData(packet_count=1))),
+    update(DELETE, table_entry=exact_entry(b"\x01")),
+    update(DELETE, table_entry=acl_entry()),
+    insert(exact_entry(b"\x01", action=action(FORWARD, b"\x07"))),
+    update(
+        MODIFY, table_entry=p4rt.TableEntry(table_id=EXACT, is_default_action=True, action=action(FORWARD, b"\x02"))
+    ),
+    group(MODIFY, 1, replica(5)),
+    group(DELETE, 1),
+    group(p4rt.Update.INSERT, 2, replica(5)),
+    clone(MODIFY, 1, replica(6)),
+    clone(DELETE, 1),
+    register(b"\x07", index=1),
+    register(b"\x08"),
+    counter(5, index=0),
+    counter(6),
+]
+
+
+def test_rollback_restores_everything(served: Served, primary: Client) -> None:
+    fill(primary, served.devices[1])
+    before = sort(primary.read(*EVERYTHING))
+    failing = insert(exact_entry(b"\x02"))  # it was inserted by the batch's first update
+    late = insert(exact_entry(b"\x05"))
+    errors = primary.outcomes(*CHANGES, failing, late, atomicity=ROLLBACK)
+    codes = [error.canonical_code for error in errors]
+    assert codes == [code_pb2.ABORTED] * len(CHANGES) + [code_pb2.ALREADY_EXISTS, code_pb2.ABORTED]
+    assert sort(primary.read(*EVERYTHING)) == before
+
+
+def test_rollback_batch_without_error_is_done(served: Served, primary: Client) -> None:
+    fill(primary, served.devices[1])
+    primary.write(*CHANGES, atomicity=ROLLBACK)
+    after = sort(primary.read(*EVERYTHING))
+    other = served.client(device_id=2)
+    other.become_primary()
+    other.set_pipeline(b'{"program": "demo"}')
+    fill(other, served.devices[2])
+    other.write(*CHANGES)
+    assert sort(other.read(*EVERYTHING)) == after
+
+
+def test_dataplane_atomic_is_refused_for_more_than_one_step(primary: Client) -> None:
+    primary.write(insert(exact_entry(b"\x01")), atomicity=ATOMIC)
+    refused = [
+        [insert(exact_entry(b"\x02")), insert(exact_entry(b"\x03"))],
+        [register(b"\x01")],
+        [insert(exact_entry(b"\x02", counter_data=p4rt.CounterData(packet_count=1)))],
+    ]
+    for updates in refused:
+        with pytest.raises(grpc.RpcError) as caught:
+            primary.write(*updates, atomicity=ATOMIC)
+        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert len(primary.read(p4rt.Entity(table_entry=p4rt.TableEntry(table_id=EXACT)))) == 1
+
+
+def test_reads_answer_the_good_queries_and_name_the_bad(primary: Client) -> None:
+    primary.write(insert(exact_entry()), insert(acl_entry()))
+    queries = [
+        p4rt.Entity(table_entry=p4rt.TableEntry(table_id=EXACT)),
+        p4rt.Entity(table_entry=p4rt.TableEntry(table_id=12345)),
+        p4rt.Entity(table_entry=p4rt.TableEntry(table_id=ACL)),
+        p4rt.Entity(),
+    ]
+    call = primary.stub.Read(p4rt.ReadRequest(device_id=1, entities=queries), timeout=10)
+    found = []
+    with pytest.raises(grpc.RpcError) as caught:
+        for response in call:
+            found.extend(response.entities)
+    assert [entity.table_entry.table_id for entity in found] == [EXACT, ACL]
+    codes = [error.canonical_code for error in batch_errors(caught.value)]
+    assert codes == [code_pb2.OK, code_pb2.INVALID_ARGUMENT, code_pb2.OK, code_pb2.INVALID_ARGUMENT]
+
+
+def test_empty_batches_are_fine(primary: Client) -> None:
+    primary.write()
+    assert primary.read() == []
