@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,7 +21,8 @@ from controlplane.keeper import Keeper
 from controlplane.roster import Refused, Roster
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import ControllerError, fetch_status
-from controlplane.rpc.stubs import SERVER_OPTIONS, Tls, add_to_server
+from controlplane.rpc.stubs import SERVER_OPTIONS, add_to_server
+from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
 
 STOP_SECONDS = 2.0
 
@@ -179,20 +179,6 @@ def _table(header: tuple[str, ...], rows: Any) -> list[str]:
     cells = [header, *rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-
-
-def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
-    """--tls-cert, --tls-key, --tls-ca."""
-    group = parser.add_argument_group("TLS (default: plaintext; use it where the controller leaves the machine)")
-    group.add_argument("--tls-cert", type=Path, metavar="PEM", help="own certificate")
-    group.add_argument("--tls-key", type=Path, metavar="PEM", help="its key")
-    group.add_argument("--tls-ca", type=Path, metavar="PEM", help="certificate of the authority of the other side")
-
-
-def tls_from(arguments: argparse.Namespace) -> Tls | None:
-    """The Tls that the arguments ask for. Raises ValueError."""
-    files = (arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
-    return Tls(*files) if any(files) else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.controller import Controller, PlanSummary, add_tls_arguments, tls_from
+from controlplane.controller import Controller, PlanSummary
 from controlplane.epochs import EpochStore, default_file
 from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
@@ -29,6 +29,7 @@ from controlplane.keeper import Keeper
 from controlplane.plan import Plan, PlanError
 from controlplane.roster import Roster
 from controlplane.rpc.client import ControllerError
+from controlplane.rpc.tls import add_tls_arguments, tls_from
 from controlplane.rules import Deployment, DoesNotFit, Limits, build
 from controlplane.show import deployment_json, deployment_lines
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy

@@ -1,6 +1,53 @@
-"""The worker's side of in-network aggregation."""
+"""The worker's side of in-network aggregation.
+
+    from worker_agent import connect, InArtState, inart_hook
+
+What needs gRPC or torch is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from worker_agent.engine import Engine, Work
-from worker_agent.errors import AbortedError, AgentError, AllReduceError, MismatchError, ProgressTimeoutError
+from worker_agent.errors import (
+    AbortedError,
+    AgentError,
+    AllReduceError,
+    MismatchError,
+    NotReadyError,
+    ProgressTimeoutError,
+)
 
-__all__ = ["AbortedError", "AgentError", "AllReduceError", "Engine", "MismatchError", "ProgressTimeoutError", "Work"]
+if TYPE_CHECKING:
+    from worker_agent.agent import Agent, connect
+    from worker_agent.hook import InArtState, inart_hook
+
+__all__ = [
+    "AbortedError",
+    "Agent",
+    "AgentError",
+    "AllReduceError",
+    "Engine",
+    "InArtState",
+    "MismatchError",
+    "NotReadyError",
+    "ProgressTimeoutError",
+    "Work",
+    "connect",
+    "inart_hook",
+]
+
+_LAZY = {
+    "Agent": "worker_agent.agent",
+    "connect": "worker_agent.agent",
+    "InArtState": "worker_agent.hook",
+    "inart_hook": "worker_agent.hook",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -25,3 +25,7 @@ class ProgressTimeoutError(AllReduceError, TimeoutError):
 
 class AbortedError(AllReduceError):
     """The operation was ended from outside (a peer is gone, new configuration, engine closed); the message says why."""
+
+
+class NotReadyError(AgentError, TimeoutError):
+    """The job cannot start, or go on, yet: the message says which nodes or whose answer is missing."""

@@ -13,7 +13,8 @@ import grpc
 
 from controlplane.agentconfig import AgentConfig, Role
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.stubs import ControllerStub, Tls, open_channel
+from controlplane.rpc.stubs import ControllerStub, open_channel
+from controlplane.rpc.tls import Tls
 
 REPORT_SECONDS = 5.0
 STATUS_SECONDS = 10.0
@@ -60,7 +61,7 @@ class Identity:
 
 
 class Membership:
-    """Keeps an agent joined from construction to `close`."""
+    """Keeps an agent joined from `start` to `close`."""
 
     def __init__(self, controller: str, identity: Identity, listener: Listener, tls: Tls | None = None) -> None:
         self.controller = controller
@@ -73,6 +74,9 @@ class Membership:
         self._call: grpc.Call | None = None
         self._stub: ControllerStub | None = None
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+
+    def start(self) -> None:
+        """Join; events go to the listener from now on."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -159,7 +163,7 @@ class Membership:
             self._closed.set()
             if self._call is not None:
                 self._call.cancel()
-        if threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
 
 

@@ -6,13 +6,12 @@ Written by hand, so that nobody needs the gRPC plug-in of protoc: three methods.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 
 from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.tls import Tls
 
 SERVICE = "inart.v1.Controller"
 
@@ -41,41 +40,6 @@ class ControllerService(Protocol):
     def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply: ...
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply: ...
-
-
-@dataclass(frozen=True)
-class Tls:
-    """PEM files. `authority`: certificate of the CA that signed the other side's certificate.
-
-    A server with an authority wants certificates from its clients (mutual TLS). A client without certificate and key
-    only checks the server.
-    """
-
-    certificate: Path | None = None
-    key: Path | None = None
-    authority: Path | None = None
-
-    def __post_init__(self) -> None:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("TLS: a certificate needs its key, and a key its certificate")
-        for path in (self.certificate, self.key, self.authority):
-            if path is not None and not path.is_file():
-                raise ValueError(f"TLS: {path} does not exist")
-
-    def _read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        files = (self.key, self.certificate, self.authority)
-        key, certificate, authority = (path.read_bytes() if path else None for path in files)
-        return key, certificate, authority
-
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        key, certificate, authority = self._read()
-        return grpc.ssl_channel_credentials(authority, key, certificate)
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        key, certificate, authority = self._read()
-        if key is None or certificate is None:
-            raise ValueError("TLS: a server needs --tls-cert and --tls-key")
-        return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
 
 
 def open_channel(address: str, tls: Tls | None = None) -> grpc.Channel:

@@ -1,0 +1,107 @@
+"""A parameter server as a process: joins the controller and is the root of the trees that it is given.
+
+python -m ps_server --controller HOST:PORT [--node NAME]
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Literal
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.tls import add_tls_arguments, tls_from
+from ps_server.server import Server
+from worker_agent.agent import controller_address
+from worker_agent.errors import AgentError
+from worker_agent.member import Member
+
+
+class ParameterServer(Member):
+    """A parameter server of a job; keeps serving until `close`."""
+
+    role: Literal["parameter_server"] = "parameter_server"
+    _server: Server | None = None
+
+    def _configure(self, config: AgentConfig, interface: str) -> None:
+        if self._server is None:
+            self._server = Server(config, interface)
+        else:
+            self._server.reconfigure(config)
+
+    def _stop(self, reason: str) -> None:
+        """Nothing to do: without workers nothing arrives, and a new epoch starts afresh."""
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
+        if self._server is None:
+            raise AgentError("the server is closed")
+        stats = self._server.stats()
+        numbers = {name: value for name, value in asdict(stats).items() if isinstance(value, int | float) and value}
+        trees = []
+        for tree in stats.trees:
+            report = pb.TreeReport(tree=tree.tree, missing=tree.missing, waiting_seconds=tree.waiting_seconds)
+            if tree.missing:
+                report.oldest_chunk = tree.oldest_incomplete
+            trees.append(report)
+        return {**numbers, "ingress_bytes": stats.ingress_bytes}, trees
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ps_server", description="Parameter server: joins the controller and serves its trees."
+    )
+    parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
+    parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
+    parser.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")
+    parser.add_argument(
+        "--timeout", type=float, default=0.0, metavar="S", help="give up when it cannot start in this time (0: never)"
+    )
+    add_tls_arguments(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        server = ParameterServer(
+            controller_address(arguments.controller),
+            arguments.node,
+            interface=arguments.interface,
+            tls=tls_from(arguments),
+            log=lambda line: print(f"ps_server: {line}", file=sys.stderr, flush=True),
+        )
+    except (AgentError, ValueError) as error:
+        print(f"ps_server: {error}", file=sys.stderr)
+        return 2
+    try:
+        deadline = time.monotonic() + arguments.timeout if arguments.timeout else None
+        while not stop.is_set():
+            server.wait_change(0.2)
+            if server.ready:
+                deadline = None
+            elif deadline is not None and time.monotonic() > deadline:
+                raise AgentError(f"not ready after {arguments.timeout:g} s: {server.problem}")
+    except AgentError as error:
+        print(f"ps_server: {error}", file=sys.stderr)
+        return 1
+    finally:
+        server.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""IPv4 addresses of this machine (of this network namespace), and which interface holds them."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import socket
+import struct
+
+from worker_agent.errors import AgentError
+
+_SIOCGIFCONF = 0x8912
+_IFREQ_BYTES = 40
+
+
+def addresses() -> dict[str, str]:
+    """Address -> interface, for all interfaces that are up; the loopback's included."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        room = 64
+        while True:
+            buffer = array.array("B", bytes(room * _IFREQ_BYTES))
+            request = struct.pack("iL", len(buffer), buffer.buffer_info()[0])
+            used = struct.unpack("iL", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
+            if used < len(buffer):  # a full buffer may have left some out
+                break
+            room *= 2
+    found = {}
+    for start in range(0, used, _IFREQ_BYTES):
+        entry = bytes(buffer[start : start + _IFREQ_BYTES])
+        # A label such as eth0:1 names an address, not an interface.
+        name = entry[:16].split(b"\0", 1)[0].decode().partition(":")[0]
+        found[socket.inet_ntoa(entry[20:24])] = name
+    return found
+
+
+def interface_of(address: str) -> str:
+    """The interface that holds an address. Raises AgentError, naming those that there are."""
+    found = addresses()
+    if address not in found:
+        there = ", ".join(f"{held} on {name}" for held, name in found.items()) or "none"
+        raise AgentError(f"no interface here has the node's address {address} (there are: {there}); give --interface")
+    return found[address]

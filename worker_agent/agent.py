@@ -1,0 +1,149 @@
+"""`connect`: a worker that joins its controller, gets its trees from it, and all-reduces tensors.
+
+with connect("10.1.0.1:9600") as agent:
+    work = agent.allreduce_async(tensor, op="mean")     # in place
+    work.wait()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.tls import Tls
+from worker_agent.engine import DEFAULT_TIMEOUT, Engine, EngineStats, Operation, Work
+from worker_agent.errors import AbortedError, AgentError
+from worker_agent.member import Member
+
+
+class Agent(Member):
+    """A worker of a job. Made by `connect`; usable once `wait_ready` has returned.
+
+    When a peer is lost, operations under way fail with AbortedError that names it; once it is back, the agent is ready
+    again and everybody starts anew. Thread-safe; all workers must submit the same operations in the same order.
+
+    Args:
+        operation_timeout: seconds without any progress on a tree before its operations fail (0: never).
+    """
+
+    role: Literal["worker"] = "worker"
+
+    def __init__(
+        self,
+        controller: str,
+        node: str | None = None,
+        *,
+        interface: str | None = None,
+        tls: Tls | None = None,
+        operation_timeout: float = DEFAULT_TIMEOUT,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._operation_timeout = operation_timeout
+        self._engine: Engine | None = None
+        super().__init__(controller, node, interface=interface, tls=tls, log=log)
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers of the job."""
+        return len(self._current().config.workers)
+
+    def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
+        """Start an all-reduce, in place; see Engine.allreduce_async. Does not wait for anything.
+
+        Raises AbortedError, with what is missing, while the job does not run.
+        """
+        return self._current().allreduce_async(array, op, dtype=dtype)
+
+    def allreduce(self, array: Any, op: Operation = "sum", *, timeout: float | None = None) -> None:
+        """`allreduce_async`, and wait for at most `timeout` seconds (None: the operation's own timeout rules)."""
+        self.allreduce_async(array, op).wait(timeout)
+
+    def stats(self) -> EngineStats:
+        """Counters of the engine."""
+        return self._current().stats()
+
+    def _current(self) -> Engine:
+        engine, problem = self._engine, self.problem
+        if engine is None or problem:
+            raise AbortedError(problem or "the agent is closed")
+        return engine
+
+    # -- Member -----------------------------------------------------------------------------------------------------
+
+    def _configure(self, config: AgentConfig, interface: str) -> None:
+        if self._engine is None:
+            self._engine = Engine(config, interface, self._operation_timeout)
+        else:
+            self._engine.reconfigure(config, f"epoch {config.epoch} has begun")
+
+    def _stop(self, reason: str) -> None:
+        if self._engine is not None:
+            self._engine.abort(reason)
+
+    def _end(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
+        stats = self.stats()
+        numbers = {name: value for name, value in asdict(stats).items() if isinstance(value, int | float) and value}
+        return {**numbers, "resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}, ()
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def controller_address(given: str | None) -> str:
+    """The controller's address: the argument, else $INART_CONTROLLER. Raises AgentError."""
+    address = given or os.environ.get("INART_CONTROLLER")
+    if not address:
+        raise AgentError("which controller? Give --controller HOST:PORT, or set INART_CONTROLLER")
+    if not address.rpartition(":")[2].isdigit():
+        raise AgentError(f"a controller's address is HOST:PORT, got {address!r}")
+    return address
+
+
+def connect(
+    controller: str | None = None,
+    node: str | None = None,
+    timeout: float = 60.0,
+    *,
+    interface: str | None = None,
+    tls: Tls | None = None,
+    operation_timeout: float = DEFAULT_TIMEOUT,
+    log: Callable[[str], None] = lambda line: None,
+) -> Agent:
+    """Join a job as a worker and wait until all of it is there.
+
+    Args:
+        controller: "host:port"; None: $INART_CONTROLLER.
+        node: name in the topology; None: the one whose address this machine has.
+        timeout: seconds to wait for the controller and the other agents.
+        interface, tls, operation_timeout, log: see Agent.
+
+    Raises:
+        NotReadyError: after `timeout`, saying which nodes or that the controller is missing.
+        AgentError: the controller refused, or the engine cannot run here.
+    """
+    agent = Agent(
+        controller_address(controller),
+        node,
+        interface=interface,
+        tls=tls,
+        operation_timeout=operation_timeout,
+        log=log,
+    )
+    try:
+        agent.wait_ready(timeout)
+    except BaseException:
+        agent.close()
+        raise
+    return agent

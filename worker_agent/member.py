@@ -1,0 +1,186 @@
+"""What a worker and a parameter server have in common: joining a controller and following what it says."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from controlplane.agentconfig import AgentConfig, Role
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.client import Identity, Membership
+from controlplane.rpc.tls import Tls
+from p4src.protocol import VERSION
+from worker_agent.address import addresses, interface_of
+from worker_agent.errors import AgentError, NotReadyError
+
+REPORT_SECONDS = 1.0
+
+
+class Member(ABC):
+    """An agent of one node, joined from construction to `close`. Subclasses run the engine.
+
+    Args:
+        controller: "host:port".
+        node: its name in the topology; None: the controller finds it by this machine's addresses.
+        interface: of the data network; None: the one that holds the node's address.
+        log: gets one line per event.
+    """
+
+    role: Role
+
+    def __init__(
+        self,
+        controller: str,
+        node: str | None = None,
+        *,
+        interface: str | None = None,
+        tls: Tls | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.controller = controller
+        self.config: AgentConfig | None = None
+        self._interface = interface
+        self._log = log
+        self._changed = threading.Condition()
+        self._ready = False
+        self._problem = f"no answer from the controller at {controller} yet"
+        self._failure: AgentError | None = None
+        self._closed = threading.Event()
+        identity = Identity(node or "", tuple(addresses()), self.role, VERSION)
+        self._membership = Membership(controller, identity, self, tls)
+        self._reporter = threading.Thread(target=self._report, name="reports", daemon=True)
+        self._membership.start()
+        self._reporter.start()
+
+    # -- of the subclass; called one at a time from the membership's thread --------------------------------------------
+
+    @abstractmethod
+    def _configure(self, config: AgentConfig, interface: str) -> None:
+        """Run `config` from now on, whatever ran before. Raises AgentError, ValueError, OSError."""
+
+    @abstractmethod
+    def _stop(self, reason: str) -> None:
+        """End what is under way; nothing new until `_configure`."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Give everything back."""
+
+    @abstractmethod
+    def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
+        """For the controller's status."""
+
+    # -- of the user ---------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a configuration and all agents of the job are there."""
+        with self._changed:
+            return self._ready
+
+    def wait_ready(self, timeout: float) -> AgentConfig:
+        """Wait for the configuration.
+
+        Raises:
+            NotReadyError: not within `timeout` seconds; the message has what is missing.
+            AgentError: it never will be: the controller refused, or the engine could not start.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._failure is not None, timeout)
+            if self._failure is not None:
+                raise self._failure
+            if not self._ready or self.config is None:
+                raise NotReadyError(f"not ready after {timeout:g} s: {self._problem}")
+            return self.config
+
+    def wait_change(self, seconds: float) -> None:
+        """Wait until something changes, at most `seconds`. Raises AgentError once the agent cannot go on."""
+        with self._changed:
+            if self._failure is None:
+                self._changed.wait(seconds)
+            if self._failure is not None:
+                raise self._failure
+
+    @property
+    def problem(self) -> str:
+        """Why it is not ready, in words; empty when it is."""
+        with self._changed:
+            return "" if self._ready else self._problem
+
+    def close(self) -> None:
+        """Leave the job and stop the engine. Again: nothing happens."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._membership.close()
+        if threading.current_thread() is not self._reporter:
+            self._reporter.join(timeout=10)
+        with self._changed:
+            self._ready = False
+            self._problem = "the agent is closed"
+            self._changed.notify_all()
+        self._end()
+
+    # -- Listener of the membership ------------------------------------------------------------------------------------
+
+    def on_waiting(self, missing: tuple[str, ...]) -> None:
+        self._log(f"waiting for {', '.join(missing)}")
+        with self._changed:
+            if not self._ready:
+                self._problem = f"waiting for {', '.join(missing)}, which have not joined the controller"
+            self._changed.notify_all()
+
+    def on_configuration(self, config: AgentConfig) -> None:
+        if self._closed.is_set():
+            return
+        if self._ready and config == self.config:
+            self._log(f"carries on with epoch {config.epoch}")
+            return
+        try:
+            self._configure(config, self._interface or interface_of(config.address))
+        except (AgentError, ValueError, OSError) as error:
+            self._fail(AgentError(f"{config.node} cannot run its configuration: {error}"))
+            return
+        self._log(f"{config.node}: epoch {config.epoch} begins")
+        with self._changed:
+            self.config, self._ready, self._problem = config, True, ""
+            self._changed.notify_all()
+
+    def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
+        self._log(f"stopped: {reason}")
+        with self._changed:
+            self._ready = False
+            self._problem = reason
+            self._changed.notify_all()
+        self._stop(reason)
+
+    def on_refused(self, reason: str) -> None:
+        self._fail(AgentError(f"the controller at {self.controller} refused: {reason}"))
+
+    def on_unreachable(self, reason: str) -> None:
+        with self._changed:
+            news = reason != self._problem
+            if not self._ready:
+                self._problem = reason
+            self._changed.notify_all()
+        if news:
+            self._log(reason + ("; the job goes on without it" if self.ready else ""))
+
+    def _fail(self, error: AgentError) -> None:
+        self._log(str(error))
+        with self._changed:
+            self._ready, self._failure, self._problem = False, error, str(error)
+            self._changed.notify_all()
+        self._stop(str(error))
+        # Out of the membership's own thread: the controller shall not count on an agent that does not run.
+        threading.Thread(target=self._membership.close, name="leave", daemon=True).start()
+
+    def _report(self) -> None:
+        while not self._closed.wait(REPORT_SECONDS):
+            if self.ready:
+                try:
+                    statistics, trees = self._statistics()
+                except AgentError:  # closed or failed meanwhile
+                    continue
+                self._membership.report(statistics, trees)
