@@ -9,7 +9,6 @@ from topologies.network import EmulationError
 from topologies.switches import Layout, SwitchAddress, free_ports, wait_listening
 
 PROGRAM = "simple_switch_grpc"
-PRIORITY_QUEUE_FRAMES = 512
 
 
 class Bmv2:
@@ -29,18 +28,13 @@ class Bmv2:
         topology = layout.topology
         ports = free_ports(len(topology.switches) * 2)
         self._environment = environment
+        # Builds with Thrift listen on a fixed port unless told another; builds without it do not know the option.
+        options = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=False).stdout
         for index, switch in enumerate(topology.switches):
             grpc, thrift = ports[2 * index : 2 * index + 2]
-            command = [
-                PROGRAM,
-                "--no-p4",
-                "--device-id",
-                str(index + 1),
-                "--log-level",
-                "error",
-                "--thrift-port",
-                str(thrift),
-            ]
+            command = [PROGRAM, "--no-p4", "--device-id", str(index + 1), "--log-level", "error"]
+            if "--thrift-port" in options:
+                command += ["--thrift-port", str(thrift)]
             for neighbour in topology.neighbours(switch):
                 interface = layout.host_interfaces.get(neighbour) or layout.fabric_interfaces[switch, neighbour]
                 command += ["-i", f"{topology.port(switch, neighbour)}@{interface}"]

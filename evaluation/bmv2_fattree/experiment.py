@@ -1,0 +1,246 @@
+"""The stages of a run, in order: build the network, try it, measure each strategy, train."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from controlplane.evaluate import evaluate
+from controlplane.job import Job, place_job
+from controlplane.plan import Plan
+from controlplane.strategies import get_strategy
+from controlplane.topology import Topology
+from evaluation.bmv2_fattree import hosts
+from evaluation.bmv2_fattree.load import LoadMonitor
+from evaluation.bmv2_fattree.results import Report, StrategyResult, Training
+from evaluation.bmv2_fattree.settings import Settings
+from topologies import Emulation, EmulationError
+from topologies.deployment import Fabric, Service
+from topologies.zygote import HostProcess, Zygote
+
+TCP_SECONDS = 2.0
+GLOO_PORT = 29500
+ALL_PAIRS_UP_TO = 16  # hosts; more are pinged in a ring
+READY_SECONDS = 120.0
+HERE = "evaluation.bmv2_fattree.hosts"
+LIGHT_MODULES = ("numpy", "worker_agent", "ps_server.__main__", HERE)
+HEAVY_MODULES = ("torch.distributed", "sklearn.datasets", "evaluation.bmv2_fattree.training")
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Setting:
+    """What the stages share: the running network, its switches, and the processes' mother."""
+
+    settings: Settings
+    topology: Topology
+    job: Job
+    emulation: Emulation
+    fabric: Fabric
+    zygote: Zygote
+    say: Progress
+
+
+def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
+    """Everything; `say` gets a line per step. Raises EmulationError, FabricError, HostFailure and planners' errors."""
+    started = time.monotonic()
+    topology = settings.topology()
+    job = place_job(
+        topology,
+        settings.workers,
+        settings.parameter_servers,
+        seed=settings.seed,
+        model_bytes=max(settings.model_bytes.values()),
+    )
+    plans = plan_all(settings, topology, job, say)
+    say(f"building {len(topology.switches)} switches ({settings.switch}) and {len(topology.servers)} hosts")
+    with ExitStack() as stack:
+        emulation = stack.enter_context(Emulation(topology, settings.switch, seed=settings.seed))
+        modules = LIGHT_MODULES + (HEAVY_MODULES if settings.trains else ())
+        zygote = stack.enter_context(Zygote(emulation, modules))
+        fabric = stack.enter_context(Fabric(emulation))
+        everything = Setting(settings, topology, job, emulation, fabric, zygote, say)
+        say(f"network is up; importing {'torch' if settings.trains else 'the agents'}")
+        zygote.wait_ready()
+
+        results: list[StrategyResult] = []
+        tcp_mbps = 0.0
+        for plan in plans:
+            with fabric.serve(plan) as service:
+                if not results:
+                    tcp_mbps = try_network(everything)
+                results.append(measure(everything, service))
+        gloo_seconds: dict[str, float] = {}
+        training: Training | None = None
+        if settings.trains:
+            gloo_seconds = measure_gloo(everything)
+            best = max(plans, key=lambda plan: plan.rate_mbps)
+            with fabric.serve(best) as service:
+                training = None
+        elif settings.steps:
+            say(f"no training: {settings.workers} processes with torch are too many for this experiment")
+    report = Report(
+        switch=settings.switch,
+        topology=describe(settings, topology),
+        settings=settings.to_json(),
+        strategies=results,
+        gloo_seconds=gloo_seconds,
+        training=training,
+        tcp_mbps=tcp_mbps,
+        seconds=time.monotonic() - started,
+    )
+    return report, topology, job
+
+
+def plan_all(settings: Settings, topology: Topology, job: Job, say: Progress) -> list[Plan]:
+    """A plan per strategy, before anything is built: a strategy that cannot plan must not cost a minute."""
+    plans = []
+    for name in settings.strategies:
+        plan = get_strategy(name)(topology, job, seed=settings.seed)
+        bottleneck = evaluate(plan, topology).bottleneck
+        say(f"plan {name}: {plan.rate_mbps:.3g} Mbit/s per worker, {len(plan.trees)} trees, "
+            f"bottleneck {bottleneck.kind.replace('_', ' ')} {bottleneck.name}")  # fmt: skip
+        plans.append(plan)
+    return plans
+
+
+def describe(settings: Settings, topology: Topology) -> str:
+    rate = settings.bandwidth * settings.scale
+    width = f"{rate * 0.5:g} to {rate * 1.5:g}" if settings.heterogeneous else f"{rate:g}"
+    return (
+        f"fat-tree k={settings.k} of {len(topology.switches)} switches, {settings.workers} workers and "
+        f"{settings.parameter_servers} parameter servers, links of {width} Mbit/s"
+    )
+
+
+def try_network(everything: Setting) -> float:
+    """Pings and one TCP flow between hosts far apart; returns its Mbit/s. Raises EmulationError."""
+    emulation, servers = everything.emulation, everything.topology.servers
+    pairs = None if len(servers) <= ALL_PAIRS_UP_TO else list(zip(servers, servers[1:] + servers[:1], strict=True))
+    lost = emulation.ping(pairs)
+    if lost:
+        raise EmulationError(f"no ping from {lost[0][0]} to {lost[0][1]} ({len(lost)} of the pairs)")
+    source, sink = servers[0], servers[-1]
+    address = everything.topology.address(sink)
+    receiver = everything.zygote.spawn(sink, f"{HERE}:tcp_sink", {"address": address})
+    receiver.receive(READY_SECONDS)
+    sender = everything.zygote.spawn(source, f"{HERE}:tcp_source", {"address": address, "seconds": TCP_SECONDS})
+    sender.receive(READY_SECONDS)
+    mbps = float(receiver.receive(READY_SECONDS))
+    everything.say(f"every ping was answered; TCP from {source} to {sink}: {mbps:.3g} Mbit/s")
+    return mbps
+
+
+def measure(everything: Setting, service: Service) -> StrategyResult:
+    """All-reduces of made-up gradients of each model's size, by real agents in the hosts."""
+    settings, job, plan = everything.settings, everything.job, service.plan
+    emulation, zygote = everything.emulation, everything.zygote
+    roots = [
+        zygote.spawn(node, f"{HERE}:parameter_server", {"controller": service.address})
+        for node in job.parameter_servers
+    ]
+    workers = [
+        zygote.spawn(
+            node,
+            f"{HERE}:allreduce",
+            {
+                "controller": service.address,
+                "interface": emulation.interface(node),
+                "seed": settings.seed,
+                "workers": len(job.workers),
+                "check": index == 0,
+            },
+        )
+        for index, node in enumerate(job.workers)
+    ]
+    try:
+        everyone(workers)
+        answers: dict[str, list[dict]] = {}
+        ingress: dict[str, int] = {}
+        largest = max(settings.model_bytes, key=lambda name: settings.model_bytes[name])
+        for model, size in settings.model_bytes.items():
+            before = {node: emulation.counters(node) for node in job.parameter_servers}
+            monitor = LoadMonitor(emulation)
+            for worker in workers:
+                worker.send({"size": size})
+            answers[model] = everyone(workers, hosts.OPERATION_SECONDS)
+            if model == largest:
+                load = monitor.stop()
+            ingress[model] = sum((emulation.counters(n) - before[n]).rx_bytes for n in job.parameter_servers)
+        for worker in workers:
+            worker.send(None)
+        everyone(workers)
+    finally:
+        for process in (*workers, *roots):
+            process.end()
+    seconds = {model: mean_seconds(replies) for model, replies in answers.items()}
+    rates = [reply["sent_bytes"] * 8 / (reply["last_answer"] - reply["first_send"]) / 1e6 for reply in answers[largest]]
+    checks = [reply for replies in answers.values() for reply in replies if "error" in reply]
+    worst = max(checks, key=lambda reply: reply["error"] / max(reply["bound"], 1e-300))
+    result = StrategyResult(
+        name=plan.strategy,
+        planned_rate_mbps=plan.rate_mbps,
+        measured_rate_mbps=sum(rates) / len(rates),
+        communication_seconds=seconds[largest],
+        ps_ingress_bytes=ingress[largest],
+        model_seconds=seconds,
+        bottleneck=evaluate(plan, everything.topology).bottleneck.name,
+        load=load,
+        resent=sum(reply["resent"] for replies in answers.values() for reply in replies),
+        identical=all(len({reply["digest"] for reply in replies}) == 1 for replies in answers.values()),
+        largest_error=worst["error"],
+        error_bound=worst["bound"],
+    )
+    everything.say(
+        f"{plan.strategy}: measured {result.measured_rate_mbps:.3g} of {plan.rate_mbps:.3g} Mbit/s, "
+        f"{result.communication_seconds:.2f} s for {largest}, CPU {load.idle:.0%} idle"
+    )
+    return result
+
+
+def measure_gloo(everything: Setting) -> dict[str, float]:
+    """The same sizes over gloo, on the same network."""
+    settings, job, emulation = everything.settings, everything.job, everything.emulation
+    master = everything.topology.address(job.workers[0])
+    workers = [
+        everything.zygote.spawn(
+            node,
+            f"{HERE}:gloo",
+            {
+                "master": master,
+                "port": GLOO_PORT,
+                "rank": rank,
+                "workers": len(job.workers),
+                "interface": emulation.interface(node),
+                "seed": settings.seed,
+            },
+        )
+        for rank, node in enumerate(job.workers)
+    ]
+    try:
+        everyone(workers)
+        seconds: dict[str, float] = {}
+        for model, size in settings.model_bytes.items():
+            for worker in workers:
+                worker.send({"size": size})
+            replies = everyone(workers, hosts.OPERATION_SECONDS)
+            seconds[model] = max(reply["seconds"] for reply in replies)
+        for worker in workers:
+            worker.send(None)
+        everyone(workers)
+    finally:
+        for worker in workers:
+            worker.end()
+    everything.say("gloo: " + ", ".join(f"{s:.2f} s for {model}" for model, s in seconds.items()))
+    return seconds
+
+
+def everyone(processes: list[HostProcess], timeout: float = READY_SECONDS) -> list:
+    """The next message of each."""
+    return [process.receive(timeout) for process in processes]
+
+
+def mean_seconds(replies: list[dict]) -> float:
+    """First send to last answer, mean over the workers."""
+    return sum(reply["last_answer"] - reply["first_send"] for reply in replies) / len(replies)

@@ -1,0 +1,146 @@
+"""What runs inside the emulated hosts, each function in a process of its own (see `topologies.zygote`).
+
+Kept free of heavy imports at the top: the zygote decides what is imported before the fork.
+"""
+
+import hashlib
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.zygote import Channel
+
+JOIN_SECONDS = 60.0
+OPERATION_SECONDS = 300.0
+TCP_PORT = 5201
+TCP_BLOCK = 1 << 16
+
+
+def gradient(seed: int, worker: int, size: int) -> npt.NDArray[np.float32]:
+    """A made-up gradient of `size` bytes; heavy-tailed like real ones, different for each worker."""
+    random = np.random.default_rng([seed, worker, size])
+    count = size // 4
+    values = random.standard_normal(count, dtype=np.float32) * np.exp(random.standard_normal(count, dtype=np.float32))
+    return (values * 1e-2).astype(np.float32)
+
+
+def parameter_server(_: Channel, *, controller: str) -> int:
+    """A parameter server of the controller's job, until it is ended."""
+    from ps_server.__main__ import main
+
+    return main(["--controller", controller])
+
+
+def allreduce(channel: Channel, *, controller: str, interface: str, seed: int, workers: int, check: bool) -> None:
+    """A worker that sums made-up gradients through the switches.
+
+    For each message {"size": bytes}: an all-reduce, then a message with its times, what the interface sent meanwhile,
+    a digest of the result and, with `check`, its largest error and what that may be. Ends with the message null.
+    """
+    from worker_agent.connect import connect
+
+    from worker_agent.fixedpoint import error_bound
+
+    agent = connect(controller, timeout=JOIN_SECONDS)
+    try:
+        index = agent.config.index
+        agent.allreduce(np.zeros(1, np.float32), op="sum")  # everybody is there, code and memory are warm
+        channel.send({"index": index})
+        while (order := channel.receive(OPERATION_SECONDS)) is not None:
+            values = gradient(seed, index, order["size"])
+            before, resent = sent_bytes(interface), agent.stats().resent
+            work = agent.allreduce_async(values, op="sum")
+            work.wait(OPERATION_SECONDS)
+            result: dict[str, Any] = {
+                "first_send": work.first_send,
+                "last_answer": work.last_answer,
+                "sent_bytes": sent_bytes(interface) - before,
+                "resent": agent.stats().resent - resent,
+                "digest": hashlib.sha256(values.tobytes()).hexdigest(),
+            }
+            if check:
+                all_values = [gradient(seed, i, order["size"]) for i in range(workers)]
+                exact = np.sum([each.astype(np.float64) for each in all_values], axis=0)
+                result["error"] = float(np.abs(values - exact).max())
+                result["bound"] = error_bound(all_values)
+            channel.send(result)
+    finally:
+        agent.close()
+
+
+def gloo(channel: Channel, *, master: str, port: int, rank: int, workers: int, interface: str, seed: int) -> None:
+    """The same all-reduces by torch.distributed over gloo. Messages as in `allreduce`, answers with "seconds"."""
+    import torch
+    from torch import distributed
+
+    join_gloo(master, port, rank, workers, interface)
+    try:
+        distributed.all_reduce(torch.zeros(1))
+        channel.send({"index": rank})
+        while (order := channel.receive(OPERATION_SECONDS)) is not None:
+            values = torch.from_numpy(gradient(seed, rank, order["size"]))
+            distributed.barrier()
+            start = time.monotonic()
+            distributed.all_reduce(values)
+            channel.send({"seconds": time.monotonic() - start})
+    finally:
+        distributed.destroy_process_group()
+
+
+def join_gloo(master: str, port: int, rank: int, workers: int, interface: str) -> None:
+    """torch.distributed over the data network."""
+    import os
+    from datetime import timedelta
+
+    from torch import distributed
+
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    os.environ["TP_SOCKET_IFNAME"] = interface
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"tcp://{master}:{port}",
+        rank=rank,
+        world_size=workers,
+        timeout=timedelta(seconds=OPERATION_SECONDS),
+    )
+
+
+def tcp_sink(channel: Channel, *, address: str) -> float:
+    """Take one TCP connection's bytes; returns Mbit/s from the first to the last."""
+    with socket.create_server((address, TCP_PORT)) as server:
+        server.settimeout(OPERATION_SECONDS)
+        channel.send("listening")
+        connection, _ = server.accept()
+    with connection:
+        connection.recv(TCP_BLOCK)  # the clock starts with the first bytes
+        start = last = time.monotonic()
+        counted = 0
+        while data := connection.recv(TCP_BLOCK):
+            last = time.monotonic()
+            counted += len(data)
+    return counted * 8 / max(last - start, 1e-9) / 1e6
+
+
+def tcp_source(_: Channel, *, address: str, seconds: float) -> int:
+    """Send for some seconds; returns how many bytes."""
+    block = bytes(TCP_BLOCK)
+    sent = 0
+    with socket.create_connection((address, TCP_PORT), timeout=OPERATION_SECONDS) as connection:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            connection.sendall(block)
+            sent += len(block)
+    return sent
+
+
+def sent_bytes(interface: str) -> int:
+    """Bytes that the interface has sent, frames without their checksums."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == interface:
+            return int(numbers.split()[8])
+    raise OSError(f"there is no interface {interface}")

@@ -1,0 +1,262 @@
+"""What a run found, and how it is written: table, summary.json, CSV."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+RATE_TOLERANCE = 0.10
+IDLE_NEEDED = 0.10  # share of the cores' time that must be left for the network to count as the limit
+# Losses are compared relative to their size: the steps before have moved the parameters apart by rounding.
+LOSS_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Load:
+    """The machine during a measurement. idle: share of all cores' time. drops: frames that switches lost meanwhile."""
+
+    idle: float
+    drops: int
+
+    @property
+    def network_was_the_limit(self) -> bool:
+        return self.idle >= IDLE_NEEDED
+
+
+@dataclass(frozen=True)
+class StrategyResult:
+    """One strategy. Rates: wire Mbit/s of one worker. communication_seconds and ps_ingress_bytes (all parameter servers
+    together, from their interfaces) are of one all-reduce of the largest model; model_seconds of each.
+
+    largest_error: of the result against the exact sum; error_bound: what it may be. identical: bit by bit everywhere.
+    """
+
+    name: str
+    planned_rate_mbps: float
+    measured_rate_mbps: float
+    communication_seconds: float
+    ps_ingress_bytes: int
+    model_seconds: dict[str, float]
+    bottleneck: str
+    load: Load
+    resent: int
+    identical: bool
+    largest_error: float
+    error_bound: float
+
+    @property
+    def ratio(self) -> float:
+        return self.measured_rate_mbps / self.planned_rate_mbps
+
+    @property
+    def as_planned(self) -> bool:
+        return abs(self.ratio - 1) <= RATE_TOLERANCE
+
+
+@dataclass(frozen=True)
+class Training:
+    """Loss of every step, mean over the workers. strategy: by whose plan the gradients went through the switches."""
+
+    loss_gloo: list[float]
+    loss_inart: list[float]
+    seconds_gloo: float
+    seconds_inart: float
+    strategy: str
+    workers: int
+    dataset: str
+
+    @property
+    def largest_difference(self) -> float:
+        """Largest difference of the two losses of a step, relative to gloo's."""
+        pairs = zip(self.loss_gloo, self.loss_inart, strict=True)
+        return max((abs(a - b) / max(abs(a), 1e-12) for a, b in pairs), default=0.0)
+
+    @property
+    def agrees(self) -> bool:
+        return self.largest_difference <= LOSS_TOLERANCE
+
+
+@dataclass(frozen=True)
+class Report:
+    """All of a run. gloo_seconds: the same all-reduces over gloo (empty: not run). tcp_mbps: one flow, far apart."""
+
+    switch: str
+    topology: str
+    settings: dict[str, Any]
+    strategies: list[StrategyResult]
+    gloo_seconds: dict[str, float] = field(default_factory=dict)
+    training: Training | None = None
+    tcp_mbps: float = 0.0
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """summary.json."""
+        return {
+            "switch": self.switch,
+            "topology": self.topology,
+            "settings": self.settings,
+            "strategies": [
+                {
+                    "name": s.name,
+                    "planned_rate_mbps": s.planned_rate_mbps,
+                    "measured_rate_mbps": s.measured_rate_mbps,
+                    "communication_seconds": s.communication_seconds,
+                    "ps_ingress_bytes": s.ps_ingress_bytes,
+                    "model_seconds": s.model_seconds,
+                    "bottleneck": s.bottleneck,
+                    "cpu_idle_share": round(s.load.idle, 4),
+                    "switch_drops": s.load.drops,
+                    "network_was_the_limit": s.load.network_was_the_limit,
+                    "packets_resent": s.resent,
+                    "bit_identical": s.identical,
+                    "largest_error": s.largest_error,
+                    "error_bound": s.error_bound,
+                }
+                for s in self.strategies
+            ],
+            "gloo_seconds": self.gloo_seconds,
+            "training": None if self.training is None else _training_json(self.training),
+            "tcp_mbps": self.tcp_mbps,
+            "seconds": round(self.seconds, 1),
+        }
+
+    def table(self) -> str:
+        """What the command prints at its end."""
+        models = list(self.strategies[0].model_seconds) if self.strategies else []
+        header = ["strategy", "planned", "measured", "ratio", *models, "PS ingress", "CPU idle", "bottleneck"]
+        units = ["", "Mbit/s", "Mbit/s", "", *["s" for _ in models], "MB", "", ""]
+        rows = [header, units]
+        for s in self.strategies:
+            times = [f"{s.model_seconds[m]:.2f}" for m in models]
+            rows.append(
+                [
+                    s.name,
+                    f"{s.planned_rate_mbps:.3g}",
+                    f"{s.measured_rate_mbps:.3g}",
+                    f"{s.ratio:.3f}",
+                    *times,
+                    f"{s.ps_ingress_bytes / 1e6:.2f}",
+                    f"{s.load.idle:.0%}",
+                    s.bottleneck,
+                ]
+            )
+        if self.gloo_seconds:
+            times = [f"{self.gloo_seconds[m]:.2f}" for m in models]
+            rows.append(["gloo (ring)", "", "", "", *times, "", "", ""])
+        lines = _aligned(rows)
+        if self.training is not None:
+            lines += ["", *_loss_lines(self.training)]
+        return "\n".join([*lines, "", *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """What a reader must know, good or bad, one sentence each."""
+        lines = [f"Switches: {self.switch}, {self.topology}."]
+        for s in self.strategies:
+            if not s.load.network_was_the_limit:
+                lines.append(
+                    f"{s.name}: the CPU was busy ({s.load.idle:.0%} idle): the machine and not the network may have "
+                    "been the limit. Use a lower BANDWIDTH=, or end other programs."
+                )
+            if not s.as_planned:
+                lines.append(f"{s.name}: measured {s.ratio:.2f} of the planned rate, more than 10 % off.")
+            if s.load.drops:
+                lines.append(f"{s.name}: the switches dropped {s.load.drops} frames; {s.resent} packets were resent.")
+            if not s.identical:
+                lines.append(f"{s.name}: WRONG: the workers have different results.")
+            if s.largest_error > s.error_bound:
+                lines.append(f"{s.name}: WRONG: error {s.largest_error:.3g}, above the bound {s.error_bound:.3g}.")
+        if self.strategies and self.sound:
+            lines.append("Every sum was the same on all workers, bit by bit, and within the bound of the exact sum.")
+        if self.strategies and all(s.load.network_was_the_limit and s.as_planned for s in self.strategies):
+            lines.append("The network was the limit: measured rates are within 10 % of the plan, with CPU to spare.")
+        if self.training is not None:
+            verdict = "agree" if self.training.agrees else "DO NOT AGREE"
+            lines.append(
+                f"Losses through the switches and over gloo {verdict}: they differ by at most "
+                f"{self.training.largest_difference:.1e} of their value."
+            )
+        return lines
+
+    @property
+    def sound(self) -> bool:
+        """Whether every sum was right."""
+        return all(s.identical and s.largest_error <= s.error_bound for s in self.strategies)
+
+    def write(self, directory: Path) -> list[Path]:
+        """summary.json, strategies.csv and (with training) losses.csv; returns their paths."""
+        directory.mkdir(parents=True, exist_ok=True)
+        summary = directory / "summary.json"
+        summary.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        paths = [summary, directory / "strategies.csv"]
+        with paths[-1].open("w", newline="") as file:
+            writer = csv.writer(file)
+            models = list(self.strategies[0].model_seconds) if self.strategies else []
+            writer.writerow(
+                [
+                    "strategy",
+                    "planned_rate_mbps",
+                    "measured_rate_mbps",
+                    "communication_seconds",
+                    "ps_ingress_bytes",
+                    *(f"seconds_{m}" for m in models),
+                    "cpu_idle_share",
+                    "bottleneck",
+                ]
+            )
+            for s in self.strategies:
+                writer.writerow(
+                    [
+                        s.name,
+                        s.planned_rate_mbps,
+                        s.measured_rate_mbps,
+                        s.communication_seconds,
+                        s.ps_ingress_bytes,
+                        *s.model_seconds.values(),
+                        s.load.idle,
+                        s.bottleneck,
+                    ]
+                )
+        if self.training is not None:
+            paths.append(directory / "losses.csv")
+            with paths[-1].open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(["step", "loss_gloo", "loss_inart"])
+                pairs = zip(self.training.loss_gloo, self.training.loss_inart, strict=True)
+                writer.writerows([step, *pair] for step, pair in enumerate(pairs, 1))
+        return paths
+
+
+def _training_json(training: Training) -> dict[str, Any]:
+    return {
+        "loss_gloo": training.loss_gloo,
+        "loss_inart": training.loss_inart,
+        "largest_difference": training.largest_difference,
+        "seconds_gloo": training.seconds_gloo,
+        "seconds_inart": training.seconds_inart,
+        "strategy": training.strategy,
+        "workers": training.workers,
+        "dataset": training.dataset,
+    }
+
+
+def _loss_lines(training: Training) -> list[str]:
+    steps = len(training.loss_gloo)
+    shown = sorted({0, *range(max(steps // 8 - 1, 0), steps, max(steps // 8, 1)), steps - 1}) if steps else []
+    rows = [["step", "loss, gloo", f"loss, switches ({training.strategy})", "difference"]]
+    for step in shown:
+        a, b = training.loss_gloo[step], training.loss_inart[step]
+        rows.append([str(step + 1), f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}"])
+    rows.append(["time", f"{training.seconds_gloo:.1f} s", f"{training.seconds_inart:.1f} s", ""])
+    return [f"Training: {training.dataset}, {training.workers} workers, {steps} steps.", *_aligned(rows)]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as text, the first column to the left and the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
+    return lines

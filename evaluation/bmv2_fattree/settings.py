@@ -1,0 +1,126 @@
+"""What one run of the experiment does; the command line."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controlplane.generators import fattree
+from controlplane.strategies import STRATEGIES
+from controlplane.topology import Topology
+
+# The three gradients that the InArt paper (section 5.3.1) replays, a thousandth of the models' sizes.
+MODEL_BYTES = {"LSTM": 1_627_000, "VGG19": 548_000, "ResNet-50": 97_000}
+DEFAULT_STRATEGIES = ("lbmm", "atp", "equal", "inart")
+# bmv2 handles some thousand packets a second on a core: with a tenth of the rates (and of the bytes, so that the times
+# stay) it is idle most of the time.
+BMV2_SCALE = 0.1
+# Relative to the bandwidth of a link, as in the paper: 9 and 20 of 20 Mbit/s.
+AGGREGATION_SHARE = 0.45
+INGRESS_SHARE = 1.0
+HETEROGENEOUS_SPREAD = 0.5
+# More processes than this with a torch each are more than two cores can train with in reasonable time.
+MOST_TRAINING_WORKERS = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """bandwidth: Mbit/s of each link before `scale`. steps: of training; 0: none. scale: of all rates and gradients."""
+
+    k: int = 4
+    workers: int = 8
+    parameter_servers: int = 2
+    bandwidth: float = 20.0
+    heterogeneous: bool = False
+    seed: int = 0
+    switch: str = "softswitch"
+    strategies: tuple[str, ...] = ("lbmm", "atp", "equal")
+    steps: int = 40
+    output: Path = field(default=Path("results/bmv2-fattree"))
+
+    @property
+    def scale(self) -> float:
+        return BMV2_SCALE if self.switch == "bmv2" else 1.0
+
+    @property
+    def model_bytes(self) -> dict[str, int]:
+        """Bytes of float32 gradient per model, a whole number of values."""
+        return {name: int(size * self.scale) // 4 * 4 for name, size in MODEL_BYTES.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """For summary.json."""
+        return {
+            "k": self.k,
+            "workers": self.workers,
+            "parameter_servers": self.parameter_servers,
+            "bandwidth_mbps": self.bandwidth,
+            "scale": self.scale,
+            "heterogeneous": self.heterogeneous,
+            "seed": self.seed,
+            "steps": self.steps,
+            "model_bytes": self.model_bytes,
+        }
+
+    @property
+    def trains(self) -> bool:
+        return self.steps > 0 and self.workers <= MOST_TRAINING_WORKERS
+
+    def topology(self) -> Topology:
+        """The fat-tree with every rate scaled."""
+        bandwidth = self.bandwidth * self.scale
+        spread = (bandwidth * (1 - HETEROGENEOUS_SPREAD), bandwidth * (1 + HETEROGENEOUS_SPREAD))
+        return fattree(
+            self.k,
+            bandwidth,
+            aggregation_mbps=bandwidth * AGGREGATION_SHARE,
+            ingress_mbps=bandwidth * INGRESS_SHARE,
+            heterogeneous=spread if self.heterogeneous else None,
+            seed=self.seed,
+        )
+
+
+def parse(argv: Sequence[str] | None, switch: str) -> Settings:
+    """Settings from the command line; `switch`: what runs when it names none. Exits with a message when it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.bmv2_fattree",
+        description="Train through P4 switches in an emulated fat-tree, beside gloo on the same network.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--k", type=int, default=4, help="ports of a switch: k^3/4 hosts, 5k^2/4 switches")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--ps", type=int, default=2, help="parameter servers")
+    parser.add_argument("--bandwidth", type=float, default=20.0, help="Mbit/s of each link")
+    parser.add_argument("--heterogeneous", action="store_true", help="each link 0.5 to 1.5 times that, by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--strategies", default="", help=f"of {', '.join(STRATEGIES)}")
+    parser.add_argument("--steps", type=int, default=40, help="training steps, 0: no training")
+    parser.add_argument("--switch", choices=("bmv2", "softswitch"), default=switch)
+    parser.add_argument("--output", type=Path, default=Path("results/bmv2-fattree"))
+    arguments = parser.parse_args(argv)
+    chosen = tuple(arguments.strategies.replace(",", " ").split())
+    unknown = [name for name in chosen if name not in STRATEGIES]
+    if unknown:
+        parser.error(f"unknown strategies: {', '.join(unknown)}; there are {', '.join(STRATEGIES)}")
+    hosts = arguments.k**3 // 4
+    if arguments.k < 2 or arguments.k % 2:
+        parser.error(f"--k {arguments.k}: must be even and at least 2")
+    if arguments.workers < 1 or arguments.ps < 1 or arguments.workers + arguments.ps > hosts:
+        parser.error(
+            f"{arguments.workers} workers and {arguments.ps} parameter servers do not fit the {hosts} hosts of "
+            f"k={arguments.k}: name fewer (WORKERS=, PS=) or a larger K="
+        )
+    if arguments.bandwidth <= 0 or arguments.steps < 0:
+        parser.error("--bandwidth must be above 0 and --steps not below")
+    return Settings(
+        k=arguments.k,
+        workers=arguments.workers,
+        parameter_servers=arguments.ps,
+        bandwidth=arguments.bandwidth,
+        heterogeneous=arguments.heterogeneous,
+        seed=arguments.seed,
+        switch=arguments.switch,
+        strategies=chosen or tuple(name for name in DEFAULT_STRATEGIES if name in STRATEGIES),
+        steps=arguments.steps,
+        output=arguments.output,
+    )

@@ -1,0 +1,84 @@
+"""Build an emulated network, try it, and give it to Mininet's command line.
+
+python -m topologies --topology fattree:k=4              builds it, pings every pair, takes it down
+python -m topologies --topology testbed --cli            ... and opens Mininet's CLI: h1 ping h2, links, net, exit
+python -m topologies --topology fattree:k=4 --hold       ... and waits, e.g. for python -m controlplane.deploy
+"""
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mininet.cli import CLI
+from mininet.log import setLogLevel
+
+from controlplane.generators import parse_topology
+from controlplane.targets.base import TargetError
+from controlplane.topology import TopologyError
+from topologies.deployment import Fabric
+from topologies.emulation import Emulation, EmulationError
+from topologies.switches import KINDS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m topologies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--topology", default="testbed", metavar="T", help="fattree:k=4,bandwidth=20, testbed, or a file"
+    )
+    parser.add_argument("--switch", choices=KINDS, help="default: $SWITCH, else bmv2 where it is installed")
+    parser.add_argument("--switches", type=Path, metavar="FILE", help="write where each switch serves P4Runtime here")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--cli", action="store_true", help="open Mininet's command line")
+    what.add_argument("--hold", action="store_true", help="leave it running until Ctrl-C")
+    arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return run(arguments)
+    except (EmulationError, TopologyError, TargetError, ValueError) as error:
+        print(f"topologies: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the network is gone", file=sys.stderr)
+        return 130
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build, route, ping, and stay if asked to."""
+    topology = parse_topology(arguments.topology)
+    started = time.monotonic()
+    with Emulation(topology, arguments.switch) as emulation:
+        print(
+            f"{len(topology.switches)} switches ({emulation.kind}), {len(topology.servers)} hosts: "
+            f"up after {time.monotonic() - started:.1f} s"
+        )
+        with Fabric(emulation) as fabric:
+            fabric.install_routes()
+        lost = emulation.ping()
+        pairs = len(topology.servers) * (len(topology.servers) - 1)
+        print(
+            f"pings: {pairs - len(lost)} of {pairs} answered" + "".join(f"\n  {a} -> {b}: none" for a, b in lost[:10])
+        )
+        if arguments.switches:
+            addresses = {
+                name: {"address": a.address, "device_id": a.device_id} for name, a in emulation.switch_addresses.items()
+            }
+            arguments.switches.write_text(json.dumps(addresses, indent=1) + "\n")
+            print(f"switches file: {arguments.switches}")
+        if arguments.cli:
+            setLogLevel("info")
+            CLI(emulation.net)
+        elif arguments.hold:
+            print(f"agents reach a controller that listens on {emulation.controller_host}; Ctrl-C takes it all down")
+            threading.Event().wait()
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""A plan on the switches of an emulation, and the controller that its agents join."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from controlplane.controller import Controller, PlanSummary
+from controlplane.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, limits_of, load_artifact
+from controlplane.epochs import EpochStore
+from controlplane.keeper import Keeper
+from controlplane.plan import Plan
+from controlplane.roster import Roster
+from controlplane.rules import RuleSet, build, routes
+from controlplane.targets import fabric
+from controlplane.targets.p4runtime import P4RuntimeTarget
+from controlplane.targets.program import Program
+from p4src.protocol import VERSION
+from topologies.emulation import Emulation
+
+CONNECT_SECONDS = 30.0
+JOB_ID = 1
+
+
+class Fabric:
+    """The emulation's switches, connected over P4Runtime. A context manager."""
+
+    def __init__(
+        self, emulation: Emulation, log: Callable[[str], None] = lambda line: None, artifacts: str = DEFAULT_ARTIFACTS
+    ) -> None:
+        """Connect to every switch. Raises FabricError."""
+        self.emulation = emulation
+        self.log = log
+        artifact = load_artifact(artifacts)
+        program = Program.load(artifact.program, artifact.p4info)
+        self._limits = limits_of(artifact)
+        self._directory = tempfile.TemporaryDirectory(prefix="inart-epoch-")
+        self._epochs = EpochStore(Path(self._directory.name) / "epoch")
+        addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
+        self.targets: list[P4RuntimeTarget] = connect_targets(addresses, program, CONNECT_SECONDS, log)
+
+    def serve(self, plan: Plan) -> "Service":
+        """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit."""
+        return Service(self, plan)
+
+    def install_routes(self) -> None:
+        """IPv4 between all hosts, and no aggregation. Raises FabricError."""
+        per_switch = routes(self.emulation.topology)
+        fabric.install(self.targets, {name: RuleSet(name, (), (), entries) for name, entries in per_switch.items()})
+
+    def __enter__(self) -> "Fabric":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for target in self.targets:
+            target.close()
+        self._directory.cleanup()
+
+
+class Service:
+    """One installed plan and its controller; leaving the context ends the controller, the rules stay."""
+
+    def __init__(self, owner: Fabric, plan: Plan) -> None:
+        deployment = build(plan, owner.emulation.topology, owner._limits, job_id=JOB_ID, epoch=0)
+        self.plan = plan
+        self.installed = fabric.install(owner.targets, deployment.rulesets, owner.log)
+        self.roster = Roster(deployment.agents, owner._epochs, VERSION, owner.log)
+        self._keepers = [Keeper(t, deployment.rulesets[t.name], owner.log) for t in owner.targets]
+        summary = PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps)
+        self._controller = Controller(summary, self.roster, self._keepers, owner.log)
+        try:
+            port = self._controller.start(f"{owner.emulation.controller_host}:0")
+        except BaseException:
+            self.__exit__()
+            raise
+        self.address = f"{owner.emulation.controller_host}:{port}"
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._controller.stop()
+        for keeper in self._keepers:
+            keeper.close()

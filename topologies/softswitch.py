@@ -1,0 +1,139 @@
+"""All switches of an emulation in one softswitch process, run and told what to do from outside."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from controlplane.topology import Topology
+from topologies.network import EmulationError
+from topologies.switches import START_SECONDS, Layout, SwitchAddress
+
+CONTROL_SECONDS = 30.0
+
+
+class Softswitch:
+    """Links between switches are in memory. Rates, delays and faults are those of the sending port."""
+
+    kind = "softswitch"
+    links_in_memory = True
+
+    def __init__(self, seed: int = 0, threads: int = 1) -> None:
+        self._seed, self._threads = seed, threads
+        self._topology: Topology | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._directory = Path(tempfile.mkdtemp(prefix="inart-softswitch-"))
+        self._control = self._directory / "control"
+
+    def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
+        self._topology = layout.topology
+        file = self._directory / "fabric.json"
+        file.write_text(json.dumps(self.description(layout), indent=1))
+        reader, writer = os.pipe()
+        try:
+            with (self._directory / "log").open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "softswitch", "fabric", str(file), "--ready-fd", str(writer)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[writer],
+                    env=environment,
+                    start_new_session=True,
+                    cwd=Path(__file__).resolve().parent.parent,
+                )
+        finally:
+            os.close(writer)
+        with os.fdopen(reader) as ready:
+            line = ready.readline()  # empty when the process ends before it is ready
+        if not line.startswith("READY "):
+            try:
+                self._process.wait(START_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+            raise EmulationError(f"softswitch did not start: {self._last_words()}")
+        address = dict(part.split("=", 1) for part in line.split()[1:])["grpc"]
+        return {switch: SwitchAddress(address, i) for i, switch in enumerate(layout.topology.switches, 1)}
+
+    def description(self, layout: Layout) -> dict[str, Any]:
+        """The fabric file (docs/softswitch.md)."""
+        topology = layout.topology
+        devices = []
+        for device_id, switch in enumerate(topology.switches, 1):
+            ports: list[dict[str, Any]] = []
+            for neighbour in topology.neighbours(switch):
+                port: dict[str, Any] = {"port": topology.port(switch, neighbour)}
+                delay = topology.delay_ms(switch, neighbour)
+                if neighbour in layout.host_interfaces:
+                    port["interface"] = layout.host_interfaces[neighbour]
+                    # A host cannot delay what it sends (no netem): both directions' delay is on the way to it.
+                    delay += topology.delay_ms(neighbour, switch)
+                else:
+                    port["peer"] = {"device": neighbour, "port": topology.port(neighbour, switch)}
+                port["shape"] = {"rate_mbps": topology.bandwidth_mbps(switch, neighbour)}
+                if delay:
+                    port["shape"]["delay_ms"] = delay
+                ports.append(port)
+            devices.append({"id": device_id, "name": switch, "ports": ports})
+        return {
+            "grpc": "127.0.0.1:0",
+            "control": str(self._control),
+            "threads": self._threads,
+            "seed": self._seed,
+            "devices": devices,
+        }
+
+    def shape(self, u: str, v: str, **faults: float) -> None:
+        assert self._topology is not None
+        if u not in self._topology.switches:
+            raise EmulationError(f"{u} is a host: only what a switch sends can be shaped; shape {v} -> {u} instead")
+        self._call("shape", device=u, port=self._topology.port(u, v), shape=faults)
+
+    def reboot(self, switch: str) -> None:
+        self._call("reboot", device=switch)
+
+    def drops(self) -> dict[str, dict[str, int]]:
+        result: dict[str, dict[str, int]] = {}
+        for device in self._call("stats")["devices"].values():
+            total: dict[str, int] = {}
+            for port in device["ports"].values():
+                for reason, count in port["drops"].items():
+                    total[reason] = total.get(reason, 0) + count
+            result[device["name"]] = total
+        return result
+
+    def check(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            raise EmulationError(f"softswitch ended with {self._process.returncode}: {self._last_words()}")
+
+    def close(self) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _call(self, command: str, **arguments: Any) -> Any:
+        """One command over the control socket. Raises EmulationError."""
+        self.check()
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(CONTROL_SECONDS)
+                connection.connect(str(self._control))
+                connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+                with connection.makefile("rb") as answers:
+                    answer = json.loads(answers.readline() or b'{"ok": false, "error": "no answer"}')
+        except OSError as error:
+            raise EmulationError(f"softswitch does not answer on its control socket: {error}") from error
+        if not answer["ok"]:
+            raise EmulationError(f"softswitch: {command}: {answer['error']}")
+        return answer["result"]
+
+    def _last_words(self) -> str:
+        lines = (self._directory / "log").read_text(errors="replace").strip().splitlines()
+        return "\n".join(lines[-8:]) or "it said nothing"
