@@ -6,8 +6,34 @@ release the GIL while they are in native code; a table write is atomic as packet
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import logging
+import os
+import struct
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal
+
+from softswitch import native
+from softswitch.bmv2json import Action, P4Program, Table, read_program
+from softswitch.compiler.build import compile_program
+from softswitch.compiler.codegen import Generated, TablePlan, generate, pack_params, unpack_params
+from softswitch.errors import (
+    AlreadyExists,
+    CapacityExceeded,
+    InvalidValue,
+    NoSuchObject,
+    NotFound,
+    SoftswitchError,
+)
+
+log = logging.getLogger(__name__)
+
+CONST_PRIORITY = 1 << 24  # const entries get this minus their JSON priority, where a lower number wins
+DEFAULT_QUEUE_BYTES = 256 * 1024  # of a shaped port
 
 
 @dataclass(frozen=True)
@@ -104,139 +130,745 @@ class PortStats:
 class Program:
     """A compiled P4 program: what it declares, and the native code of its pipeline."""
 
-    digest: str
-    tables: dict[str, TableInfo]
-    actions: dict[str, ActionInfo]
-    counters: dict[str, CounterInfo]
-    registers: dict[str, RegisterInfo]
+    def __init__(self, p4: P4Program, code: Generated, path: str, digest: str) -> None:
+        self.p4 = p4
+        self.code = code
+        self.digest = digest
+        self._library = ctypes.CDLL(path)
+        self.address = ctypes.addressof(ctypes.c_char.in_dll(self._library, "ss_program"))
+        self.actions: dict[str, ActionInfo] = {}
+        for action in p4.actions.values():
+            self.actions.setdefault(action.name, ActionInfo(action.name, action.params))
+        self.tables = {plan.table.name: self._table_info(plan.table) for plan in code.tables.values()}
+        self.counters = {
+            c.name: CounterInfo(c.name, self.tables[c.table].size if c.table else c.size, c.table)
+            for c in p4.counters.values()
+        }
+        self.registers = {r.name: RegisterInfo(r.name, r.size, r.width) for r in p4.registers.values()}
 
     @classmethod
     def load(cls, bmv2_json: bytes | str) -> Program:
-        """Parse, check, generate C and compile it (cached by digest)."""
-        raise NotImplementedError
+        """Parse, check, generate C and compile it (cached by digest).
+
+        Raises ``BadProgram`` for malformed JSON, ``UnsupportedConstruct`` for what softswitch does not implement,
+        ``CompilerFailed`` without a working C compiler.
+        """
+        p4 = read_program(bmv2_json)
+        code = generate(p4)
+        path, digest = compile_program(code.source)
+        return cls(p4, code, str(path), digest)
+
+    def _table_info(self, table: Table) -> TableInfo:
+        return TableInfo(
+            name=table.name,
+            keys=tuple(KeyInfo(k.name, k.match_kind, k.width) for k in table.keys),
+            actions=tuple(self.p4.actions[i].name for i in table.actions),
+            size=table.size,
+            const_entries=table.const_entries,
+            default_action=self.p4.actions[table.default_action].name,
+            default_params=table.default_params,
+            default_const=table.default_const,
+            has_direct_counter=table.with_counters,
+            needs_priority=any(k.match_kind in ("ternary", "range") for k in table.keys),
+        )
+
+
+@dataclass(frozen=True)
+class _NativeKey:
+    """An entry's identity as the runtime takes it."""
+
+    key: bytes
+    mask: bytes
+    ranges: bytes
+    priority: int
+
+
+class _TableCodec:
+    """Translates between one table's entries and the runtime's bytes."""
+
+    def __init__(self, program: Program, plan: TablePlan) -> None:
+        self.program = program
+        self.plan = plan
+        self.info = program.tables[plan.table.name]
+        self._numbers: dict[str, int] = {}
+        for number, action_id in enumerate(plan.action_ids):
+            self._numbers.setdefault(program.p4.actions[action_id].name, number)
+        range_bytes = sum(2 * plan.key_places[i][1] for i in plan.ranges)
+        self.record_bytes = struct.calcsize(native.ENTRY) + plan.params_bytes + 16 * plan.key_words + range_bytes
+
+    def key(self, match: Sequence[Match], priority: int) -> _NativeKey:
+        info, plan = self.info, self.plan
+        if len(match) != len(info.keys):
+            raise InvalidValue(f"table {info.name} has {len(info.keys)} keys, got {len(match)} matches")
+        value, mask, ranges = bytearray(8 * plan.key_words), bytearray(8 * plan.key_words), bytearray()
+        prefix = 0
+        for m, key, static, (at, size) in zip(match, info.keys, plan.table.keys, plan.key_places, strict=True):
+            v, k = self._value_mask(m, key)
+            if key.match_kind == "range":
+                ranges += m.value.to_bytes(size, "big") + m.high.to_bytes(size, "big")
+            if key.match_kind == "lpm":
+                prefix = m.prefix_len
+            if static.mask is not None:
+                v, k = v & static.mask, k & static.mask
+            value[at : at + size] = v.to_bytes(size, "big")
+            mask[at : at + size] = k.to_bytes(size, "big")
+        if info.needs_priority:
+            if not 0 <= priority < 1 << 31:
+                raise InvalidValue(f"priority {priority} is not in 0..2^31-1")
+            return _NativeKey(bytes(value), bytes(mask), bytes(ranges), priority)
+        if priority:
+            raise InvalidValue(f"table {info.name} has no ternary or range key: its entries have no priority")
+        return _NativeKey(bytes(value), bytes(mask), bytes(ranges), prefix)
+
+    def _value_mask(self, m: Match, key: KeyInfo) -> tuple[int, int]:
+        full = (1 << key.width) - 1
+        allowed = {"ternary": ("ternary", "optional")}.get(key.match_kind, (key.match_kind,))
+        where = f"key {key.name} of table {self.info.name}"
+        if m.kind not in allowed:
+            raise InvalidValue(f"{where} is matched {key.match_kind}, not {m.kind}")
+        if not 0 <= m.value <= full:
+            raise InvalidValue(f"{where}: {m.value:#x} does not fit {key.width} bits")
+        if m.kind == "exact":
+            return m.value, full
+        if m.kind == "range":
+            if not m.value <= m.high <= full:
+                raise InvalidValue(f"{where}: {m.value:#x}..{m.high:#x} is not a range of {key.width}-bit values")
+            return 0, 0
+        if m.kind == "lpm":
+            if not 0 <= m.prefix_len <= key.width:
+                raise InvalidValue(f"{where}: prefix length {m.prefix_len} is not in 0..{key.width}")
+            mask = full ^ (full >> m.prefix_len)
+        else:
+            mask = m.mask
+            if not 0 <= mask <= full:
+                raise InvalidValue(f"{where}: mask {mask:#x} does not fit {key.width} bits")
+            if m.kind == "optional" and mask not in (0, full):
+                raise InvalidValue(f"{where}: the mask of an optional match is all ones or 0")
+        if m.value & ~mask:
+            raise InvalidValue(f"{where}: {m.value:#x} has bits outside the mask {mask:#x}")
+        return m.value, mask
+
+    def action(self, name: str, params: Sequence[int]) -> tuple[int, bytes]:
+        """(number, packed parameters) of an action of this table."""
+        number = self._numbers.get(name)
+        if number is None:
+            if name in self.program.actions:
+                raise InvalidValue(f"action {name} is not an action of table {self.info.name}")
+            raise NoSuchObject(f"no action {name}")
+        action = self._action(number)
+        if len(params) != len(action.params):
+            raise InvalidValue(f"action {name} takes {len(action.params)} parameters, got {len(params)}")
+        for value, (param, width) in zip(params, action.params, strict=True):
+            if not 0 <= value < 1 << width:
+                raise InvalidValue(f"parameter {param} of action {name}: {value} does not fit {width} bits")
+        places, size = self.program.code.params[action.id]
+        return number, pack_params(places, size, tuple(params))
+
+    def _action(self, number: int) -> Action:
+        return self.program.p4.actions[self.plan.action_ids[number]]
+
+    def decode(self, data: bytes) -> tuple[Entry, int, int]:
+        """(entry, packets, bytes) from a record of the runtime."""
+        handle, packets, bytes_, priority, number, is_const, _ = struct.unpack_from(native.ENTRY, data)
+        at = struct.calcsize(native.ENTRY)
+        action = self._action(number)
+        params = unpack_params(self.program.code.params[action.id][0], data[at : at + self.plan.params_bytes])
+        at += self.plan.params_bytes
+        key = data[at : at + 8 * self.plan.key_words]
+        at += 8 * self.plan.key_words
+        mask = data[at : at + 8 * self.plan.key_words]
+        at += 8 * self.plan.key_words
+        match: list[Match] = []
+        for info, (offset, size) in zip(self.info.keys, self.plan.key_places, strict=True):
+            value = int.from_bytes(key[offset : offset + size], "big")
+            bits = int.from_bytes(mask[offset : offset + size], "big")
+            if info.match_kind == "lpm":
+                match.append(Match("lpm", value, prefix_len=bits.bit_count()))
+            elif info.match_kind == "ternary":
+                match.append(Match("ternary", value, mask=bits))
+            elif info.match_kind == "range":
+                low, high = data[at : at + size], data[at + size : at + 2 * size]
+                at += 2 * size
+                match.append(Match("range", int.from_bytes(low, "big"), high=int.from_bytes(high, "big")))
+            else:
+                match.append(Match("exact", value))
+        shown = priority if self.info.needs_priority else 0
+        return Entry(handle, tuple(match), shown, action.name, params, bool(is_const)), packets, bytes_
 
 
 class Device:
-    """One switch of a fabric."""
+    """One switch of a fabric: its program, tables, counters, registers, groups and ports.
 
-    device_id: int
-    cpu_port: int | None
-    program: Program | None
-    packet_in: Callable[[bytes], None] | None
-    capture: Callable[[int, bytes], None] | None
+    Names that do not exist raise ``NoSuchObject``; values that do not fit raise ``InvalidValue``. ``packet_in`` gets
+    the frames that the pipeline sent to ``cpu_port``; ``capture`` those sent to ports that have neither interface nor
+    link. Both are called on the fabric's own thread; an exception in them is logged and goes no further.
+    """
+
+    def __init__(self, fabric: Fabric, handle: int, device_id: int, cpu_port: int | None) -> None:
+        self._fabric = fabric
+        self._handle = handle
+        self._lib = native.library()
+        self._capture: Callable[[int, bytes], None] | None = None
+        self._codecs: dict[str, _TableCodec] = {}
+        self._load_lock = threading.RLock()
+        self.device_id = device_id
+        self.cpu_port = cpu_port
+        self.program: Program | None = None
+        self.packet_in: Callable[[bytes], None] | None = None
+
+    # -------------------------------------------------------------------------------------------------------- program
 
     def load(self, program: Program) -> None:
-        raise NotImplementedError
+        """Replace the pipeline. All state starts fresh, also groups and sessions; ports, links and shaping stay."""
+        with self._load_lock:
+            self._check(self._lib.ss_device_load(self._handle, program.address), "load")
+            self.program = program
+            self._codecs = {name: _TableCodec(program, plan) for name, plan in program.code.tables.items()}
+            for name, plan in program.code.tables.items():
+                for entry in plan.table.entries:
+                    match = tuple(Match(k.kind, k.value, k.mask, k.prefix_len, k.high) for k in entry.keys)
+                    needs = program.tables[name].needs_priority
+                    priority = CONST_PRIORITY - entry.priority if needs else 0
+                    action = program.p4.actions[entry.action_id].name
+                    self._insert(self._codecs[name], match, action, entry.params, priority, const=True)
+            self._lib.ss_device_activate(self._handle)
 
     def unload(self) -> None:
         """Back to no pipeline and no state, as after power-up: frames are dropped until the next ``load``."""
-        raise NotImplementedError
+        with self._load_lock:
+            self._check(self._lib.ss_device_load(self._handle, None), "unload")
+            self.program = None
+            self._codecs = {}
+
+    def _check(self, result: int, what: str) -> int:
+        if result >= 0:
+            return result
+        code = -result
+        if code == errno.EEXIST:
+            raise AlreadyExists(f"{what}: already there")
+        if code == errno.ENOENT:
+            raise NotFound(f"{what}: not there")
+        if code == errno.ENOSPC:
+            raise CapacityExceeded(f"{what}: the table is full")
+        if code == errno.ENODEV:
+            raise NoSuchObject(f"{what}: no program is loaded")
+        raise SoftswitchError(f"{what}: {os.strerror(code)}")
+
+    def _codec(self, table: str) -> _TableCodec:
+        codec = self._codecs.get(table)
+        if codec is None:
+            raise NoSuchObject(f"no table {table}" if self.program else f"no table {table}: no program is loaded")
+        return codec
+
+    def _program(self) -> Program:
+        if self.program is None:
+            raise NoSuchObject("no program is loaded")
+        return self.program
+
+    # --------------------------------------------------------------------------------------------------------- tables
 
     def insert(
         self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0
     ) -> int:
-        raise NotImplementedError
+        """Add an entry and return its handle. Of several that match, the largest ``priority`` wins (ternary, range)."""
+        codec = self._mutable(table)
+        if not codec.info.keys:
+            raise InvalidValue(f"table {table} has no key: only its default action can be set")
+        return self._insert(codec, match, action, params, priority, const=False)
+
+    def _insert(
+        self, codec: _TableCodec, match: Sequence[Match], action: str, params: Sequence[int], priority: int, const: bool
+    ) -> int:
+        key = codec.key(match, priority)
+        number, data = codec.action(action, params)
+        handle = ctypes.c_uint64()
+        self._check(
+            self._lib.ss_table_insert(
+                self._handle,
+                codec.plan.index,
+                key.key,
+                key.mask,
+                key.ranges,
+                key.priority,
+                number,
+                data,
+                len(data),
+                const,
+                ctypes.byref(handle),
+            ),
+            f"entry of table {codec.info.name}",
+        )
+        return handle.value
+
+    def _mutable(self, table: str) -> _TableCodec:
+        codec = self._codec(table)
+        if codec.info.const_entries:
+            raise InvalidValue(f"table {table} has const entries: it cannot be changed")
+        return codec
 
     def modify(
         self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0
     ) -> None:
-        raise NotImplementedError
+        """Change the action of an entry; its counter goes on. ``NotFound`` if there is no such entry."""
+        codec = self._mutable(table)
+        key = codec.key(match, priority)
+        number, data = codec.action(action, params)
+        result = self._lib.ss_table_modify(
+            self._handle, codec.plan.index, key.key, key.mask, key.ranges, key.priority, number, data, len(data)
+        )
+        self._check(result, f"entry of table {table}")
 
     def delete(self, table: str, match: Sequence[Match], priority: int = 0) -> None:
-        raise NotImplementedError
+        """Remove an entry; ``NotFound`` if there is no such entry."""
+        codec = self._mutable(table)
+        key = codec.key(match, priority)
+        result = self._lib.ss_table_delete(
+            self._handle, codec.plan.index, key.key, key.mask, key.ranges, key.priority
+        )
+        self._check(result, f"entry of table {table}")
+
+    def _record(self, codec: _TableCodec, match: Sequence[Match] | None, priority: int) -> tuple[Entry, int, int]:
+        out = ctypes.create_string_buffer(codec.record_bytes)
+        if match is None:
+            result = self._lib.ss_table_get(self._handle, codec.plan.index, None, None, None, 0, out)
+        else:
+            key = codec.key(match, priority)
+            result = self._lib.ss_table_get(
+                self._handle, codec.plan.index, key.key, key.mask, key.ranges, key.priority, out
+            )
+        self._check(result, f"entry of table {codec.info.name}")
+        return codec.decode(out.raw)
 
     def get(self, table: str, match: Sequence[Match], priority: int = 0) -> Entry:
-        raise NotImplementedError
+        """The entry with exactly this match and priority; ``NotFound`` if there is none."""
+        return self._record(self._codec(table), match, priority)[0]
 
     def entries(self, table: str) -> list[Entry]:
-        raise NotImplementedError
+        """All entries, oldest first."""
+        codec = self._codec(table)
+        out = ctypes.c_void_p()
+        n = self._check(self._lib.ss_table_dump(self._handle, codec.plan.index, ctypes.byref(out)), f"table {table}")
+        try:
+            data = ctypes.string_at(out, n * codec.record_bytes) if n else b""
+        finally:
+            self._lib.ss_free(out)
+        size = codec.record_bytes
+        found = [codec.decode(data[i * size : (i + 1) * size])[0] for i in range(n)]
+        return sorted(found, key=lambda e: e.handle)
 
     def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
-        raise NotImplementedError
+        """Set the default action; ``None`` brings back the program's own."""
+        codec = self._codec(table)
+        if action is None:
+            action, params = codec.info.default_action, codec.info.default_params
+        elif codec.info.default_const:
+            raise InvalidValue(f"the default action of table {table} is const")
+        number, data = codec.action(action, params)
+        result = self._lib.ss_table_set_default(self._handle, codec.plan.index, number, data, len(data))
+        self._check(result, f"default action of table {table}")
 
     def get_default(self, table: str) -> tuple[str, tuple[int, ...]]:
-        raise NotImplementedError
+        """(action, parameters) that a miss runs."""
+        entry = self._record(self._codec(table), None, 0)[0]
+        return entry.action, entry.params
+
+    # -------------------------------------------------------------------------------------------- counters, registers
+
+    def _counter(self, name: str) -> tuple[int, CounterInfo]:
+        program = self._program()
+        info = program.counters.get(name)
+        if info is None:
+            raise NoSuchObject(f"no counter {name}")
+        if info.table is not None:
+            raise InvalidValue(f"counter {name} is direct: read it by the entries of table {info.table}")
+        return program.code.counters[name], info
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
-        raise NotImplementedError
+        """(packets, bytes) of one element."""
+        number, info = self._counter(name)
+        return self._read_counters(number, self._index(name, index, info.size), 1)[0]
 
     def counter_read_all(self, name: str) -> list[tuple[int, int]]:
-        raise NotImplementedError
+        """(packets, bytes) of all elements."""
+        number, info = self._counter(name)
+        return self._read_counters(number, 0, info.size)
+
+    def _read_counters(self, number: int, first: int, n: int) -> list[tuple[int, int]]:
+        out = (ctypes.c_uint64 * (2 * n))()
+        self._check(self._lib.ss_counter_read(self._handle, number, first, n, out), "counter")
+        return list(zip(out[0::2], out[1::2], strict=True))
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
-        raise NotImplementedError
+        """Set one element."""
+        number, info = self._counter(name)
+        self._index(name, index, info.size)
+        _check_u64(packets, bytes_)
+        self._check(self._lib.ss_counter_write(self._handle, number, index, packets, bytes_), f"counter {name}")
 
     def direct_counter_read(self, table: str, match: Sequence[Match] | None, priority: int = 0) -> tuple[int, int]:
-        raise NotImplementedError
+        """(packets, bytes) of an entry; ``None``: of the default entry."""
+        _, packets, bytes_ = self._record(self._counted(table), match, priority)
+        return packets, bytes_
 
     def direct_counter_write(
         self, table: str, match: Sequence[Match] | None, packets: int, bytes_: int, priority: int = 0
     ) -> None:
-        raise NotImplementedError
+        """Set an entry's counter; ``None``: the default entry's."""
+        codec = self._counted(table)
+        _check_u64(packets, bytes_)
+        key = codec.key(match, priority) if match is not None else None
+        parts = (key.key, key.mask, key.ranges, key.priority) if key else (None, None, None, 0)
+        result = self._lib.ss_table_count(self._handle, codec.plan.index, *parts, packets, bytes_)
+        self._check(result, f"entry of table {table}")
+
+    def _counted(self, table: str) -> _TableCodec:
+        codec = self._codec(table)
+        if not codec.info.has_direct_counter:
+            raise InvalidValue(f"table {table} has no direct counter")
+        return codec
+
+    def _index(self, name: str, index: int, size: int) -> int:
+        if not 0 <= index < size:
+            raise NoSuchObject(f"{name}[{index}]: the index is not in 0..{size - 1}")
+        return index
 
     def register_read(self, name: str, index: int) -> int:
-        raise NotImplementedError
+        """One element, as an unsigned number."""
+        info = self._register(name)
+        return self._read_registers(name, self._index(name, index, info.size), 1)[0]
 
     def register_read_all(self, name: str) -> list[int]:
-        raise NotImplementedError
+        """All elements, as unsigned numbers."""
+        return self._read_registers(name, 0, self._register(name).size)
+
+    def _register(self, name: str) -> RegisterInfo:
+        info = self._program().registers.get(name)
+        if info is None:
+            raise NoSuchObject(f"no register {name}")
+        return info
+
+    def _read_registers(self, name: str, first: int, n: int) -> list[int]:
+        place = self._program().code.registers[name]
+        size = place.element_bytes
+        out = ctypes.create_string_buffer(n * size)
+        at = first * place.row_bytes + place.offset
+        result = self._lib.ss_register_copy(self._handle, place.group, at, place.row_bytes, size, n, out, 0)
+        self._check(result, f"register {name}")
+        data, order = out.raw, _byte_order(place.c_type)
+        return [int.from_bytes(data[i * size : (i + 1) * size], order) for i in range(n)]
 
     def register_write(self, name: str, index: int, value: int) -> None:
-        raise NotImplementedError
+        """Set one element; the value is an unsigned number of the register's width."""
+        info = self._register(name)
+        self._index(name, index, info.size)
+        if not 0 <= value < 1 << info.width:
+            raise InvalidValue(f"register {name}: {value} does not fit {info.width} bits")
+        place = self._program().code.registers[name]
+        data = ctypes.create_string_buffer(value.to_bytes(place.element_bytes, _byte_order(place.c_type)))
+        at = index * place.row_bytes + place.offset
+        result = self._lib.ss_register_copy(self._handle, place.group, at, 0, place.element_bytes, 1, data, 1)
+        self._check(result, f"register {name}")
+
+    # --------------------------------------------------------------------------------------------------- replication
 
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
-        raise NotImplementedError
+        """Insert or replace multicast group ``group`` (1..65535): copies for (egress port, replication id)."""
+        if not 0 < group < 1 << 16:
+            raise InvalidValue(f"multicast group {group} is not in 1..65535")
+        self._group_write(0, group, replicas, 0)
 
     def multicast_delete(self, group: int) -> None:
-        raise NotImplementedError
+        """Remove a group; ``NotFound`` if there is none."""
+        self._check(self._lib.ss_group_write(self._handle, 0, group & 0xFFFF, b"", -1, 0), f"multicast group {group}")
 
     def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], truncate: int = 0) -> None:
-        raise NotImplementedError
+        """Insert or replace clone session ``session`` (0..32767). Clones are cut to ``truncate`` bytes (0: not)."""
+        if not 0 <= session < 1 << 15:
+            raise InvalidValue(f"clone session {session} is not in 0..32767")
+        if not 0 <= truncate < 1 << 32:
+            raise InvalidValue(f"cannot truncate to {truncate} bytes")
+        self._group_write(1, session, replicas, truncate)
 
     def clone_delete(self, session: int) -> None:
-        raise NotImplementedError
+        """Remove a session; ``NotFound`` if there is none."""
+        self._check(self._lib.ss_group_write(self._handle, 1, session & 0x7FFF, b"", -1, 0), f"clone session {session}")
+
+    def _group_write(self, sessions: int, number: int, replicas: Sequence[tuple[int, int]], truncate: int) -> None:
+        for port, rid in replicas:
+            if not (0 <= port < MAX_PORTS and 0 <= rid < 1 << 16):
+                raise InvalidValue(f"no such replica: port {port}, replication id {rid}")
+        data = b"".join(struct.pack("<HH", port, rid) for port, rid in replicas)
+        result = self._lib.ss_group_write(self._handle, sessions, number, data, len(replicas), truncate)
+        self._check(result, "clone session" if sessions else "multicast group")
+
+    # --------------------------------------------------------------------------------------------------------- frames
+
+    @property
+    def capture(self) -> Callable[[int, bytes], None] | None:
+        """Called with (port, frame) for frames sent to ports without interface or link."""
+        return self._capture
+
+    @capture.setter
+    def capture(self, function: Callable[[int, bytes], None] | None) -> None:
+        self._capture = function
+        self._lib.ss_device_capture(self._handle, function is not None)
 
     def packet_out(self, frame: bytes) -> None:
-        raise NotImplementedError
-
-    def add_port(self, port: int, interface: str, **shape: float) -> None:
-        raise NotImplementedError
-
-    def remove_port(self, port: int) -> None:
-        raise NotImplementedError
+        """Process a frame as if it were received on the CPU port."""
+        if self.cpu_port is None:
+            raise InvalidValue(f"device {self.device_id} has no CPU port")
+        self.inject(self.cpu_port, frame)
 
     def inject(self, port: int, frame: bytes) -> None:
-        raise NotImplementedError
+        """Process a frame, soon, as if it were received on ``port``."""
+        self._check_frame(port, frame)
+        self._check(self._lib.ss_inject(self._handle, port, frame, len(frame)), "inject")
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Run one frame to completion, past all queues and links; the frames that left, as (port, frame)."""
-        raise NotImplementedError
+        self._check_frame(port, frame)
+        out = ctypes.c_void_p()
+        n = self._check(
+            self._lib.ss_process(self._handle, port, frame, len(frame), ctypes.byref(out)), "process"
+        )
+        try:
+            frames: list[tuple[int, bytes]] = []
+            at = out.value or 0
+            for _ in range(n):
+                egress, size = struct.unpack("<II", ctypes.string_at(at, 8))
+                frames.append((egress, ctypes.string_at(at + 8, size)))
+                at += 8 + size
+            return frames
+        finally:
+            self._lib.ss_free(out)
+
+    def _check_frame(self, port: int, frame: bytes) -> None:
+        if not 0 <= port < MAX_PORTS:
+            raise InvalidValue(f"port {port} is not in 0..{MAX_PORTS - 1}")
+        if len(frame) > MAX_FRAME:
+            raise InvalidValue(f"a frame of {len(frame)} bytes: the most is {MAX_FRAME}")
+
+    # ---------------------------------------------------------------------------------------------------------- ports
+
+    def add_port(self, port: int, interface: str, **shape: float) -> None:
+        """Attach ``port`` (0..510) to a Linux interface; ``shape`` as in :meth:`Fabric.shape`.
+
+        Needs CAP_NET_RAW. Raises ``AlreadyExists`` if the port is in use.
+        """
+        _check_port(port)
+        native_shape = _shape(shape)
+        result = self._lib.ss_port_add(self._handle, port, interface.encode())
+        if result == -errno.ENODEV:
+            raise InvalidValue(f"no interface {interface!r} here")
+        if result in (-errno.EPERM, -errno.EACCES):
+            raise SoftswitchError(f"may not open {interface!r}: run as root or with CAP_NET_RAW")
+        self._check(result, f"port {port}")
+        if native_shape is not None:
+            self._fabric._apply_shape(self, port, native_shape)
+
+    def remove_port(self, port: int) -> None:
+        """Detach a port from its interface or link; ``NotFound`` if it has neither."""
+        self._check(self._lib.ss_port_remove(self._handle, port), f"port {port}")
 
     def port_stats(self) -> dict[int, PortStats]:
-        raise NotImplementedError
+        """Counts of every port that was ever used."""
+        names = native.drop_names()
+        out = (ctypes.c_uint64 * (4 + len(names)))()
+        stats: dict[int, PortStats] = {}
+        for port in range(MAX_PORTS):
+            if self._lib.ss_port_stats(self._handle, port, out) == 0:
+                drops = {name: n for name, n in zip(names, out[4:], strict=True) if n}
+                stats[port] = PortStats(out[0], out[1], out[2], out[3], drops)
+        return stats
 
     def drop_stats(self) -> dict[str, int]:
-        raise NotImplementedError
+        """Frames dropped, by reason; ``ingress`` and ``egress`` are the program's own decisions."""
+        names = native.drop_names()
+        out = (ctypes.c_uint64 * len(names))()
+        self._lib.ss_device_drops(self._handle, out)
+        return dict(zip(names, out, strict=True))
+
+    def _handle_event(self, kind: int, port: int, data: bytes) -> None:
+        if kind == native.PACKET_IN and self.packet_in is not None:
+            self.packet_in(data)
+        elif kind == native.CAPTURE and self._capture is not None:
+            self._capture(port, data)
+        elif kind == native.LOG and self.program is not None:
+            values = [int.from_bytes(data[i : i + 16], "little", signed=True) for i in range(0, len(data), 16)]
+            log.info("device %d: %s", self.device_id, _format_log(self.program.code.messages[port], values))
 
 
 class Fabric:
-    """All devices of this process, their threads and the links between them."""
+    """All devices of this process, their threads and the links between them.
 
-    devices: dict[int, Device]
+    ``threads`` data-plane threads share the devices among them; ``seed`` makes injected faults and ``random()``
+    repeatable. Usable as a context manager; :meth:`close` frees everything.
+    """
 
     def __init__(self, threads: int = 1, seed: int = 0) -> None:
-        raise NotImplementedError
+        if threads < 1:
+            raise InvalidValue(f"{threads} threads")
+        self._lib = native.library()
+        handle = self._lib.ss_fabric_new(threads, seed & (1 << 64) - 1)
+        if not handle:
+            raise SoftswitchError("cannot make a fabric: out of memory or file descriptors")
+        self._handle: int | None = handle
+        self.devices: dict[int, Device] = {}
+        self._events = threading.Thread(target=self._dispatch, args=(handle,), name="softswitch-events", daemon=True)
+        self._events.start()
+
+    def __enter__(self) -> Fabric:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def add_device(self, device_id: int, cpu_port: int | None = None) -> Device:
-        raise NotImplementedError
+        """A new switch without a program."""
+        if device_id in self.devices:
+            raise AlreadyExists(f"device {device_id} is already there")
+        if not 0 <= device_id < 1 << 48:
+            raise InvalidValue(f"device id {device_id} is not in 0..2^48-1")
+        if cpu_port is not None:
+            _check_port(cpu_port)
+        handle = self._lib.ss_device_new(self._handle, device_id, -1 if cpu_port is None else cpu_port)
+        if not handle:
+            raise SoftswitchError("out of memory")
+        device = Device(self, handle, device_id, cpu_port)
+        self.devices[device_id] = device
+        return device
+
+    def _device(self, device_id: int) -> Device:
+        device = self.devices.get(device_id)
+        if device is None:
+            raise NoSuchObject(f"no device {device_id}")
+        return device
 
     def connect(self, a: tuple[int, int], b: tuple[int, int], **shape: float) -> None:
-        raise NotImplementedError
+        """An in-memory link between (device, port) and (device, port); ``shape`` applies to both directions."""
+        (first, port_a), (second, port_b) = (self._device(a[0]), a[1]), (self._device(b[0]), b[1])
+        _check_port(port_a)
+        _check_port(port_b)
+        native_shape = _shape(shape)
+        result = self._lib.ss_link(first._handle, port_a, second._handle, port_b)
+        first._check(result, f"link {a} - {b}")
+        if native_shape is not None:
+            self._apply_shape(first, port_a, native_shape)
+            self._apply_shape(second, port_b, native_shape)
 
     def shape(self, device_id: int, port: int, **shape: float) -> None:
-        raise NotImplementedError
+        """Shape what leaves ``port``, from now on; without arguments, stop shaping it.
+
+        rate_mbps: the line's rate in Mbit/s of frame bytes. burst_bytes: how far ahead of the line's schedule a frame
+        may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: what may wait for the
+        line; more is dropped. delay_ms: propagation, +- jitter_ms uniformly, in order. loss, duplicate, reorder:
+        probabilities; a reordered frame is held back by reorder_ms (default 1) more, and later ones overtake it.
+        """
+        _check_port(port)
+        self._apply_shape(self._device(device_id), port, _shape(shape))
+
+    def _apply_shape(self, device: Device, port: int, shape: native.Shape | None) -> None:
+        pointer = None if shape is None else ctypes.byref(shape)
+        device._check(self._lib.ss_port_shape(device._handle, port, pointer), f"port {port}")
 
     def start(self) -> None:
-        raise NotImplementedError
+        """Start the data-plane threads."""
+        result = self._lib.ss_fabric_start(self._handle)
+        if result:
+            raise SoftswitchError(f"cannot start a thread: {os.strerror(-result)}")
 
     def stop(self) -> None:
-        raise NotImplementedError
+        """Stop the data-plane threads; :meth:`start` goes on where they left."""
+        if self._handle:
+            self._lib.ss_fabric_stop(self._handle)
+
+    def close(self) -> None:
+        """Stop and free everything; the devices must not be used any more."""
+        if self._handle is None:
+            return
+        self.stop()
+        handle, self._handle = self._handle, None
+        self._lib.ss_events_close(handle)
+        if threading.current_thread() is not self._events:
+            self._events.join()
+        self._lib.ss_fabric_free(handle)
+        self.devices.clear()
+
+    def _dispatch(self, handle: int) -> None:
+        while True:
+            address = self._lib.ss_event_wait(handle)
+            if not address:
+                return
+            event = native.Event.from_address(address)
+            data = ctypes.string_at(address + native.Event.device.offset + 8, event.len)
+            kind, port, device_id = event.type, event.port, event.device
+            self._lib.ss_free(address)
+            device = self.devices.get(device_id)
+            if device is None:
+                continue
+            try:
+                device._handle_event(kind, port, data)
+            except Exception:
+                log.exception("a callback of device %d failed", device_id)
+
+
+MAX_PORTS = 512
+MAX_FRAME = 65536
+_SHAPE_NAMES = frozenset(
+    ("rate_mbps", "burst_bytes", "queue_bytes", "queue_packets", "delay_ms", "jitter_ms", "loss", "duplicate",
+     "reorder", "reorder_ms")
+)  # fmt: skip
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port < MAX_PORTS - 1:
+        raise InvalidValue(f"port {port} is not in 0..{MAX_PORTS - 2} (511 is v1model's drop port)")
+
+
+def _check_u64(*values: int) -> None:
+    for value in values:
+        if not 0 <= value < 1 << 64:
+            raise InvalidValue(f"{value} is not an unsigned 64-bit number")
+
+
+def _shape(shape: dict[str, float]) -> native.Shape | None:
+    """The native form of the arguments of :meth:`Fabric.shape`; ``None`` if they ask for nothing."""
+    unknown = set(shape) - _SHAPE_NAMES
+    if unknown:
+        raise InvalidValue(f"unknown link property {sorted(unknown)[0]!r}; there are {', '.join(sorted(_SHAPE_NAMES))}")
+    given = {name: value for name, value in shape.items() if value is not None}
+    for name, value in given.items():
+        if not 0 <= value < float("inf"):
+            raise InvalidValue(f"{name} {value} is out of range")
+        if name in ("loss", "duplicate", "reorder") and value > 1:
+            raise InvalidValue(f"{name} {value} is not a probability")
+    if not any(given.values()):
+        return None
+    rate = given.get("rate_mbps", 0)
+    default_queue = DEFAULT_QUEUE_BYTES if rate and "queue_packets" not in given else 0
+    return native.Shape(
+        rate_bps=rate * 1e6,
+        burst_bytes=int(given.get("burst_bytes", 0)),
+        queue_bytes=int(given.get("queue_bytes", default_queue)),
+        queue_packets=int(given.get("queue_packets", 0)),
+        delay_ns=int(given.get("delay_ms", 0) * 1e6),
+        jitter_ns=int(given.get("jitter_ms", 0) * 1e6),
+        reorder_ns=int(given.get("reorder_ms", 1) * 1e6),
+        loss=given.get("loss", 0),
+        duplicate=given.get("duplicate", 0),
+        reorder=given.get("reorder", 0),
+    )
+
+
+def _byte_order(c_type: str) -> Literal["little", "big"]:
+    return "little" if c_type else "big"
+
+
+def _format_log(message: str, values: Sequence[int]) -> str:
+    """``log_msg``'s text: each {} is replaced by the next value."""
+    parts = message.split("{}")
+    texts = [str(v) for v in values]
+    texts += ["{}"] * (len(parts) - 1 - len(texts))
+    return "".join(part + text for part, text in zip(parts, [*texts[: len(parts) - 1], ""], strict=True))

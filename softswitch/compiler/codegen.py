@@ -130,8 +130,8 @@ def unpack_params(places: tuple[tuple[int, int], ...], data: bytes) -> tuple[int
 
 def _default_params(plan: TablePlan, program: P4Program) -> str:
     action = program.actions[plan.table.default_action]
-    places, size = _frozen(param_layout(action))
-    data = pack_params(places, max(size, 1), plan.table.default_params)
+    places, _ = _frozen(param_layout(action))
+    data = pack_params(places, max(plan.params_bytes, 1), plan.table.default_params)
     content = ", ".join(str(b) for b in data)
     return f"static const uint8_t params_{plan.index}[] __attribute__((aligned(16))) = {{{content}}};"
 

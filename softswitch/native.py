@@ -1,0 +1,110 @@
+"""The runtime's C interface, as ctypes sees it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+from softswitch.compiler.build import compile_runtime
+
+u8p = ctypes.POINTER(ctypes.c_uint8)
+
+
+class Shape(ctypes.Structure):
+    """``struct ss_shape``."""
+
+    _fields_ = (
+        ("rate_bps", ctypes.c_double),
+        ("burst_bytes", ctypes.c_uint64),
+        ("queue_bytes", ctypes.c_uint64),
+        ("queue_packets", ctypes.c_uint64),
+        ("delay_ns", ctypes.c_uint64),
+        ("jitter_ns", ctypes.c_uint64),
+        ("reorder_ns", ctypes.c_uint64),
+        ("loss", ctypes.c_double),
+        ("duplicate", ctypes.c_double),
+        ("reorder", ctypes.c_double),
+    )
+
+
+class Event(ctypes.Structure):
+    """``struct ss_event``; the data follow."""
+
+    _fields_ = (
+        ("next", ctypes.c_void_p),
+        ("type", ctypes.c_uint32),
+        ("port", ctypes.c_uint32),
+        ("len", ctypes.c_uint32),
+        ("device", ctypes.c_uint64),
+    )
+
+
+PACKET_IN, CAPTURE, LOG = 1, 2, 3
+ENTRY = "<QQQiIII"  # struct entry_record: handle, packets, bytes, priority, action, is_const, reserved
+
+_p, _u32, _i32, _u64, _i64, _bytes = (
+    ctypes.c_void_p,
+    ctypes.c_uint32,
+    ctypes.c_int32,
+    ctypes.c_uint64,
+    ctypes.c_int64,
+    ctypes.c_char_p,
+)
+_SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
+    "ss_free": (None, (_p,)),
+    "ss_fabric_new": (_p, (_u32, _u64)),
+    "ss_fabric_start": (_i32, (_p,)),
+    "ss_fabric_stop": (None, (_p,)),
+    "ss_fabric_free": (None, (_p,)),
+    "ss_event_wait": (_p, (_p,)),
+    "ss_events_close": (None, (_p,)),
+    "ss_device_new": (_p, (_p, _u64, _i32)),
+    "ss_device_load": (_i32, (_p, _p)),
+    "ss_device_activate": (None, (_p,)),
+    "ss_device_capture": (None, (_p, _u32)),
+    "ss_device_drops": (None, (_p, _p)),
+    "ss_drop_name": (_bytes, (_u32,)),
+    "ss_port_add": (_i32, (_p, _u32, _bytes)),
+    "ss_port_remove": (_i32, (_p, _u32)),
+    "ss_port_shape": (_i32, (_p, _u32, ctypes.POINTER(Shape))),
+    "ss_port_stats": (_i32, (_p, _u32, _p)),
+    "ss_link": (_i32, (_p, _u32, _p, _u32)),
+    "ss_inject": (_i32, (_p, _u32, _bytes, _u32)),
+    "ss_process": (_i64, (_p, _u32, _bytes, _u32, ctypes.POINTER(_p))),
+    "ss_table_insert": (
+        _i32,
+        (_p, _u32, _bytes, _bytes, _bytes, _i32, _u32, _bytes, _u32, _u32, ctypes.POINTER(_u64)),
+    ),
+    "ss_table_modify": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32, _u32, _bytes, _u32)),
+    "ss_table_delete": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32)),
+    "ss_table_get": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32, _p)),
+    "ss_table_dump": (_i64, (_p, _u32, ctypes.POINTER(_p))),
+    "ss_table_set_default": (_i32, (_p, _u32, _u32, _bytes, _u32)),
+    "ss_table_count": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32, _u64, _u64)),
+    "ss_counter_read": (_i32, (_p, _u32, _u64, _u64, _p)),
+    "ss_counter_write": (_i32, (_p, _u32, _u64, _u64, _u64)),
+    "ss_register_copy": (_i32, (_p, _u32, _u64, _u64, _u32, _u64, _p, _u32)),
+    "ss_group_write": (_i32, (_p, _u32, _u32, _bytes, _i32, _u32)),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The runtime, compiled at first use."""
+    lib = ctypes.CDLL(str(compile_runtime()))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(lib, name)
+        function.restype = result
+        function.argtypes = arguments
+    return lib
+
+
+@functools.cache
+def drop_names() -> tuple[str, ...]:
+    """The drop reasons, in the order of the native counters."""
+    names: list[str] = []
+    while True:
+        name = library().ss_drop_name(len(names))
+        if name is None:
+            return tuple(names)
+        names.append(name.decode())

@@ -1,0 +1,49 @@
+/* Frame buffers: a pool per data-plane thread for ordinary frames, the heap for the rest. */
+#include <stdlib.h>
+
+#include "runtime.h"
+
+#define POOL_LIMIT 4096u
+
+struct ss_buf *ss_buf_new(uint32_t len) {
+    struct ss_thread *thread = ss_current;
+    struct ss_buf *buf;
+    if (len <= SS_SMALL && thread && (buf = ss_pop(&thread->pool))) {
+        buf->data = buf->store + SS_HEADROOM;
+        buf->len = len;
+        return buf;
+    }
+    uint32_t capacity = SS_HEADROOM + (len <= SS_SMALL ? SS_SMALL : len) + SS_SLACK;
+    size_t size = (sizeof *buf + capacity + 63) & ~(size_t)63;
+    buf = aligned_alloc(64, size);
+    if (!buf) return NULL;
+    buf->next = NULL;
+    buf->capacity = capacity;
+    buf->pooled = len <= SS_SMALL;
+    buf->data = buf->store + SS_HEADROOM;
+    buf->len = len;
+    return buf;
+}
+
+struct ss_buf *ss_buf_copy(const uint8_t *data, uint32_t len) {
+    struct ss_buf *buf = ss_buf_new(len);
+    if (buf) memcpy(buf->data, data, len);
+    return buf;
+}
+
+void ss_buf_free(struct ss_buf *buf) {
+    struct ss_thread *thread = ss_current;
+    if (buf->pooled && thread && thread->pool.n < POOL_LIMIT) {
+        buf->next = thread->pool.head; /* last in, first out: it is still in the cache */
+        thread->pool.head = buf;
+        if (!thread->pool.tail) thread->pool.tail = buf;
+        thread->pool.n++;
+        return;
+    }
+    free(buf);
+}
+
+void ss_list_free(struct ss_list *list) {
+    struct ss_buf *buf;
+    while ((buf = ss_pop(list))) ss_buf_free(buf);
+}

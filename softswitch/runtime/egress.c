@@ -1,0 +1,235 @@
+/* What leaves a device: per-port shaping and fault injection, links to other devices, batches for the kernel.
+ *
+ * A shaped port is a queue, a line and a delay. The line takes frames one after the other at `rate`; a frame that
+ * finds more than the queue's limit still waiting for the line is dropped. A frame may start up to `burst` bytes ahead
+ * of the line's schedule (a token bucket). Its departure is computed when it is accepted, so the long-term rate is
+ * exact whatever the timer does. Then it takes `delay` plus a uniform jitter, which keeps the order; with probability
+ * `reorder` it is held back by `reorder_ns` more, and later frames overtake it.
+ */
+#include <stdlib.h>
+
+#include "runtime.h"
+
+void ss_drop(struct ss_device *device, struct ss_port *port, enum ss_drop reason) {
+    device->drops[reason]++;
+    if (port) port->drops[reason]++;
+}
+
+static bool chance(struct ss_port *port, double probability) {
+    return probability > 0 && (double)(ss_random(&port->random) >> 11) * 0x1p-53 < probability;
+}
+
+/* ----------------------------------------------------------------------------------------------------- timer heap */
+
+static void heap_swap(struct ss_thread *t, int a, int b) {
+    struct ss_port *p = t->heap[a];
+    t->heap[a] = t->heap[b];
+    t->heap[b] = p;
+    t->heap[a]->heap_at = a;
+    t->heap[b]->heap_at = b;
+}
+
+static void heap_fix(struct ss_thread *t, int at) {
+    while (at > 0 && t->heap[at]->heap_due < t->heap[(at - 1) / 2]->heap_due) {
+        heap_swap(t, at, (at - 1) / 2);
+        at = (at - 1) / 2;
+    }
+    for (;;) {
+        int least = at;
+        for (int child = 2 * at + 1; child <= 2 * at + 2; child++)
+            if (child < t->heap_n && t->heap[child]->heap_due < t->heap[least]->heap_due) least = child;
+        if (least == at) return;
+        heap_swap(t, at, least);
+        at = least;
+    }
+}
+
+/* Bring the port's place in the heap up to date with its queues. */
+static void heap_update(struct ss_thread *t, struct ss_port *port) {
+    uint64_t due = UINT64_MAX;
+    if (port->queue.head) due = port->queue.head->due;
+    if (port->late.head && port->late.head->due < due) due = port->late.head->due;
+    if (due == UINT64_MAX) {
+        if (port->heap_at < 0) return;
+        int at = port->heap_at;
+        heap_swap(t, at, t->heap_n - 1);
+        t->heap_n--;
+        port->heap_at = -1;
+        if (at < t->heap_n) heap_fix(t, at);
+        return;
+    }
+    port->heap_due = due;
+    if (port->heap_at < 0) {
+        if (t->heap_n == t->heap_size) {
+            int size = t->heap_size ? 2 * t->heap_size : 64;
+            struct ss_port **heap = realloc(t->heap, (size_t)size * sizeof *heap);
+            if (!heap) abort(); /* a few bytes per port: the process is beyond help */
+            t->heap = heap;
+            t->heap_size = size;
+        }
+        port->heap_at = t->heap_n;
+        t->heap[t->heap_n++] = port;
+    }
+    heap_fix(t, port->heap_at);
+}
+
+/* ------------------------------------------------------------------------------------------------- after the line */
+
+static void deliver(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
+    port->tx_packets++;
+    port->tx_bytes += buf->len;
+    if (port->kind == SS_PORT_INTERFACE) {
+        if (port->n_batch == SS_BATCH) ss_port_flush(port);
+        port->batch[port->n_batch++] = buf;
+        if (!port->dirty) {
+            port->dirty = true;
+            port->next_dirty = thread->dirty;
+            thread->dirty = port;
+        }
+        return;
+    }
+    struct ss_thread *to = port->peer->thread;
+    buf->device = port->peer;
+    buf->port = port->peer_port;
+    if (to == thread && thread == ss_current) {
+        if (thread->local.n < SS_INBOX_LIMIT) {
+            ss_push(&thread->local, buf);
+            return;
+        }
+    } else if (atomic_load_explicit(&to->inbox_n, memory_order_relaxed) < SS_INBOX_LIMIT) {
+        pthread_mutex_lock(&to->inbox_lock);
+        ss_push(&to->inbox, buf);
+        atomic_fetch_add_explicit(&to->inbox_n, 1, memory_order_seq_cst);
+        pthread_mutex_unlock(&to->inbox_lock);
+        ss_wake(to);
+        return;
+    }
+    port->tx_packets--;
+    port->tx_bytes -= buf->len;
+    ss_drop(port->device, port, SS_DROP_LINK_FULL);
+    ss_buf_free(buf);
+}
+
+/* Frames that still wait for the line at time `now`. */
+uint64_t ss_port_backlog(struct ss_port *port, uint64_t now) {
+    while (port->waiting && port->waiting->depart <= now) {
+        port->backlog_bytes -= port->waiting->len;
+        port->backlog_packets--;
+        port->waiting = port->waiting->next;
+    }
+    return port->backlog_packets;
+}
+
+static void insert_late(struct ss_port *port, struct ss_buf *buf) {
+    struct ss_buf **link = &port->late.head;
+    while (*link && (*link)->due <= buf->due) link = &(*link)->next;
+    buf->next = *link;
+    *link = buf;
+    if (!buf->next) port->late.tail = buf;
+    port->late.n++;
+}
+
+static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
+    const struct ss_shape *shape = &port->shape;
+    uint64_t now = thread->now_ns;
+    ss_port_backlog(port, now);
+    if ((shape->queue_bytes && port->backlog_bytes + buf->len > shape->queue_bytes && port->backlog_packets) ||
+        (shape->queue_packets && port->backlog_packets >= shape->queue_packets)) {
+        ss_drop(port->device, port, SS_DROP_QUEUE_FULL);
+        ss_buf_free(buf);
+        return;
+    }
+    buf->depart = now;
+    if (shape->rate_bps > 0) {
+        double per_byte = 8e9 / shape->rate_bps;
+        double start = port->free_at - (double)shape->burst_bytes * per_byte;
+        if (port->free_at < (double)now) port->free_at = (double)now;
+        if (start > (double)now) buf->depart = (uint64_t)start;
+        port->free_at += (double)buf->len * per_byte;
+    }
+    if (buf->depart < port->last_depart) buf->depart = port->last_depart; /* the rate was raised meanwhile */
+    port->last_depart = buf->depart;
+    buf->due = buf->depart + shape->delay_ns;
+    if (shape->jitter_ns) {
+        uint64_t jitter = ss_random(&port->random) % (2 * shape->jitter_ns + 1);
+        buf->due = buf->due + jitter > shape->jitter_ns ? buf->due + jitter - shape->jitter_ns : 0;
+        if (buf->due < buf->depart) buf->due = buf->depart;
+    }
+    if (chance(port, shape->reorder)) {
+        buf->due += shape->reorder_ns;
+        insert_late(port, buf);
+    } else {
+        if (buf->due < port->last_due) buf->due = port->last_due;
+        port->last_due = buf->due;
+        ss_push(&port->queue, buf);
+        if (buf->depart > now) {
+            if (!port->waiting) port->waiting = buf;
+            port->backlog_bytes += buf->len;
+            port->backlog_packets++;
+        }
+    }
+    heap_update(thread, port);
+}
+
+static void port_send(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
+    if (!port->shaped) {
+        deliver(thread, port, buf);
+        return;
+    }
+    if (chance(port, port->shape.loss)) {
+        ss_drop(port->device, port, SS_DROP_INJECTED_LOSS);
+        ss_buf_free(buf);
+        return;
+    }
+    if (chance(port, port->shape.duplicate)) {
+        struct ss_buf *copy = ss_buf_copy(buf->data, buf->len);
+        if (copy) enqueue(thread, port, copy);
+    }
+    enqueue(thread, port, buf);
+}
+
+static void release(struct ss_thread *thread, struct ss_port *port, uint64_t now) {
+    ss_port_backlog(port, now);
+    for (;;) {
+        struct ss_list *list = &port->queue;
+        if (port->late.head && (!list->head || port->late.head->due < list->head->due)) list = &port->late;
+        if (!list->head || list->head->due > now) break;
+        deliver(thread, port, ss_pop(list));
+    }
+    heap_update(thread, port);
+}
+
+void ss_fire_timers(struct ss_thread *thread) {
+    while (thread->heap_n && thread->heap[0]->heap_due <= thread->now_ns)
+        release(thread, thread->heap[0], thread->now_ns);
+}
+
+/* Forget everything that waits on the port. */
+void ss_port_drain(struct ss_thread *thread, struct ss_port *port) {
+    ss_list_free(&port->queue);
+    ss_list_free(&port->late);
+    port->waiting = NULL;
+    port->backlog_bytes = port->backlog_packets = 0;
+    for (unsigned i = 0; i < port->n_batch; i++) ss_buf_free(port->batch[i]);
+    port->n_batch = 0;
+    heap_update(thread, port);
+}
+
+void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t number, struct ss_buf *buf) {
+    if (thread->collect) {
+        buf->port = number;
+        ss_push(thread->collect, buf);
+        return;
+    }
+    struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
+    if (number == device->cpu_port) {
+        ss_post(device, SS_EVENT_PACKET_IN, number, buf->data, buf->len);
+        ss_buf_free(buf);
+    } else if (port && port->kind != SS_PORT_UNUSED) {
+        port_send(thread, port, buf);
+    } else {
+        if (device->capture) ss_post(device, SS_EVENT_CAPTURE, number, buf->data, buf->len);
+        else ss_drop(device, port, SS_DROP_NO_PORT);
+        ss_buf_free(buf);
+    }
+}

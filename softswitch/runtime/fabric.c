@@ -1,0 +1,562 @@
+/* The fabric: threads and their loop, devices, ports, links, and the calls that Python makes. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+#define WAKE_EVENT UINT64_MAX
+#define MIN_SLEEP_NS 20000u /* timers closer together than this share one wake-up */
+#define LOCAL_BURST 256
+
+__thread struct ss_thread *ss_current;
+
+uint64_t ss_now_ns(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t ss_random(uint64_t *state) { /* splitmix64 */
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* Whoever holds `turn` is next: without it a busy thread would take its lock again before a waiting writer wakes up. */
+void ss_thread_lock(struct ss_thread *thread) {
+    pthread_mutex_lock(&thread->turn);
+    pthread_mutex_lock(&thread->lock);
+    pthread_mutex_unlock(&thread->turn);
+}
+void ss_thread_unlock(struct ss_thread *thread) {
+    pthread_mutex_unlock(&thread->lock);
+}
+
+void ss_wake(struct ss_thread *thread) {
+    if (!atomic_exchange(&thread->sleeping, false)) return;
+    uint64_t one = 1;
+    while (write(thread->wake, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- events for Python */
+
+void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void *data, uint32_t len) {
+    struct ss_fabric *fabric = device->fabric;
+    struct ss_event *event = malloc(sizeof *event + len);
+    if (!event) {
+        ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        return;
+    }
+    event->next = NULL;
+    event->type = type;
+    event->port = port;
+    event->len = len;
+    event->device = device->id;
+    memcpy(event->data, data, len);
+    pthread_mutex_lock(&fabric->event_lock);
+    bool full = fabric->n_events >= SS_EVENT_LIMIT;
+    if (!full) {
+        *fabric->events_tail = event;
+        fabric->events_tail = &event->next;
+        fabric->n_events++;
+        pthread_cond_signal(&fabric->event_ready);
+    }
+    pthread_mutex_unlock(&fabric->event_lock);
+    if (full) {
+        if (type != SS_EVENT_LOG) ss_drop(device, NULL, SS_DROP_HOST_QUEUE_FULL);
+        free(event);
+    }
+}
+
+/* The next event, or NULL once the fabric is freed; the caller frees it with ss_free. Waits. */
+SS_API struct ss_event *ss_event_wait(struct ss_fabric *fabric) {
+    pthread_mutex_lock(&fabric->event_lock);
+    while (!fabric->events && !fabric->events_closed) pthread_cond_wait(&fabric->event_ready, &fabric->event_lock);
+    struct ss_event *event = fabric->events;
+    if (event) {
+        fabric->events = event->next;
+        if (!fabric->events) fabric->events_tail = &fabric->events;
+        fabric->n_events--;
+    }
+    pthread_mutex_unlock(&fabric->event_lock);
+    return event;
+}
+
+SS_API void ss_events_close(struct ss_fabric *fabric) {
+    pthread_mutex_lock(&fabric->event_lock);
+    fabric->events_closed = true;
+    pthread_cond_broadcast(&fabric->event_ready);
+    pthread_mutex_unlock(&fabric->event_lock);
+}
+
+static uint64_t service_random(void *device) {
+    return ss_random(&((struct ss_device *)device)->random);
+}
+static void service_log(void *device, uint32_t message, const unsigned __int128 *values, uint32_t n) {
+    ss_post(device, SS_EVENT_LOG, message, values, n * (uint32_t)sizeof *values);
+}
+static const struct ss_services services = {service_random, service_log};
+
+/* ----------------------------------------------------------------------------------------------------------- threads */
+
+static void flush(struct ss_thread *thread) {
+    while (thread->dirty) {
+        struct ss_port *port = thread->dirty;
+        thread->dirty = port->next_dirty;
+        port->dirty = false;
+        if (port->n_batch) ss_port_flush(port);
+    }
+}
+
+static void take_inbox(struct ss_thread *thread) {
+    if (atomic_load_explicit(&thread->inbox_n, memory_order_seq_cst) == 0) return;
+    pthread_mutex_lock(&thread->inbox_lock);
+    struct ss_list list = thread->inbox;
+    thread->inbox = (struct ss_list){0};
+    atomic_store(&thread->inbox_n, 0);
+    pthread_mutex_unlock(&thread->inbox_lock);
+    struct ss_buf *buf;
+    while ((buf = ss_pop(&list))) ss_push(&thread->local, buf);
+}
+
+static void work_locally(struct ss_thread *thread) {
+    struct ss_buf *buf;
+    for (int i = 0; i < LOCAL_BURST && (buf = ss_pop(&thread->local)); i++)
+        ss_switch_receive(thread, buf->device, buf->port, buf);
+}
+
+static struct ss_port *port_of_event(struct ss_thread *thread, uint64_t tag) {
+    uint64_t id = tag >> 16;
+    for (struct ss_device *d = thread->fabric->devices; d; d = d->next)
+        if (d->id == id) {
+            struct ss_port *port = d->ports[tag & 0xffff];
+            return port && port->kind == SS_PORT_INTERFACE ? port : NULL;
+        }
+    return NULL;
+}
+
+static int sleep_for(struct ss_thread *thread, struct epoll_event *events, int n) {
+    struct timespec wait, *timeout = NULL;
+    bool busy = thread->busy;
+    uint64_t due = thread->next_due;
+    atomic_store(&thread->sleeping, true);
+    if (atomic_load_explicit(&thread->inbox_n, memory_order_seq_cst)) busy = true;
+    if (busy || due != UINT64_MAX) {
+        uint64_t now = ss_now_ns(), ns = 0;
+        if (!busy && due > now) ns = due - now < MIN_SLEEP_NS ? MIN_SLEEP_NS : due - now;
+        if (ns > 1000000000u) ns = 1000000000u;
+        wait = (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+        timeout = &wait;
+    }
+    int got = epoll_pwait2(thread->epoll, events, n, timeout, NULL);
+    atomic_store(&thread->sleeping, false);
+    return got;
+}
+
+static void *loop(void *argument) {
+    struct ss_thread *thread = argument;
+    struct epoll_event events[SS_BATCH];
+    ss_current = thread;
+    prctl(PR_SET_TIMERSLACK, 1000ul);
+    prctl(PR_SET_NAME, "softswitch");
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    while (!atomic_load(&thread->fabric->stopping)) {
+        int n = sleep_for(thread, events, SS_BATCH);
+        ss_thread_lock(thread);
+        thread->now_ns = ss_now_ns();
+        for (int i = 0; i < n; i++) {
+            if (events[i].data.u64 == WAKE_EVENT) {
+                uint64_t count;
+                if (read(thread->wake, &count, sizeof count) < 0) continue;
+            } else {
+                struct ss_port *port = port_of_event(thread, events[i].data.u64);
+                if (port) ss_interface_receive(thread, port);
+            }
+        }
+        take_inbox(thread);
+        work_locally(thread);
+        if (thread->heap_n) {
+            thread->now_ns = ss_now_ns();
+            ss_fire_timers(thread);
+        }
+        flush(thread);
+        thread->busy = thread->local.head != NULL;
+        thread->next_due = thread->heap_n ? thread->heap[0]->heap_due : UINT64_MAX;
+        ss_thread_unlock(thread);
+    }
+    return NULL;
+}
+
+static int thread_init(struct ss_fabric *fabric, struct ss_thread *thread) {
+    memset(thread, 0, sizeof *thread);
+    thread->fabric = fabric;
+    thread->pending_tail = &thread->pending;
+    pthread_mutex_init(&thread->lock, NULL);
+    pthread_mutex_init(&thread->turn, NULL);
+    pthread_mutex_init(&thread->inbox_lock, NULL);
+    thread->epoll = epoll_create1(EPOLL_CLOEXEC);
+    thread->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    thread->rx = ss_rx_new();
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = WAKE_EVENT};
+    if (thread->epoll < 0 || thread->wake < 0 || !thread->rx) return -1;
+    return epoll_ctl(thread->epoll, EPOLL_CTL_ADD, thread->wake, &event);
+}
+
+SS_API struct ss_fabric *ss_fabric_new(uint32_t threads, uint64_t seed) {
+    struct ss_fabric *fabric = calloc(1, sizeof *fabric);
+    if (!fabric) return NULL;
+    fabric->n_threads = threads;
+    fabric->threads = calloc(threads, sizeof *fabric->threads);
+    fabric->seed = seed;
+    fabric->start_ns = ss_now_ns();
+    fabric->events_tail = &fabric->events;
+    pthread_mutex_init(&fabric->event_lock, NULL);
+    pthread_cond_init(&fabric->event_ready, NULL);
+    for (uint32_t i = 0; fabric->threads && i < threads; i++)
+        if (thread_init(fabric, &fabric->threads[i])) return NULL;
+    return fabric;
+}
+
+SS_API int ss_fabric_start(struct ss_fabric *fabric) {
+    atomic_store(&fabric->stopping, false);
+    for (unsigned i = 0; i < fabric->n_threads; i++) {
+        struct ss_thread *thread = &fabric->threads[i];
+        if (thread->running) continue;
+        int error = pthread_create(&thread->id, NULL, loop, thread);
+        if (error) return -error;
+        thread->running = true;
+    }
+    return 0;
+}
+
+SS_API void ss_fabric_stop(struct ss_fabric *fabric) {
+    atomic_store(&fabric->stopping, true);
+    for (unsigned i = 0; i < fabric->n_threads; i++) {
+        struct ss_thread *thread = &fabric->threads[i];
+        if (!thread->running) continue;
+        uint64_t one = 1;
+        while (write(thread->wake, &one, sizeof one) < 0 && errno == EINTR) {
+        }
+        pthread_join(thread->id, NULL);
+        thread->running = false;
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------------- devices */
+
+SS_API struct ss_device *ss_device_new(struct ss_fabric *fabric, uint64_t id, int32_t cpu_port) {
+    struct ss_device *device = calloc(1, sizeof *device);
+    if (!device) return NULL;
+    unsigned n = 0;
+    for (struct ss_device *d = fabric->devices; d; d = d->next) n++;
+    device->fabric = fabric;
+    device->thread = &fabric->threads[n % fabric->n_threads];
+    device->id = id;
+    device->cpu_port = cpu_port;
+    device->random = fabric->seed ^ id * 0x2545f4914f6cdd1du;
+    for (unsigned i = 0; i < fabric->n_threads; i++) ss_thread_lock(&fabric->threads[i]);
+    device->next = fabric->devices;
+    fabric->devices = device;
+    for (unsigned i = 0; i < fabric->n_threads; i++) ss_thread_unlock(&fabric->threads[i]);
+    return device;
+}
+
+static void state_free(struct ss_device *device) {
+    const struct ss_program *program = device->program;
+    struct ss_state *s = &device->state;
+    for (uint32_t i = 0; program && s->tables && i < program->n_tables; i++) ss_table_clear(&s->tables[i]);
+    for (uint32_t i = 0; program && s->counters && i < program->n_counters; i++) free(s->counters[i]);
+    for (uint32_t i = 0; program && s->registers && i < program->n_registers; i++) free(s->registers[i]);
+    free(s->tables);
+    free(s->counters);
+    free(s->registers);
+    memset(s, 0, sizeof *s);
+    device->program = NULL;
+    device->active = false;
+    ss_groups_clear(&device->groups);
+    ss_groups_clear(&device->sessions);
+}
+
+static bool state_new(struct ss_device *device, const struct ss_program *program) {
+    struct ss_state *s = &device->state;
+    device->program = program;
+    s->services = &services;
+    s->device = device;
+    s->tables = calloc(program->n_tables + 1, sizeof *s->tables);
+    s->counters = calloc(program->n_counters + 1, sizeof *s->counters);
+    s->registers = calloc(program->n_registers + 1, sizeof *s->registers);
+    if (!s->tables || !s->counters || !s->registers) return false;
+    for (uint32_t i = 0; i < program->n_tables; i++) {
+        const struct ss_table_info *info = &program->tables[i];
+        if (!ss_table_init(&s->tables[i], info)) return false;
+        s->tables[i].default_entry->action = info->default_action;
+        memcpy(s->tables[i].default_entry->params, info->default_params, info->params_bytes);
+    }
+    for (uint32_t i = 0; i < program->n_counters; i++)
+        if (!(s->counters[i] = calloc(program->counters[i] + 1, sizeof **s->counters))) return false;
+    for (uint32_t i = 0; i < program->n_registers; i++)
+        if (!(s->registers[i] = calloc(1, program->registers[i] + SS_SLACK))) return false;
+    return true;
+}
+
+/* All state starts fresh; frames are dropped until ss_device_activate. NULL unloads. */
+SS_API int ss_device_load(struct ss_device *device, const struct ss_program *program) {
+    if (program && program->abi != SS_ABI_VERSION) return -EINVAL;
+    int result = 0;
+    ss_thread_lock(device->thread);
+    state_free(device);
+    if (program && !state_new(device, program)) {
+        state_free(device);
+        result = -ENOMEM;
+    }
+    ss_thread_unlock(device->thread);
+    return result;
+}
+
+SS_API void ss_device_activate(struct ss_device *device) {
+    ss_thread_lock(device->thread);
+    device->active = device->program != NULL;
+    ss_thread_unlock(device->thread);
+}
+
+SS_API void ss_device_capture(struct ss_device *device, uint32_t on) {
+    ss_thread_lock(device->thread);
+    device->capture = on != 0;
+    ss_thread_unlock(device->thread);
+}
+
+/* ------------------------------------------------------------------------------------------------------ ports, links */
+
+/* The port's record, made on first use; NULL: no memory or no such number. The device's thread is locked. */
+static struct ss_port *port_get(struct ss_device *device, uint32_t number) {
+    if (number >= SS_MAX_PORTS) return NULL;
+    if (!device->ports[number]) {
+        struct ss_port *port = calloc(1, sizeof *port);
+        if (!port) return NULL;
+        port->device = device;
+        port->number = (uint16_t)number;
+        port->rx_fd = port->tx_fd = port->heap_at = -1;
+        port->random = device->fabric->seed ^ (device->id << 16 | number) * 0x9fb21c651e98df25u;
+        device->ports[number] = port;
+    }
+    return device->ports[number];
+}
+
+SS_API int ss_port_add(struct ss_device *device, uint32_t number, const char *interface) {
+    struct ss_thread *thread = device->thread;
+    ss_thread_lock(thread);
+    struct ss_port *port = port_get(device, number);
+    int result = !port ? -EINVAL : port->kind != SS_PORT_UNUSED ? -EEXIST : ss_interface_open(port, interface);
+    if (result == 0) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = device->id << 16 | number};
+        if (epoll_ctl(thread->epoll, EPOLL_CTL_ADD, port->rx_fd, &event)) {
+            result = -errno;
+            ss_interface_close(port);
+            port->kind = SS_PORT_UNUSED;
+        }
+    }
+    ss_thread_unlock(thread);
+    return result;
+}
+
+static void unlink_port(struct ss_device *device, uint32_t number) {
+    struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
+    if (!port) return;
+    if (port->rx_fd >= 0) epoll_ctl(device->thread->epoll, EPOLL_CTL_DEL, port->rx_fd, NULL);
+    ss_interface_close(port);
+    ss_port_drain(device->thread, port);
+    port->kind = SS_PORT_UNUSED;
+    port->peer = NULL;
+}
+
+/* Lock both devices' threads, in a fixed order. */
+static void lock_pair(struct ss_device *a, struct ss_device *b) {
+    struct ss_thread *first = a->thread < b->thread ? a->thread : b->thread;
+    struct ss_thread *second = a->thread < b->thread ? b->thread : a->thread;
+    ss_thread_lock(first);
+    if (second != first) ss_thread_lock(second);
+}
+static void unlock_pair(struct ss_device *a, struct ss_device *b) {
+    ss_thread_unlock(a->thread);
+    if (b->thread != a->thread) ss_thread_unlock(b->thread);
+}
+
+SS_API int ss_port_remove(struct ss_device *device, uint32_t number) {
+    ss_thread_lock(device->thread);
+    struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
+    struct ss_device *peer = port ? port->peer : NULL;
+    uint16_t peer_port = port ? port->peer_port : 0;
+    int result = port && port->kind != SS_PORT_UNUSED ? 0 : -ENOENT;
+    if (result == 0) unlink_port(device, number);
+    ss_thread_unlock(device->thread);
+    if (peer) {
+        ss_thread_lock(peer->thread);
+        if (peer->ports[peer_port] && peer->ports[peer_port]->peer == device) unlink_port(peer, peer_port);
+        ss_thread_unlock(peer->thread);
+    }
+    return result;
+}
+
+SS_API int ss_link(struct ss_device *a, uint32_t a_port, struct ss_device *b, uint32_t b_port) {
+    int result = 0;
+    lock_pair(a, b);
+    struct ss_port *p = port_get(a, a_port), *q = port_get(b, b_port);
+    if (!p || !q || p == q) result = -EINVAL;
+    else if (p->kind != SS_PORT_UNUSED || q->kind != SS_PORT_UNUSED) result = -EEXIST;
+    else {
+        p->kind = q->kind = SS_PORT_LINK;
+        p->peer = b;
+        p->peer_port = (uint16_t)b_port;
+        q->peer = a;
+        q->peer_port = (uint16_t)a_port;
+    }
+    unlock_pair(a, b);
+    return result;
+}
+
+/* NULL: no shaping. What is queued keeps the times that it has. */
+SS_API int ss_port_shape(struct ss_device *device, uint32_t number, const struct ss_shape *shape) {
+    ss_thread_lock(device->thread);
+    struct ss_port *port = port_get(device, number);
+    if (port) {
+        port->shaped = shape != NULL;
+        if (shape) port->shape = *shape;
+        else memset(&port->shape, 0, sizeof port->shape);
+        if (port->queue.head) port->shaped = true; /* later frames stay behind what waits */
+    }
+    ss_thread_unlock(device->thread);
+    return port ? 0 : -EINVAL;
+}
+
+SS_API int ss_inject(struct ss_device *device, uint32_t port, const uint8_t *data, uint32_t len) {
+    if (port >= SS_MAX_PORTS || len > SS_MAX_FRAME) return -EINVAL;
+    struct ss_buf *buf = ss_buf_copy(data, len);
+    if (!buf) return -ENOMEM;
+    struct ss_thread *thread = device->thread;
+    buf->device = device;
+    buf->port = (uint16_t)port;
+    pthread_mutex_lock(&thread->inbox_lock);
+    bool full = thread->inbox.n >= SS_INBOX_LIMIT;
+    if (!full) {
+        ss_push(&thread->inbox, buf);
+        atomic_fetch_add(&thread->inbox_n, 1);
+    }
+    pthread_mutex_unlock(&thread->inbox_lock);
+    if (full) {
+        ss_buf_free(buf);
+        return -ENOBUFS;
+    }
+    ss_wake(thread);
+    return 0;
+}
+
+/* Run one frame to completion and return what leaves: per frame u32 port, u32 length, bytes. Free with ss_free. */
+SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t *data, uint32_t len, uint8_t **out) {
+    if (port >= SS_MAX_PORTS || len > SS_MAX_FRAME) return -EINVAL;
+    struct ss_thread *thread = device->thread;
+    struct ss_list list = {0};
+    struct ss_buf *buf = ss_buf_copy(data, len);
+    if (!buf) return -ENOMEM;
+    ss_thread_lock(thread);
+    thread->collect = &list;
+    thread->now_ns = ss_now_ns();
+    ss_switch_receive(thread, device, (uint16_t)port, buf);
+    thread->collect = NULL;
+    ss_thread_unlock(thread);
+    size_t size = 1;
+    for (buf = list.head; buf; buf = buf->next) size += 8 + buf->len;
+    uint8_t *at = *out = malloc(size);
+    int64_t n = at ? (int64_t)list.n : -ENOMEM;
+    for (buf = list.head; at && buf; buf = buf->next) {
+        uint32_t head[2] = {buf->port, buf->len};
+        memcpy(at, head, sizeof head);
+        memcpy(at + sizeof head, buf->data, buf->len);
+        at += sizeof head + buf->len;
+    }
+    ss_list_free(&list);
+    return n;
+}
+
+/* out: rx packets, rx bytes, tx packets, tx bytes, then the drops by reason. -ENOENT: the port was never used. */
+SS_API int ss_port_stats(struct ss_device *device, uint32_t number, uint64_t *out) {
+    ss_thread_lock(device->thread);
+    struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
+    if (port) {
+        uint64_t head[4] = {port->rx_packets, port->rx_bytes, port->tx_packets, port->tx_bytes};
+        memcpy(out, head, sizeof head);
+        memcpy(out + 4, port->drops, sizeof port->drops);
+    }
+    ss_thread_unlock(device->thread);
+    return port ? 0 : -ENOENT;
+}
+
+SS_API void ss_device_drops(struct ss_device *device, uint64_t *out) {
+    ss_thread_lock(device->thread);
+    memcpy(out, device->drops, sizeof device->drops);
+    ss_thread_unlock(device->thread);
+}
+
+SS_API const char *ss_drop_name(uint32_t reason) {
+    static const char *const names[SS_DROP_REASONS] = {
+        [SS_DROP_NO_PROGRAM] = "no_program",
+        [SS_DROP_INGRESS] = "ingress",
+        [SS_DROP_EGRESS] = "egress",
+        [SS_DROP_NO_PORT] = "no_such_port",
+        [SS_DROP_NO_GROUP] = "no_such_multicast_group",
+        [SS_DROP_NO_SESSION] = "no_such_clone_session",
+        [SS_DROP_PRIORITY] = "priority_out_of_range",
+        [SS_DROP_PASSES] = "too_many_passes",
+        [SS_DROP_QUEUE_FULL] = "queue_full",
+        [SS_DROP_INJECTED_LOSS] = "injected_loss",
+        [SS_DROP_LINK_FULL] = "link_full",
+        [SS_DROP_TX_ERROR] = "transmit_error",
+        [SS_DROP_HOST_QUEUE_FULL] = "host_queue_full",
+        [SS_DROP_OFFLOAD] = "bad_offload",
+        [SS_DROP_TOO_LONG] = "too_long",
+        [SS_DROP_NO_MEMORY] = "no_memory",
+    };
+    return reason < SS_DROP_REASONS ? names[reason] : NULL;
+}
+
+/* Stopped before; nobody may be in ss_event_wait any more. */
+SS_API void ss_fabric_free(struct ss_fabric *fabric) {
+    for (struct ss_device *d = fabric->devices; d; d = d->next)
+        for (unsigned i = 0; i < SS_MAX_PORTS; i++) unlink_port(d, i);
+    while (fabric->devices) {
+        struct ss_device *device = fabric->devices;
+        fabric->devices = device->next;
+        state_free(device);
+        for (unsigned i = 0; i < SS_MAX_PORTS; i++) free(device->ports[i]);
+        free(device);
+    }
+    for (unsigned i = 0; i < fabric->n_threads; i++) {
+        struct ss_thread *thread = &fabric->threads[i];
+        ss_list_free(&thread->inbox);
+        ss_list_free(&thread->local);
+        ss_rx_free(thread->rx);
+        ss_list_free(&thread->pool);
+        close(thread->epoll);
+        close(thread->wake);
+        free(thread->packets[0]);
+        free(thread->packets[1]);
+        free(thread->heap);
+    }
+    while (fabric->events) {
+        struct ss_event *event = fabric->events;
+        fabric->events = event->next;
+        free(event);
+    }
+    free(fabric->threads);
+    free(fabric);
+}

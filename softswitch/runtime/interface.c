@@ -1,0 +1,213 @@
+/* Ports on Linux interfaces: AF_PACKET sockets, one that receives (with offload information) and one that sends. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
+#define VNET_NEEDS_CSUM 1
+#define SOCKET_BUFFER (8 << 20)
+#define OVERFLOW (SS_MAX_FRAME - SS_SMALL)
+
+struct ss_rx {
+    struct mmsghdr messages[SS_BATCH];
+    struct iovec iov[SS_BATCH][3];
+    struct ss_vnet vnet[SS_BATCH];
+    struct ss_buf *bufs[SS_BATCH];
+    struct {
+        struct cmsghdr header;
+        uint8_t data[64];
+    } control[SS_BATCH];
+    uint8_t *overflow; /* SS_BATCH times OVERFLOW bytes: the part of a frame that is beyond SS_SMALL */
+};
+
+struct ss_rx *ss_rx_new(void) {
+    struct ss_rx *rx = calloc(1, sizeof *rx);
+    if (rx) rx->overflow = malloc((size_t)SS_BATCH * OVERFLOW);
+    if (rx && !rx->overflow) {
+        free(rx);
+        return NULL;
+    }
+    return rx;
+}
+
+void ss_rx_free(struct ss_rx *rx) {
+    if (!rx) return;
+    for (int i = 0; i < SS_BATCH; i++)
+        if (rx->bufs[i]) ss_buf_free(rx->bufs[i]);
+    free(rx->overflow);
+    free(rx);
+}
+
+static int set_int(int fd, int level, int option, int value) {
+    return setsockopt(fd, level, option, &value, sizeof value);
+}
+
+static int failed(int fd) {
+    int error = errno;
+    if (fd >= 0) close(fd);
+    return -error;
+}
+
+static int open_socket(unsigned index, bool receive) {
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return failed(fd);
+    if (receive) {
+        if (set_int(fd, SOL_PACKET, PACKET_VNET_HDR, 1) || set_int(fd, SOL_PACKET, PACKET_AUXDATA, 1) ||
+            set_int(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1))
+            return failed(fd);
+        if (set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BUFFER)) set_int(fd, SOL_SOCKET, SO_RCVBUF, SOCKET_BUFFER);
+    } else {
+        set_int(fd, SOL_PACKET, PACKET_QDISC_BYPASS, 1);
+        if (set_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, SOCKET_BUFFER)) set_int(fd, SOL_SOCKET, SO_SNDBUF, SOCKET_BUFFER);
+    }
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)index};
+    address.sll_protocol = receive ? htons(ETH_P_ALL) : 0;
+    if (bind(fd, (struct sockaddr *)&address, sizeof address)) return failed(fd);
+    if (receive) {
+        struct packet_mreq request = {.mr_ifindex = (int)index, .mr_type = PACKET_MR_PROMISC};
+        if (setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request, sizeof request)) return failed(fd);
+    }
+    return fd;
+}
+
+/* Returns 0 or a negative errno. */
+int ss_interface_open(struct ss_port *port, const char *name) {
+    unsigned index = if_nametoindex(name);
+    if (!index) return -ENODEV;
+    int rx = open_socket(index, true);
+    if (rx < 0) return rx;
+    int tx = open_socket(index, false);
+    if (tx < 0) {
+        close(rx);
+        return tx;
+    }
+    port->rx_fd = rx;
+    port->tx_fd = tx;
+    port->kind = SS_PORT_INTERFACE;
+    return 0;
+}
+
+void ss_interface_close(struct ss_port *port) {
+    if (port->rx_fd >= 0) close(port->rx_fd);
+    if (port->tx_fd >= 0) close(port->tx_fd);
+    port->rx_fd = port->tx_fd = -1;
+}
+
+/* The VLAN tag that the kernel took off the frame goes back in. */
+static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vnet *vnet) {
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        struct tpacket_auxdata aux;
+        if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA ||
+            c->cmsg_len < CMSG_LEN(sizeof aux))
+            continue;
+        memcpy(&aux, CMSG_DATA(c), sizeof aux);
+        if (!(aux.tp_status & TP_STATUS_VLAN_VALID) || buf->len < 12) return;
+        uint16_t tpid = aux.tp_status & TP_STATUS_VLAN_TPID_VALID ? aux.tp_vlan_tpid : ETH_P_8021Q;
+        buf->data -= 4;
+        buf->len += 4;
+        memmove(buf->data, buf->data + 4, 12);
+        buf->data[12] = (uint8_t)(tpid >> 8);
+        buf->data[13] = (uint8_t)tpid;
+        buf->data[14] = (uint8_t)(aux.tp_vlan_tci >> 8);
+        buf->data[15] = (uint8_t)aux.tp_vlan_tci;
+        vnet->csum_start = (uint16_t)(vnet->csum_start + 4);
+        return;
+    }
+}
+
+static void received(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf, struct msghdr *message,
+                     struct ss_vnet *vnet) {
+    struct ss_device *device = port->device;
+    uint16_t number = port->number;
+    restore_tag(message, buf, vnet);
+    if (vnet->gso_type) {
+        struct ss_list segments = {0};
+        if (!ss_segment(buf->data, buf->len, vnet, &segments)) {
+            ss_drop(device, port, SS_DROP_OFFLOAD);
+            ss_list_free(&segments);
+        }
+        ss_buf_free(buf);
+        while ((buf = ss_pop(&segments))) ss_switch_receive(thread, device, number, buf);
+        return;
+    }
+    if (vnet->flags & VNET_NEEDS_CSUM &&
+        !ss_complete_checksum(buf->data, buf->len, vnet->csum_start, vnet->csum_offset)) {
+        ss_drop(device, port, SS_DROP_OFFLOAD);
+        ss_buf_free(buf);
+        return;
+    }
+    ss_switch_receive(thread, device, number, buf);
+}
+
+void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
+    struct ss_rx *rx = thread->rx;
+    for (int i = 0; i < SS_BATCH; i++) {
+        if (!rx->bufs[i] && !(rx->bufs[i] = ss_buf_new(SS_SMALL))) return;
+        rx->iov[i][0] = (struct iovec){&rx->vnet[i], sizeof rx->vnet[i]};
+        rx->iov[i][1] = (struct iovec){rx->bufs[i]->data, SS_SMALL};
+        rx->iov[i][2] = (struct iovec){rx->overflow + (size_t)i * OVERFLOW, OVERFLOW};
+        struct msghdr *m = &rx->messages[i].msg_hdr;
+        m->msg_iov = rx->iov[i];
+        m->msg_iovlen = 3;
+        m->msg_control = &rx->control[i];
+        m->msg_controllen = sizeof rx->control[i];
+    }
+    int n = recvmmsg(port->rx_fd, rx->messages, SS_BATCH, MSG_DONTWAIT, NULL);
+    for (int i = 0; i < n; i++) {
+        struct ss_buf *buf = rx->bufs[i];
+        uint32_t len = rx->messages[i].msg_len;
+        if (len <= sizeof rx->vnet[i]) continue;
+        len -= (uint32_t)sizeof rx->vnet[i];
+        rx->bufs[i] = NULL;
+        if (len > SS_SMALL) {
+            struct ss_buf *big = ss_buf_new(len);
+            if (!big) {
+                ss_drop(port->device, port, SS_DROP_NO_MEMORY);
+                ss_buf_free(buf);
+                continue;
+            }
+            memcpy(big->data, buf->data, SS_SMALL);
+            memcpy(big->data + SS_SMALL, rx->overflow + (size_t)i * OVERFLOW, len - SS_SMALL);
+            ss_buf_free(buf);
+            buf = big;
+        }
+        buf->len = len;
+        received(thread, port, buf, &rx->messages[i].msg_hdr, &rx->vnet[i]);
+    }
+}
+
+void ss_port_flush(struct ss_port *port) {
+    struct mmsghdr messages[SS_BATCH];
+    struct iovec iov[SS_BATCH];
+    unsigned n = port->n_batch;
+    memset(messages, 0, n * sizeof *messages);
+    for (unsigned i = 0; i < n; i++) {
+        iov[i] = (struct iovec){port->batch[i]->data, port->batch[i]->len};
+        messages[i].msg_hdr.msg_iov = &iov[i];
+        messages[i].msg_hdr.msg_iovlen = 1;
+    }
+    for (unsigned sent = 0; sent < n;) {
+        int result = sendmmsg(port->tx_fd, messages + sent, n - sent, MSG_DONTWAIT);
+        if (result > 0) {
+            sent += (unsigned)result;
+            continue;
+        }
+        if (result < 0 && errno == EINTR) continue;
+        port->tx_packets--; /* the kernel refused this one: interface down, or longer than its MTU */
+        port->tx_bytes -= port->batch[sent]->len;
+        ss_drop(port->device, port, SS_DROP_TX_ERROR);
+        sent++;
+    }
+    for (unsigned i = 0; i < n; i++) ss_buf_free(port->batch[i]);
+    port->n_batch = 0;
+}

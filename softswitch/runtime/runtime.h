@@ -1,0 +1,253 @@
+/* The runtime's own structures: fabric, threads, devices, ports, buffers. See ss_abi.h for what programs see.
+ *
+ *   AF_PACKET port --rx--> thread --> device (switch.c: parse, ingress, egress, deparse) --> port --shape--> AF_PACKET
+ *   other device's link --inbox-^                                                             \--------> peer's inbox
+ *
+ * Each device belongs to one thread. The thread holds its lock whenever it works and drops it while it sleeps; control
+ * calls take the same lock, so a write is atomic towards packets. The lock is fair: see ss_thread_lock.
+ */
+#ifndef SS_RUNTIME_H
+#define SS_RUNTIME_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ss_abi.h"
+
+#define SS_API __attribute__((visibility("default")))
+#define SS_HEADROOM 512u    /* room for headers that a program adds, as in bmv2 */
+#define SS_SLACK 64u        /* readable bytes after a frame */
+#define SS_SMALL 2048u      /* frames up to this size come from the pool */
+#define SS_MAX_FRAME 65600u /* 64 KiB and some */
+#define SS_BATCH 64
+#define SS_INBOX_LIMIT 16384u
+#define SS_EVENT_LIMIT 16384u
+#define SS_PASSES 1024 /* resubmissions, recirculations and egress clones that one frame may cause */
+
+enum ss_drop {
+    SS_DROP_NO_PROGRAM,
+    SS_DROP_INGRESS,
+    SS_DROP_EGRESS,
+    SS_DROP_NO_PORT,
+    SS_DROP_NO_GROUP,
+    SS_DROP_NO_SESSION,
+    SS_DROP_PRIORITY,
+    SS_DROP_PASSES,
+    SS_DROP_QUEUE_FULL,
+    SS_DROP_INJECTED_LOSS,
+    SS_DROP_LINK_FULL,
+    SS_DROP_TX_ERROR,
+    SS_DROP_HOST_QUEUE_FULL,
+    SS_DROP_OFFLOAD,
+    SS_DROP_TOO_LONG,
+    SS_DROP_NO_MEMORY,
+    SS_DROP_REASONS
+};
+
+struct ss_buf {
+    struct ss_buf *next;
+    struct ss_device *device; /* while in an inbox: who receives it */
+    uint64_t depart, due;     /* ns, while in a shaped port's queue */
+    uint8_t *data;
+    uint32_t len, capacity; /* of `store` */
+    uint16_t port;
+    bool pooled;
+    uint8_t store[] __attribute__((aligned(64)));
+};
+
+struct ss_list {
+    struct ss_buf *head, *tail;
+    uint32_t n;
+};
+
+struct ss_shape {
+    double rate_bps;          /* 0: not limited */
+    uint64_t burst_bytes;
+    uint64_t queue_bytes;     /* 0: not limited by bytes */
+    uint64_t queue_packets;   /* 0: not limited by packets */
+    uint64_t delay_ns, jitter_ns, reorder_ns;
+    double loss, duplicate, reorder;
+};
+
+enum ss_port_kind { SS_PORT_UNUSED, SS_PORT_INTERFACE, SS_PORT_LINK };
+
+struct ss_port {
+    struct ss_device *device;
+    uint16_t number;
+    enum ss_port_kind kind;
+    int rx_fd, tx_fd;
+    struct ss_device *peer;
+    uint16_t peer_port;
+    /* shaping of what leaves */
+    bool shaped;
+    struct ss_shape shape;
+    double free_at;          /* ns: when the line will have sent everything accepted so far */
+    uint64_t last_due, last_depart;
+    struct ss_list queue;    /* by due time */
+    struct ss_list late;     /* reordered frames, by due time */
+    struct ss_buf *waiting;  /* first frame of `queue` that the line has not taken yet */
+    uint64_t backlog_bytes, backlog_packets;
+    uint64_t random;
+    int heap_at;             /* place in the thread's timer heap, -1: not in it */
+    uint64_t heap_due;
+    /* frames to hand to the kernel */
+    struct ss_buf *batch[SS_BATCH];
+    unsigned n_batch;
+    bool dirty;
+    struct ss_port *next_dirty;
+    uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes;
+    uint64_t drops[SS_DROP_REASONS];
+};
+
+struct ss_replica {
+    uint16_t port, rid;
+};
+struct ss_group {
+    uint32_t n, truncate;
+    struct ss_replica replicas[];
+};
+struct ss_group_map {
+    struct ss_group **pages[256];
+};
+
+struct ss_device {
+    struct ss_fabric *fabric;
+    struct ss_thread *thread;
+    struct ss_device *next;
+    uint64_t id;
+    int cpu_port; /* -1: none */
+    const struct ss_program *program;
+    struct ss_state state;
+    bool active;  /* a program is loaded and ready */
+    bool capture; /* hand frames for unused ports to the host */
+    struct ss_group_map groups, sessions;
+    struct ss_port *ports[SS_MAX_PORTS];
+    uint64_t drops[SS_DROP_REASONS];
+    uint64_t random;
+    uint64_t next_handle;
+};
+
+/* What waits behind the frame at hand: clones, resubmitted and recirculated copies. */
+struct ss_pending {
+    struct ss_pending *next;
+    bool egress;
+    uint16_t port;
+    uint32_t parsed;
+    struct ss_buf *buf;
+    struct ss_packet packet; /* of the program's size */
+};
+
+struct ss_thread {
+    struct ss_fabric *fabric;
+    pthread_t id;
+    bool running;
+    pthread_mutex_t lock, turn;
+    int epoll, wake;
+    atomic_bool sleeping;
+    pthread_mutex_t inbox_lock;
+    struct ss_list inbox, local;
+    atomic_uint inbox_n;
+    struct ss_port **heap;
+    int heap_n, heap_size;
+    struct ss_port *dirty;
+    struct ss_list pool;
+    struct ss_packet *packets[2]; /* scratch, of packet_size bytes */
+    uint32_t packet_size;
+    struct ss_pending *pending, **pending_tail;
+    unsigned passes;
+    struct ss_list *collect; /* process(): keep what leaves instead of sending it */
+    uint64_t now_ns;
+    bool busy;         /* frames wait in `local` */
+    uint64_t next_due; /* of the first timer */
+    struct ss_rx *rx;
+};
+
+struct ss_event {
+    struct ss_event *next;
+    uint32_t type, port, len;
+    uint64_t device;
+    uint8_t data[];
+};
+enum { SS_EVENT_PACKET_IN = 1, SS_EVENT_CAPTURE = 2, SS_EVENT_LOG = 3 };
+
+struct ss_fabric {
+    unsigned n_threads;
+    struct ss_thread *threads;
+    struct ss_device *devices;
+    uint64_t seed, start_ns;
+    atomic_bool stopping;
+    pthread_mutex_t event_lock;
+    pthread_cond_t event_ready;
+    struct ss_event *events, **events_tail;
+    uint32_t n_events;
+    bool events_closed;
+};
+
+extern __thread struct ss_thread *ss_current; /* the data-plane thread that runs this code, or NULL */
+
+/* buffers (buffer.c) */
+struct ss_buf *ss_buf_new(uint32_t len);
+struct ss_buf *ss_buf_copy(const uint8_t *data, uint32_t len);
+void ss_buf_free(struct ss_buf *buf);
+static inline void ss_push(struct ss_list *list, struct ss_buf *buf) {
+    buf->next = NULL;
+    if (list->tail) list->tail->next = buf;
+    else list->head = buf;
+    list->tail = buf;
+    list->n++;
+}
+static inline struct ss_buf *ss_pop(struct ss_list *list) {
+    struct ss_buf *buf = list->head;
+    if (buf) {
+        list->head = buf->next;
+        if (!list->head) list->tail = NULL;
+        list->n--;
+    }
+    return buf;
+}
+void ss_list_free(struct ss_list *list);
+
+/* locking and time (fabric.c) */
+void ss_thread_lock(struct ss_thread *thread);
+void ss_thread_unlock(struct ss_thread *thread);
+void ss_wake(struct ss_thread *thread);
+uint64_t ss_now_ns(void);
+uint64_t ss_random(uint64_t *state);
+void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void *data, uint32_t len);
+
+/* the switch (switch.c): all take over the buffer */
+void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);
+
+/* what leaves (egress.c) */
+void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);
+uint64_t ss_port_backlog(struct ss_port *port, uint64_t now);
+void ss_port_flush(struct ss_port *port);
+void ss_fire_timers(struct ss_thread *thread);
+void ss_port_drain(struct ss_thread *thread, struct ss_port *port);
+void ss_drop(struct ss_device *device, struct ss_port *port, enum ss_drop reason);
+
+/* what arrives (interface.c) */
+int ss_interface_open(struct ss_port *port, const char *name);
+void ss_interface_close(struct ss_port *port);
+void ss_interface_receive(struct ss_thread *thread, struct ss_port *port);
+struct ss_rx *ss_rx_new(void);
+void ss_rx_free(struct ss_rx *rx);
+
+/* checksum and segmentation offload that senders left to us (offload.c) */
+struct ss_vnet {
+    uint8_t flags, gso_type;
+    uint16_t hdr_len, gso_size, csum_start, csum_offset;
+};
+bool ss_complete_checksum(uint8_t *data, uint32_t len, uint16_t start, uint16_t offset);
+bool ss_segment(const uint8_t *data, uint32_t len, const struct ss_vnet *vnet, struct ss_list *out);
+
+/* tables (tables.c) */
+bool ss_table_init(struct ss_table *table, const struct ss_table_info *info);
+void ss_table_clear(struct ss_table *table);
+void ss_groups_clear(struct ss_group_map *map);
+struct ss_group *ss_group_get(const struct ss_group_map *map, uint32_t id);
+bool ss_group_set(struct ss_group_map *map, uint32_t id, struct ss_group *group);
+
+#endif

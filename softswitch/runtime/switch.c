@@ -1,0 +1,298 @@
+/* v1model's switch around the program: what happens to a frame between parser and ports, as bmv2's simple_switch does it.
+ *
+ *   receive -> parse -> ingress -> [clone] -> resubmit | multicast | drop | unicast
+ *                                    each copy: egress -> [clone] -> drop | deparse -> recirculate | output
+ *
+ * The frame at hand is worked through at once; its clones and its resubmitted or recirculated copies wait in `pending`
+ * until it is done. There is no queue between ingress and egress: a port's queue is behind egress (egress.c), and the
+ * queueing metadata report that queue.
+ */
+#include <stdlib.h>
+
+#include "runtime.h"
+
+#define TIME48 ((UINT64_C(1) << 48) - 1)
+
+/* Scratch packet state big enough for the program. */
+static bool scratch(struct ss_thread *thread, const struct ss_program *program) {
+    if (thread->packet_size >= program->packet_bytes) return true;
+    for (int i = 0; i < 2; i++) {
+        free(thread->packets[i]);
+        thread->packets[i] = aligned_alloc(64, (program->packet_bytes + 63) & ~63u);
+        if (!thread->packets[i]) {
+            thread->packet_size = 0;
+            return false;
+        }
+    }
+    thread->packet_size = program->packet_bytes;
+    return true;
+}
+
+static void fresh(struct ss_packet *p, const struct ss_program *program, uint32_t len) {
+    memset(p, 0, program->packet_bytes);
+    p->target.length = p->target.ingress_length = len;
+    p->target.truncate_to = UINT32_MAX;
+}
+
+static void reset_metadata(struct ss_packet *p, const struct ss_program *program) {
+    memset(&p->standard, 0, program->metadata_end - offsetof(struct ss_packet, standard));
+}
+
+static void reset_requests(struct ss_packet *p) {
+    p->target.clone_session = p->target.clone_fields = 0;
+    p->target.resubmit_fields = p->target.recirculate_fields = 0;
+    p->target.exited = 0;
+}
+
+/* A new pending item with room for a packet state; the caller fills it. Takes over the buffer. */
+static struct ss_packet *later(struct ss_thread *thread, struct ss_device *device, bool egress, uint16_t port,
+                               struct ss_buf *buf, uint32_t parsed) {
+    if (!buf) {
+        ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        return NULL;
+    }
+    if (thread->passes++ >= SS_PASSES) {
+        ss_drop(device, NULL, SS_DROP_PASSES);
+        ss_buf_free(buf);
+        return NULL;
+    }
+    size_t extra = device->program->packet_bytes - sizeof(struct ss_packet);
+    struct ss_pending *item = aligned_alloc(64, (sizeof *item + extra + 127) & ~(size_t)63);
+    if (!item) {
+        ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        ss_buf_free(buf);
+        return NULL;
+    }
+    item->next = NULL;
+    item->egress = egress;
+    item->port = port;
+    item->parsed = parsed;
+    item->buf = buf;
+    *thread->pending_tail = item;
+    thread->pending_tail = &item->next;
+    return &item->packet;
+}
+
+static void run_egress(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p, struct ss_buf *buf,
+                       uint32_t parsed, uint16_t port, bool own);
+
+/* Send copies of a packet state to all replicas of a group; `own`: the last copy may use up the buffer. */
+static void replicate(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
+                      const struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
+    struct ss_packet *copy = thread->packets[1];
+    for (uint32_t i = 0; i < group->n; i++) {
+        memcpy(copy, p, device->program->packet_bytes);
+        copy->standard.egress_rid = group->replicas[i].rid;
+        reset_requests(copy);
+        run_egress(thread, device, copy, buf, parsed, group->replicas[i].port, i + 1 == group->n);
+    }
+    if (group->n == 0) ss_buf_free(buf);
+}
+
+/* Queue the copies that a clone session asks for. `c` is their state before egress, `data` what was not parsed off. */
+static void queue_clones(struct ss_thread *thread, struct ss_device *device, const struct ss_group *session,
+                         const struct ss_packet *c, const struct ss_buf *buf, uint32_t parsed) {
+    for (uint32_t i = 0; i < session->n; i++) {
+        struct ss_packet *copy = later(thread, device, true, session->replicas[i].port,
+                                       ss_buf_copy(buf->data, buf->len), parsed);
+        if (!copy) return;
+        memcpy(copy, c, device->program->packet_bytes);
+        copy->standard.egress_rid = session->replicas[i].rid;
+        if (session->truncate && session->truncate < copy->target.truncate_to)
+            copy->target.truncate_to = session->truncate;
+    }
+}
+
+static void clone_ingress(struct ss_thread *thread, struct ss_device *device, const struct ss_packet *p,
+                          const struct ss_buf *buf, uint32_t length) {
+    const struct ss_program *program = device->program;
+    const struct ss_group *session = ss_group_get(&device->sessions, p->target.clone_session & ~SS_CLONE_REQUESTED);
+    if (!session) {
+        ss_drop(device, NULL, SS_DROP_NO_SESSION);
+        return;
+    }
+    struct ss_packet *c = thread->packets[1];
+    fresh(c, program, length);
+    c->target.ingress_length = p->target.ingress_length;
+    c->standard.ingress_port = buf->port; /* the parser may branch on it */
+    uint32_t parsed = program->parse(&device->state, c, buf->data, buf->len);
+    reset_metadata(c, program);
+    reset_requests(c);
+    program->copy_fields(p->target.clone_fields, c, p);
+    c->standard.instance_type = SS_INGRESS_CLONE;
+    queue_clones(thread, device, session, c, buf, parsed);
+}
+
+static void run_ingress(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p, struct ss_buf *buf) {
+    const struct ss_program *program = device->program;
+    struct ss_state *state = &device->state;
+    uint32_t length = p->target.length;
+    uint32_t parsed = program->parse(state, p, buf->data, buf->len);
+    program->ingress(state, p);
+    p->target.exited = 0;
+    if (p->target.clone_session) {
+        clone_ingress(thread, device, p, buf, length);
+        p->target.clone_session = p->target.clone_fields = 0;
+    }
+    if (p->target.resubmit_fields) {
+        struct ss_packet *again = later(thread, device, false, buf->port, buf, 0);
+        if (!again) return;
+        fresh(again, program, length);
+        again->target.ingress_length = p->target.ingress_length;
+        program->copy_fields(p->target.resubmit_fields, again, p);
+        again->standard.instance_type = SS_RESUBMITTED;
+        again->standard.packet_length = length;
+        return;
+    }
+    if (p->standard.mcast_grp) {
+        const struct ss_group *group = ss_group_get(&device->groups, p->standard.mcast_grp);
+        p->standard.instance_type = SS_REPLICATED;
+        if (group) {
+            replicate(thread, device, group, p, buf, parsed);
+            return;
+        }
+        ss_drop(device, NULL, SS_DROP_NO_GROUP);
+        ss_buf_free(buf);
+        return;
+    }
+    if (p->standard.egress_spec == SS_DROP_PORT) {
+        ss_drop(device, NULL, SS_DROP_INGRESS);
+        ss_buf_free(buf);
+        return;
+    }
+    p->standard.instance_type = SS_NORMAL;
+    run_egress(thread, device, p, buf, parsed, p->standard.egress_spec, true);
+}
+
+static void clone_egress(struct ss_thread *thread, struct ss_device *device, const struct ss_packet *p,
+                         const struct ss_buf *buf, uint32_t parsed) {
+    const struct ss_program *program = device->program;
+    const struct ss_group *session = ss_group_get(&device->sessions, p->target.clone_session & ~SS_CLONE_REQUESTED);
+    if (!session) {
+        ss_drop(device, NULL, SS_DROP_NO_SESSION);
+        return;
+    }
+    struct ss_packet *c = malloc(program->packet_bytes + 64);
+    if (!c) {
+        ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        return;
+    }
+    struct ss_packet *aligned = (struct ss_packet *)(((uintptr_t)c + 63) & ~(uintptr_t)63);
+    memcpy(aligned, p, program->packet_bytes);
+    reset_metadata(aligned, program);
+    reset_requests(aligned);
+    program->copy_fields(p->target.clone_fields, aligned, p);
+    aligned->standard.instance_type = SS_EGRESS_CLONE;
+    queue_clones(thread, device, session, aligned, buf, parsed);
+    free(c);
+}
+
+/* Put the headers before what was not parsed, in place when the buffer is ours and has room. */
+static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, struct ss_buf *buf, uint32_t parsed,
+                              bool own) {
+    const struct ss_program *program = device->program;
+    uint8_t *payload = buf->data + parsed;
+    uint32_t payload_len = buf->len - parsed;
+    program->checksums(&device->state, p, payload, payload_len);
+    uint32_t headers = program->headers_bytes(p);
+    uint32_t keep = payload_len;
+    if (p->target.truncate_to < headers + payload_len)
+        keep = p->target.truncate_to > headers ? p->target.truncate_to - headers : 0;
+    if (headers + keep > SS_MAX_FRAME) {
+        ss_drop(device, NULL, SS_DROP_TOO_LONG);
+        if (own) ss_buf_free(buf);
+        return NULL;
+    }
+    if (own && (size_t)(payload - buf->store) >= headers) {
+        buf->data = payload - headers;
+    } else {
+        struct ss_buf *out = ss_buf_new(headers + keep);
+        if (out) {
+            memcpy(out->data + headers, payload, keep);
+            out->port = buf->port;
+        } else {
+            ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+        }
+        if (own) ss_buf_free(buf);
+        if (!out) return NULL;
+        buf = out;
+    }
+    program->emit(p, buf->data);
+    buf->len = headers + keep;
+    if (buf->len > p->target.truncate_to) buf->len = p->target.truncate_to;
+    return buf;
+}
+
+static void run_egress(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p, struct ss_buf *buf,
+                       uint32_t parsed, uint16_t port, bool own) {
+    const struct ss_program *program = device->program;
+    if (p->standard.priority) { /* there is one queue per port, as bmv2 has by default */
+        ss_drop(device, NULL, SS_DROP_PRIORITY);
+        if (own) ss_buf_free(buf);
+        return;
+    }
+    uint64_t now = device->state.now_us;
+    uint64_t depth = 0;
+    if (port < SS_MAX_PORTS && device->ports[port] && device->ports[port]->shaped)
+        depth = ss_port_backlog(device->ports[port], thread->now_ns);
+    p->standard.enq_timestamp = (uint32_t)now;
+    p->standard.enq_qdepth = p->standard.deq_qdepth = (uint32_t)depth & 0x7ffff;
+    p->standard.deq_timedelta = 0;
+    p->standard.egress_global_timestamp = now & TIME48;
+    p->standard.egress_port = port;
+    p->standard.egress_spec = 0;
+    p->standard.packet_length = p->target.length;
+    program->egress(&device->state, p);
+    if (p->target.clone_session) {
+        clone_egress(thread, device, p, buf, parsed);
+        p->target.clone_session = p->target.clone_fields = 0;
+    }
+    if (p->standard.egress_spec == SS_DROP_PORT) {
+        ss_drop(device, NULL, SS_DROP_EGRESS);
+        if (own) ss_buf_free(buf);
+        return;
+    }
+    buf = deparse(device, p, buf, parsed, own);
+    if (!buf) return;
+    if (p->target.recirculate_fields) {
+        uint32_t length = buf->len;
+        struct ss_packet *again = later(thread, device, false, buf->port, buf, 0);
+        if (!again) return;
+        fresh(again, program, length);
+        program->copy_fields(p->target.recirculate_fields, again, p);
+        again->standard.instance_type = SS_RECIRCULATED;
+        again->standard.packet_length = length;
+        return;
+    }
+    ss_output(thread, device, port, buf);
+}
+
+void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf) {
+    const struct ss_program *program = device->program;
+    if (device->ports[port]) {
+        device->ports[port]->rx_packets++;
+        device->ports[port]->rx_bytes += buf->len;
+    }
+    if (!device->active || !scratch(thread, program)) {
+        ss_drop(device, device->ports[port], device->active ? SS_DROP_NO_MEMORY : SS_DROP_NO_PROGRAM);
+        ss_buf_free(buf);
+        return;
+    }
+    device->state.now_us = (thread->now_ns - device->fabric->start_ns) / 1000;
+    buf->port = port;
+    struct ss_packet *p = thread->packets[0];
+    fresh(p, program, buf->len);
+    p->standard.ingress_port = port;
+    p->standard.packet_length = buf->len;
+    p->standard.ingress_global_timestamp = device->state.now_us & TIME48;
+    thread->passes = 0;
+    run_ingress(thread, device, p, buf);
+    while (thread->pending) {
+        struct ss_pending *item = thread->pending;
+        thread->pending = item->next;
+        if (!thread->pending) thread->pending_tail = &thread->pending;
+        if (item->egress) run_egress(thread, device, &item->packet, item->buf, item->parsed, item->port, true);
+        else run_ingress(thread, device, &item->packet, item->buf);
+        free(item);
+    }
+}
