@@ -77,7 +77,7 @@ class ControlServer:
         finally:
             os.umask(mask)
         self._server.switches = switches
-        self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="control", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -41,7 +41,7 @@ class Switches:
                 self._shapes[device.device_id, port.port] = {}
                 if port.shape:
                     self.shape(device.device_id, port.port, port.shape)
-        self._server = P4RuntimeServer(self._fabric.devices.values())
+        self._server = P4RuntimeServer(self._fabric.devices.values(), Program.load)
         for device in config.devices:
             self._load(device)
         self.addresses = [self._server.listen(address, tls) for address in config.grpc]
