@@ -1,0 +1,30 @@
+"""Holding a target to the reference model, frame by frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.model.switch import Switch
+from tests.p4.rig import Arrival
+from tests.p4.targets import Frames, Target
+
+
+def readable(frames: Frames) -> list[str]:
+    """Frames in a form and an order that compare well and print well."""
+    return sorted(f"port {port}: {frame.hex(' ', -4)}" for port, frame in frames)
+
+
+def compare(target: Target, reference: Switch, arrivals: Iterable[Arrival]) -> None:
+    """Both get every frame; raises AssertionError at the first one after which they differ."""
+    for number, arrival in enumerate(arrivals):
+        expected = readable(reference.process(arrival.port, arrival.frame))
+        found = readable(target.process(arrival.port, arrival.frame))
+        assert found == expected, f"frame {number} on port {arrival.port}: {arrival.frame.hex(' ', -4)}"
+
+
+def compare_counters(target: Target, reference: Switch) -> None:
+    """Verdict counters and counters per label are what the reference has counted since both were fresh."""
+    verdicts = target.verdicts()
+    assert verdicts == {verdict: reference.verdicts[verdict] for verdict in verdicts}
+    labels = target.label_counters()
+    assert labels == {key: (reference.label_packets[key], reference.label_bytes[key]) for key in labels}

@@ -1,0 +1,66 @@
+"""The targets as fixtures: every behavioural test runs on each of them that can run here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from p4src.artifacts import find
+from tests.model.switch import Switch
+from tests.p4 import bmv2, rig
+from tests.p4.targets import SoftswitchTarget, Target
+
+VALUES = 4
+"""Values per packet in most tests: small packets, every path."""
+
+
+@dataclass
+class Pair:
+    """A target and the reference in the same configuration and state. Tests share both: each takes a newer epoch."""
+
+    target: Target
+    reference: Switch
+    values: int
+    epoch: int = 1000
+
+    def next_epoch(self) -> int:
+        """An epoch that is newer than all that the slots have seen."""
+        self.epoch += 1000
+        return self.epoch
+
+    def restart(self) -> None:
+        """Both as after power-up, with their tables."""
+        self.target.restart()
+        self.reference = rig.switch(self.values)
+
+
+def make(kind: str, values: int) -> Pair:
+    """A pair on a target of that kind; skips where it cannot run."""
+    artifact, configuration = find(values=values), rig.switch(values)
+    if kind == "bmv2":
+        reason = bmv2.missing()
+        if reason:
+            pytest.skip(reason)
+        return Pair(bmv2.Bmv2Target(artifact, configuration, rig.PORTS), configuration, values)
+    return Pair(SoftswitchTarget(artifact, configuration), configuration, values)
+
+
+TARGETS = ["softswitch", pytest.param("bmv2", marks=pytest.mark.namespaces)]
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Target and reference with 4 values a packet."""
+    made = make(request.param, VALUES)
+    yield made
+    made.target.close()
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def wide_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Target and reference with the default of 256 values a packet."""
+    made = make(request.param, 256)
+    yield made
+    made.target.close()

@@ -1,0 +1,174 @@
+"""A switch configuration that has every kind of entry, and packets that try every way through it."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass
+
+from p4src.protocol import ETHERTYPE, GATEWAY_MAC, VERSION, Flag
+from tests.model.packet import Packet
+from tests.model.switch import Aggregate, Forward, Replicate, Switch, internet_checksum
+
+PORTS = (1, 2, 3, 4, 5, 6)
+SLOTS = 2048
+TOP_BIT = 1 << 63
+EDGE_VALUES = (0, 1, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF)
+SEQUENCES = (0, 1, 2, 3, 4, 5, 7, 8, 0x7FFFFFFF, 0xFFFFFFFF)
+
+LABELS: dict[tuple[int, int], Forward | Replicate | Aggregate] = {
+    # Four workers, four slots.
+    (1, 10): Aggregate(0, 3, 0b0001, 0b1111, 100, 5),
+    (2, 11): Aggregate(0, 3, 0b0010, 0b1111, 100, 5),
+    (3, 12): Aggregate(0, 3, 0b0100, 0b1111, 100, 5),
+    (4, 13): Aggregate(0, 3, 0b1000, 0b1111, 100, 5),
+    # Partial sums of two switches, and a worker: two slots.
+    (1, 20): Aggregate(4, 1, 0, 0b11111, 101, 6),
+    (2, 21): Aggregate(4, 1, 0, 0b11111, 101, 6),
+    (3, 22): Aggregate(4, 1, 0b10000, 0b11111, 101, 6),
+    # The last slot, the first and the last contributor; it leaves by the port of one of them.
+    (1, 30): Aggregate(SLOTS - 1, 0, 1, TOP_BIT | 1, 102, 1),
+    (2, 31): Aggregate(SLOTS - 1, 0, TOP_BIT, TOP_BIT | 1, 102, 1),
+    # A single contributor.
+    (3, 32): Aggregate(16, 7, 1 << 40, 1 << 40, 0xFFFFFFFF, 4),
+    # The same label on another port is another flow.
+    (5, 10): Forward(6),
+    (4, 40): Forward(1),
+    (4, 41): Forward(4),
+    (6, 50): Replicate(1),
+    (5, 51): Replicate(2),
+    (6, 52): Replicate(3),
+}
+GROUPS = {1: (1, 2, 3, 4), 2: (6,), 3: (5, 6)}
+
+
+def ipv4(text: str) -> int:
+    """Dotted quad to int."""
+    return int.from_bytes(bytes(int(part) for part in text.split(".")), "big")
+
+
+ROUTES = {
+    (ipv4("10.0.0.0"), 8): (bytes.fromhex("020000000001"), 1),
+    (ipv4("10.1.0.0"), 16): (bytes.fromhex("020000000002"), 2),
+    (ipv4("10.1.1.1"), 32): (bytes.fromhex("020000000003"), 3),
+}
+
+
+def switch(values_per_packet: int) -> Switch:
+    """The reference model in this configuration."""
+    return Switch(values_per_packet, SLOTS, dict(LABELS), dict(GROUPS), dict(ROUTES))
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A frame and the port on which it arrives."""
+
+    port: int
+    frame: bytes
+
+
+class Traffic:
+    """Packets at random, from ``source``. Epochs begin at ``epoch`` and move on now and then."""
+
+    def __init__(self, source: random.Random, values_per_packet: int, epoch: int) -> None:
+        self.random, self.values_per_packet, self.epoch = source, values_per_packet, epoch
+
+    def arrival(self) -> Arrival:
+        """One frame; seven of ten are for aggregation."""
+        if not self.random.randrange(25):
+            self.epoch += 1
+        kind = self.random.randrange(20)
+        if kind < 14:
+            port, packet = self.for_aggregation()
+            return Arrival(port, packet.encode())
+        if kind == 14:
+            port, label = self.random.choice([key for key, action in LABELS.items() if not is_aggregate(action)])
+            return Arrival(port, self.packet(label).encode())
+        if kind == 15:
+            return self.misdirected()
+        if kind == 16:
+            return self.malformed()
+        if kind == 17:
+            return Arrival(self.random.choice(PORTS), self.noise())
+        return Arrival(self.random.choice(PORTS), self.ipv4_frame())
+
+    def packet(self, label: int) -> Packet:
+        """A well-formed packet with any flags (unknown ones too) and any bitmap."""
+        choose = self.random.choice
+        flags = choose(
+            (0, 0, 0, 0, Flag.RESEND, Flag.RESEND, Flag.MAXIMUM, Flag.RESEND | Flag.MAXIMUM, Flag.RESULT, 0xF9)
+        )
+        bitmap = choose((0, 1, 2, 3, 4, 0b11, 0b1100, 0b0111, 0b11111, 0b100000, TOP_BIT, (1 << 64) - 1))
+        epoch = self.epoch + choose((0,) * 18 + (-1, 1))
+        return Packet(
+            label, epoch, choose(SEQUENCES), bitmap, self.values(), int(flags), job=self.random.randrange(65536)
+        )
+
+    def values(self) -> tuple[int, ...]:
+        """Words at random, most often at the edges of the number range. Long packets repeat a few of them."""
+        few = [self.random.choice(EDGE_VALUES) ^ self.random.randrange(4) for _ in range(4)]
+        return tuple((few[i % 4] + i // 4 * 0x01010101) & 0xFFFFFFFF for i in range(self.values_per_packet))
+
+    def for_aggregation(self) -> tuple[int, Packet]:
+        """A packet of a flow that is aggregated here, most often one that is right."""
+        port, label = self.random.choice([key for key, action in LABELS.items() if is_aggregate(action)])
+        packet = self.packet(label)
+        if self.random.randrange(8):
+            bitmap = self.random.choice((1, 2, 3, 4, 8, 12, 7)) if label in (20, 21) else 0
+            flags = packet.flags & ~Flag.RESULT
+            packet = packet._replace(sequence=self.random.choice((0, 1, 4)), flags=int(flags), bitmap=bitmap)
+        return port, packet
+
+    def misdirected(self) -> Arrival:
+        """A label that does not exist, or exists on another port."""
+        port = self.random.choice(PORTS)
+        label = self.random.choice([label for _, label in LABELS] + [0, 99, 0xFFFFFFFF])
+        return Arrival(port, self.packet(label).encode())
+
+    def malformed(self) -> Arrival:
+        """A packet for an existing flow that is too short, too long, or of another version."""
+        port, packet = self.for_aggregation()
+        frame = packet.encode()
+        how = self.random.randrange(4)
+        if how == 0:
+            return Arrival(port, packet._replace(version=self.random.choice((0, VERSION + 1, 255))).encode())
+        if how == 1:
+            return Arrival(port, frame[: self.random.randrange(14, len(frame))])
+        if how == 2:
+            return Arrival(port, frame + bytes(self.random.choice((1, 4, 100))))
+        return Arrival(port, frame[: -self.random.choice((1, 4))])
+
+    def noise(self) -> bytes:
+        """Random bytes behind a real or a random EtherType."""
+        ethertype = self.random.choice((ETHERTYPE, ETHERTYPE, 0x0800, 0x0806, 0x88B6))
+        length = self.random.choice((0, 1, 20, 23, 24, 25, 40, 24 + 4 * self.values_per_packet))
+        body = self.random.getrandbits(8 * length).to_bytes(length, "big") if length else b""
+        return GATEWAY_MAC + bytes.fromhex("020000000009") + struct.pack(">H", ethertype) + body
+
+    def ipv4_frame(self) -> bytes:
+        """An IPv4 packet; sometimes with a wrong checksum, with options, at the end of its TTL, without a route."""
+        choose = self.random.choice
+        destination = choose(("10.0.0.9", "10.1.0.9", "10.1.1.1", "10.1.1.2", "11.0.0.1", "224.0.0.251"))
+        words = choose((0x45, 0x45, 0x45, 0x45, 0x45, 0x46, 0x65))
+        ttl = choose((64, 64, 64, 2, 1, 0, 255))
+        payload = bytes(range(choose((0, 8, 26, 200))))
+        options = bytes(4) if words == 0x46 else b""
+        source = ipv4("10.0.0.7")
+        total = 20 + len(options) + len(payload)
+        header = bytearray(
+            struct.pack(">BBHHHBBHII", words, 0, total, 7, 0x4000, ttl, 17, 0, source, ipv4(destination))
+        )
+        checksum = internet_checksum(bytes(header) + options)
+        if not self.random.randrange(8):
+            checksum ^= 1 << self.random.randrange(16)
+        header[10:12] = struct.pack(">H", checksum)
+        mac = choose((GATEWAY_MAC, GATEWAY_MAC, GATEWAY_MAC, bytes.fromhex("ffffffffffff")))
+        frame = mac + bytes.fromhex("020000000007") + b"\x08\x00" + bytes(header) + options + payload
+        if not self.random.randrange(10):
+            frame = frame[: self.random.randrange(14, 34)]
+        return frame
+
+
+def is_aggregate(action: Forward | Replicate | Aggregate) -> bool:
+    """Whether an entry's action merges packets."""
+    return isinstance(action, Aggregate)

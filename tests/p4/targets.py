@@ -1,0 +1,90 @@
+"""The switches that the tests run the program on, behind one small interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from p4src.artifacts import Artifact
+from p4src.protocol import Verdict
+from tests.model.switch import Aggregate, Forward, Replicate, Switch
+
+Frames = list[tuple[int, bytes]]
+
+
+class Target(ABC):
+    """A switch that runs a compiled program and has the tables of a :class:`tests.model.switch.Switch`."""
+
+    @abstractmethod
+    def process(self, port: int, frame: bytes) -> Frames:
+        """All that leaves because ``frame`` arrives on ``port``, in any order."""
+
+    @abstractmethod
+    def verdicts(self) -> dict[Verdict, int]:
+        """Packets per verdict since the start, for every verdict."""
+
+    @abstractmethod
+    def label_counters(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """(packets, bytes) of each entry of the label table, by (ingress port, label)."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Forget everything and install the tables again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back all that the switch holds."""
+
+
+def parameters(action: Forward | Replicate | Aggregate) -> tuple[str, list[tuple[str, int]]]:
+    """An entry's action as name and (parameter name, value), in the order of the P4 program."""
+    if isinstance(action, Forward):
+        return "forward", [("port", action.port)]
+    if isinstance(action, Replicate):
+        return "replicate", [("group", action.group)]
+    names = ("slot_base", "slot_mask", "contributor", "expected", "next_label", "port")
+    return "aggregate", [(name, getattr(action, name)) for name in names]
+
+
+class SoftswitchTarget(Target):
+    """softswitch in this process, frame by frame, past its queues."""
+
+    def __init__(self, artifact: Artifact, configuration: Switch) -> None:
+        from softswitch import Fabric, Program
+
+        self.configuration = configuration
+        self.program = Program.load(artifact.program.read_bytes())
+        self.fabric = Fabric()
+        self.device = self.fabric.add_device(1)
+        self.restart()
+
+    def restart(self) -> None:
+        from softswitch import Match
+
+        self.device.load(self.program)
+        for group, ports in self.configuration.groups.items():
+            self.device.multicast_set(group, [(port, index + 1) for index, port in enumerate(ports)])
+        for (port, label), action in self.configuration.labels.items():
+            name, values = parameters(action)
+            match = (Match("exact", port), Match("exact", label))
+            self.device.insert("label_table", match, name, [value for _, value in values])
+        for (address, length), (mac, port) in self.configuration.routes.items():
+            match = (Match("lpm", address, prefix_len=length),)
+            self.device.insert("ipv4_table", match, "route", [int.from_bytes(mac, "big"), port])
+
+    def process(self, port: int, frame: bytes) -> Frames:
+        return self.device.process(port, frame)
+
+    def verdicts(self) -> dict[Verdict, int]:
+        counts = self.device.counter_read_all("verdict_counter")
+        return {verdict: counts[verdict][0] for verdict in Verdict}
+
+    def label_counters(self) -> dict[tuple[int, int], tuple[int, int]]:
+        from softswitch import Match
+
+        return {
+            (port, label): self.device.direct_counter_read("label_table", (Match("exact", port), Match("exact", label)))
+            for port, label in self.configuration.labels
+        }
+
+    def close(self) -> None:
+        self.device.unload()
