@@ -71,7 +71,7 @@ _COUNTERS = ("packets_sent", "packets_received", "bytes_sent", "bytes_received",
 
 class _TreeStats(ctypes.Structure):
     _fields_ = [*((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
-                *((name, ctypes.c_double) for name in ("rtt_seconds", "rtt_variation", "rtt_lowest"))]
+                *((name, ctypes.c_double) for name in ("rtt_seconds", "rtt_lowest"))]
 
 
 class _Stats(ctypes.Structure):

@@ -7,7 +7,8 @@
  * exponents are known.
  *
  * Loss. Exponent and data chunks are each sent in sequence order by every worker, so within a kind an answer to a chunk
- * sent clearly later means that an earlier one was lost (a gap); it is resent after a short random delay. A chunk that
+ * sent later means that an earlier one was lost, once packets had time to overtake each other (a gap); it is resent
+ * after a short random delay. A chunk that
  * was resent has a timer of its own with back-off. Of the others only the oldest unanswered chunk has a timer: when a peer
  * is late nothing is lost, and one resend (and one flush in the switches) is all that it costs.
  *
@@ -34,7 +35,10 @@
 #define MS (INART_NS / 1000)
 #define RTO_INITIAL (200 * MS)
 #define RTO_LOWEST (20 * MS)
+#define RTO_LOWEST_RESENT (5 * MS) /* of a chunk that was resent: waits for no peer */
+#define RTO_HIGHEST_GAP (250 * MS)
 #define RTO_HIGHEST (2000 * MS)
+#define RECENT (500 * MS)
 #define BACKOFF_MOST 6
 #define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart */
 #define SPARSE 8                       /* ... when fewer than this came at a time */
@@ -69,7 +73,7 @@ struct inart_completion {
 struct inart_tree_stats {
     uint64_t chunks_sent, resent_gap, resent_timeout, answers, duplicates, refused;
     uint64_t first_send_ns, last_answer_ns, busy_ns, next_sequence, oldest_unanswered;
-    double rtt_seconds, rtt_variation, rtt_lowest;
+    double rtt_seconds, rtt_lowest; /* lowest of the last second; of all */
 };
 struct inart_worker_stats {
     uint64_t packets_sent, packets_received, bytes_sent, bytes_received, malformed, unknown, other_epoch, send_errors, kernel_drops;
@@ -111,6 +115,12 @@ struct list {
     uint32_t head, tail;
 };
 
+/* The newest chunk that was sent once and has its answer: what was sent before it should have been answered, too. */
+struct evidence {
+    uint64_t sequence, rtt;
+    bool any;
+};
+
 struct tree {
     struct inart_tree_config config;
     uint32_t mask;
@@ -119,10 +129,12 @@ struct tree {
     struct part *parts, *last, *cursor[KINDS];
     struct list first[KINDS], resend;
     uint64_t resend_due;       /* no entry of the resend list is due earlier */
-    uint64_t evidence[KINDS];  /* when the newest answered chunk (of those sent once) was sent */
+    struct evidence evidence[KINDS];
     double packets_per_second, tokens, tokens_most, tokens_wake;
     uint64_t tokens_at, progress_at, active_since; /* active_since: first send since it had nothing to do; 0: idle */
-    double srtt, rttvar, rtt_lowest; /* ns; srtt 0: none yet */
+    double recent, before_recent, round_trip; /* ns: the lowest of the last RECENT and of the one before; of both; 0: none yet */
+    double rtt_lowest;
+    uint64_t recent_since;
     unsigned reorder;          /* how tolerant of reordering: grows when a gap's resend was needless */
     struct inart_tree_stats stats;
 };
@@ -380,16 +392,18 @@ static bool send_next(struct inart_worker *w, struct tree *t, uint64_t now)
     return true;
 }
 
-static uint64_t timeout_of(const struct tree *t)
+/* How long to wait for an answer: from the quickest of the last round trips. Means say little here: a chunk that a peer lost,
+ * or may not send yet, takes as long as the peer's timers, which would grow with them. Early is cheap: few chunks have a timer. */
+static uint64_t timeout_of(const struct tree *t, uint64_t least)
 {
-    if (!(t->srtt > 0))
+    if (!(t->round_trip > 0))
         return RTO_INITIAL;
-    double rto = t->srtt + 4 * t->rttvar, lowest = RTO_LOWEST;
+    double wait = 2 * t->round_trip, lowest = (double)least;
     if (t->packets_per_second > 0 && 4e9 / t->packets_per_second > lowest)
         lowest = 4e9 / t->packets_per_second;
-    if (rto < lowest)
-        rto = lowest;
-    return rto > RTO_HIGHEST ? RTO_HIGHEST : (uint64_t)rto;
+    if (wait < lowest)
+        wait = lowest;
+    return wait > RTO_HIGHEST ? RTO_HIGHEST : (uint64_t)wait;
 }
 
 static uint64_t spread(struct inart_worker *w, uint64_t t) { return t + random_below(w, t / 4 + 1); }
@@ -400,7 +414,7 @@ static uint64_t oldest_due(struct tree *t)
     struct chunk *c = chunk_of(t, t->base);
     if (!t->parts || c->state != SENT || c->list != LIST_FIRST)
         return 0;
-    return (c->sent_at > t->base_since ? c->sent_at : t->base_since) + timeout_of(t);
+    return (c->sent_at > t->base_since ? c->sent_at : t->base_since) + timeout_of(t, RTO_LOWEST);
 }
 
 static void resend_at(struct tree *t, struct chunk *c, uint64_t due)
@@ -412,31 +426,39 @@ static void resend_at(struct tree *t, struct chunk *c, uint64_t due)
         t->resend_due = due;
 }
 
-/* What "clearly later" means: this long. */
+/* How long after evidence against it a chunk is given, because packets may overtake each other. */
 static uint64_t reorder_window(const struct tree *t)
 {
-    double window = t->srtt / 4;
+    double window = t->round_trip / 4;
     if (window < MS / 2.0)
         window = MS / 2.0;
     return (uint64_t)(window * t->reorder);
-}
-
-static void find_gaps(struct inart_worker *w, struct tree *t, uint64_t now)
-{
-    for (int kind = 0; kind < KINDS; kind++)
-        while (t->first[kind].head != NONE) {
-            struct chunk *c = &t->ring[t->first[kind].head];
-            if (c->sent_at + reorder_window(t) >= t->evidence[kind])
-                break;
-            c->gap = 1;
-            resend_at(t, c, now + random_below(w, (uint64_t)(t->srtt / 4) + 1));
-        }
 }
 
 static uint64_t sequence_of(const struct tree *t, const struct chunk *c)
 {
     uint64_t index = (uint64_t)(c - t->ring);
     return t->base + ((index - t->base) & t->mask);
+}
+
+/* When the oldest chunk of a kind that was sent once counts as lost; UINT64_MAX: nothing speaks against it. */
+static uint64_t gap_due(struct tree *t, int kind)
+{
+    const struct evidence *e = &t->evidence[kind];
+    if (t->first[kind].head == NONE || !e->any)
+        return UINT64_MAX;
+    struct chunk *c = &t->ring[t->first[kind].head];
+    return sequence_of(t, c) < e->sequence ? c->sent_at + e->rtt + reorder_window(t) : UINT64_MAX;
+}
+
+static void find_gaps(struct inart_worker *w, struct tree *t, uint64_t now)
+{
+    for (int kind = 0; kind < KINDS; kind++)
+        while (gap_due(t, kind) <= now) {
+            struct chunk *c = &t->ring[t->first[kind].head];
+            c->gap = 1;
+            resend_at(t, c, now + random_below(w, (uint64_t)(t->round_trip / 4) + 1));
+        }
 }
 
 /* Sends the resends that are due, as far as tokens and room allow. */
@@ -447,7 +469,7 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
         resend_at(t, chunk_of(t, t->base), now);
     if (t->resend_due > now)
         return;
-    uint64_t earliest = UINT64_MAX, rto = timeout_of(t);
+    uint64_t earliest = UINT64_MAX, rto = timeout_of(t, RTO_LOWEST_RESENT);
     for (uint32_t i = t->resend.head; i != NONE; i = t->ring[i].next) {
         struct chunk *c = &t->ring[i];
         if (c->due <= now && t->tokens >= 1 && packet_io_room(&w->io)) {
@@ -456,9 +478,10 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
                 t->stats.resent_gap++;
             else
                 t->stats.resent_timeout++;
-            wait <<= c->resends < BACKOFF_MOST ? c->resends : BACKOFF_MOST;
-            if (wait > RTO_HIGHEST)
-                wait = RTO_HIGHEST;
+            uint64_t most = c->gap ? RTO_HIGHEST_GAP : RTO_HIGHEST;
+            wait <<= c->resends / 2 < BACKOFF_MOST ? c->resends / 2 : BACKOFF_MOST;
+            if (wait > most)
+                wait = most;
             if (c->resends < UINT16_MAX)
                 c->resends++;
             send_chunk(w, t, part_of(t, sequence), sequence, true, now);
@@ -479,18 +502,20 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
             t->reorder *= 2;
         return;
     }
-    double rtt = (double)(now - c->sent_at), deviation = rtt - t->srtt;
-    if (!(t->srtt > 0)) {
-        t->srtt = rtt;
-        t->rttvar = rtt / 2;
-    } else {
-        t->rttvar += ((deviation < 0 ? -deviation : deviation) - t->rttvar) / 4;
-        t->srtt += deviation / 8;
-    }
+    double rtt = (double)(now - c->sent_at);
+    if (now - t->recent_since > RECENT) {
+        t->before_recent = t->recent;
+        t->recent = rtt;
+        t->recent_since = now;
+    } else if (rtt < t->recent)
+        t->recent = rtt;
+    t->round_trip = t->before_recent > 0 && t->before_recent < t->recent ? t->before_recent : t->recent;
     if (t->rtt_lowest == 0 || rtt < t->rtt_lowest)
         t->rtt_lowest = rtt;
-    if (c->sent_at > t->evidence[c->kind])
-        t->evidence[c->kind] = c->sent_at;
+    uint64_t sequence = sequence_of(t, c);
+    struct evidence *e = &t->evidence[c->kind];
+    if (!e->any || sequence > e->sequence)
+        *e = (struct evidence){sequence, now - c->sent_at, true};
 }
 
 /* The agreed exponents (and the check values). False: the engine has failed. */
@@ -706,6 +731,9 @@ static struct sleep work(struct inart_worker *w)
         uint64_t oldest = oldest_due(t);
         if (oldest && oldest < sleep.until)
             sleep.until = oldest;
+        for (int kind = 0; kind < KINDS; kind++)
+            if (gap_due(t, kind) < sleep.until)
+                sleep.until = gap_due(t, kind);
         bool due = t->resend_due <= now;
         if (!due && t->resend_due < sleep.until)
             sleep.until = t->resend_due;
@@ -1068,8 +1096,7 @@ uint32_t inart_worker_statistics(struct inart_worker *w, struct inart_worker_sta
         trees[i] = t->stats;
         trees[i].next_sequence = t->end;
         trees[i].oldest_unanswered = t->base;
-        trees[i].rtt_seconds = t->srtt / 1e9;
-        trees[i].rtt_variation = t->rttvar / 1e9;
+        trees[i].rtt_seconds = t->round_trip / 1e9;
         trees[i].rtt_lowest = t->rtt_lowest / 1e9;
         if (t->active_since)
             trees[i].busy_ns += now - t->active_since;

@@ -1,0 +1,110 @@
+"""Command line of the worker.
+
+python -m worker_agent allreduce --controller HOST:PORT --bytes 25M --repeat 5
+python -m worker_agent serve --controller HOST:PORT --socket /run/inart/agent.sock
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from controlplane.rpc.tls import add_tls_arguments, tls_from
+from worker_agent.agent import connect, controller_address
+from worker_agent.errors import AgentError
+
+
+def parse_size(text: str) -> int:
+    """ "25M" -> 25000000; K, M, G and Ki, Mi, Gi. Raises argparse.ArgumentTypeError."""
+    units = {"K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
+    number = text.removesuffix("B")
+    unit = next((name for name in ("Ki", "Mi", "Gi", "K", "M", "G") if number.endswith(name)), "")
+    try:
+        size = int(float(number.removesuffix(unit)) * units.get(unit, 1))
+    except ValueError:
+        size = 0
+    if size <= 0:
+        raise argparse.ArgumentTypeError(f"a size is a number with K, M, G, Ki, Mi or Gi behind it, got {text!r}")
+    return size
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m worker_agent", description="Worker of an in-network all-reduce.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    allreduce = commands.add_parser("allreduce", help="all-reduce made-up data; prints time, bandwidth and error")
+    allreduce.add_argument("--bytes", type=parse_size, default=25_000_000, metavar="N", help="tensor size (25M)")
+    allreduce.add_argument("--repeat", type=int, default=5, metavar="N")
+    allreduce.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
+    allreduce.add_argument("--op", choices=("sum", "mean"), default="sum")
+    allreduce.add_argument("--seed", type=int, default=0, help="the same on all workers")
+    allreduce.add_argument("--json", action="store_true", help="print one JSON object")
+    serve = commands.add_parser("serve", help="be the agent of unprivileged trainers on this machine")
+    serve.add_argument("--socket", default="/run/inart/agent.sock", metavar="PATH", help="default: %(default)s")
+    serve.add_argument("--mode", type=lambda text: int(text, 8), default=0o660, help="of the socket (octal, 660)")
+    serve.add_argument("--group", metavar="NAME", help="of the socket")
+    for command in (allreduce, serve):
+        command.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
+        command.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
+        command.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")
+        command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for joining, and for progress")
+        add_tls_arguments(command)
+    return parser
+
+
+def run_allreduce(arguments: argparse.Namespace) -> None:
+    from worker_agent.trial import Trial, run
+
+    if arguments.repeat < 1:
+        raise ValueError("--repeat must be at least 1")
+    trial = Trial(arguments.bytes, arguments.repeat, arguments.dtype, arguments.op, arguments.seed)
+    with connect(
+        arguments.controller,
+        arguments.node,
+        arguments.timeout,
+        interface=arguments.interface,
+        tls=tls_from(arguments),
+        operation_timeout=arguments.timeout,
+    ) as agent:
+        result = run(agent, trial)
+    print(json.dumps(result.to_json()) if arguments.json else result, flush=True)
+
+
+def run_serve(arguments: argparse.Namespace) -> None:
+    from worker_agent.service import Service
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with Service(
+        controller_address(arguments.controller),
+        arguments.socket,
+        node=arguments.node,
+        interface=arguments.interface,
+        tls=tls_from(arguments),
+        operation_timeout=arguments.timeout,
+        mode=arguments.mode,
+        group=arguments.group,
+        log=lambda line: print(f"worker_agent: {line}", file=sys.stderr, flush=True),
+    ) as service:
+        print(f"agent serves on {arguments.socket}", flush=True)
+        service.run(stop)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        (run_allreduce if arguments.command == "allreduce" else run_serve)(arguments)
+    except (AgentError, TimeoutError, ValueError, OSError) as error:
+        print(f"worker_agent: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
