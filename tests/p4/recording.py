@@ -49,9 +49,7 @@ def write(path: Path, target: Target, switch: str, values: int, arrivals: Iterab
         out = sorted(target.process(arrival.port, arrival.frame))
         line = [arrival.port, arrival.frame.hex(), [[port, frame.hex()] for port, frame in out]]
         lines.append(json.dumps(line, separators=(",", ":")))
-    lines.append(
-        json.dumps({"verdicts": {verdict.name.lower(): count for verdict, count in target.verdicts().items()}})
-    )
+    lines.append(json.dumps({"verdicts": verdict_counts(target)}))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
 

@@ -68,8 +68,8 @@ class SoftswitchTarget(Target):
             match = (Match("exact", port), Match("exact", label))
             self.device.insert("label_table", match, name, [value for _, value in values])
         for (address, length), (mac, port) in self.configuration.routes.items():
-            match = (Match("lpm", address, prefix_len=length),)
-            self.device.insert("ipv4_table", match, "route", [int.from_bytes(mac, "big"), port])
+            prefix = (Match("lpm", address, prefix_len=length),)
+            self.device.insert("ipv4_table", prefix, "route", [int.from_bytes(mac, "big"), port])
 
     def process(self, port: int, frame: bytes) -> Frames:
         return self.device.process(port, frame)

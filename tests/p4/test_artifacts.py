@@ -38,8 +38,8 @@ def test_the_c_header_compiles_and_agrees(tmp_path: Path) -> None:
     source = tmp_path / "check.c"
     source.write_text(
         '#include <stdio.h>\n#include "protocol.h"\nint main(void) { const unsigned char mac[] = INART_GROUP_MAC;\n'
-        'printf("%d %d %d %d %02x", INART_FRAME_BYTES(256), INART_OFFSET_BITMAP, INART_HEADER_BYTES, INART_FLAG_MAXIMUM,'
-        " mac[5]); return sizeof mac != 6; }\n"
+        'printf("%d %d %d %d %02x", INART_FRAME_BYTES(256), INART_OFFSET_BITMAP, INART_HEADER_BYTES, INART_FLAG_MAXIMUM'
+        ", mac[5]); return sizeof mac != 6; }\n"
     )
     include = generate.ROOT / "worker_agent" / "native"
     command = [compiler, "-Wall", "-Wextra", "-Werror", "-I", str(include), str(source), "-o", str(tmp_path / "check")]

@@ -17,7 +17,7 @@ from tests.p4.rig import Arrival, Traffic, switch
 WORKERS = ((1, 10), (2, 11), (3, 12), (4, 13))
 """Port and label of the flows that four workers send into four slots."""
 SHARED = settings(
-    max_examples=40,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
@@ -47,10 +47,10 @@ def test_packets_of_256_values(wide_pair: Pair) -> None:
     compare_counters(wide_pair.target, wide_pair.reference)
 
 
-def contribution(worker: int, epoch: int, sequence: int, values: tuple[int, ...], flags: Flag = Flag(0)) -> Arrival:
+def contribution(worker: int, epoch: int, sequence: int, values: tuple[int, ...], flags: int = 0) -> Arrival:
     """Worker ``worker``'s packet."""
     port, label = WORKERS[worker]
-    return Arrival(port, Packet(label, epoch, sequence, 0, values, int(flags), job=7).encode())
+    return Arrival(port, Packet(label, epoch, sequence, 0, values, flags, job=7).encode())
 
 
 def leaving(pair: Pair, arrivals: list[Arrival]) -> list[tuple[int, bytes]]:
