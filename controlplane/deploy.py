@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -158,9 +159,11 @@ def serve(
     controller = Controller(PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps), roster, keepers, log)
     try:
         port = controller.start(arguments.serve, tls_from(arguments))
-        host = arguments.serve.rpartition(":")[0]
+        where = arguments.serve
+        if not where.startswith("unix:"):
+            where = f"{where.rpartition(':')[0]}:{port}"
         log(f"waiting for {len(plan.job.workers)} workers and {len(plan.job.parameter_servers)} parameter servers")
-        print(f"controller serves on {host}:{port}", flush=True)
+        print(f"controller serves on {where}", flush=True)
         stop.wait()
         log("stopping; the rules stay on the switches (--remove takes them off)")
     finally:
@@ -272,8 +275,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise DeployError("--remove and --serve exclude each other")
     if arguments.json and not arguments.dry_run:
         raise DeployError("--json needs --dry-run")
-    if arguments.serve is not None and not arguments.serve.rpartition(":")[2].isdigit():
-        raise DeployError(f"--serve needs HOST:PORT, got {arguments.serve!r}")
+    if arguments.serve is not None and not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):
+        raise DeployError(f"--serve needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
     if not 0 <= arguments.job_id < JOB_IDS:
         raise DeployError(f"--job-id must be in 0..{JOB_IDS - 1}, got {arguments.job_id}")
     tls_from(arguments)

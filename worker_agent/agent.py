@@ -106,8 +106,8 @@ def controller_address(given: str | None) -> str:
     address = given or os.environ.get("INART_CONTROLLER")
     if not address:
         raise AgentError("which controller? Give --controller HOST:PORT, or set INART_CONTROLLER")
-    if not address.rpartition(":")[2].isdigit():
-        raise AgentError(f"a controller's address is HOST:PORT, got {address!r}")
+    if not (address.rpartition(":")[2].isdigit() or address.startswith("unix:")):
+        raise AgentError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}")
     return address
 
 
@@ -124,7 +124,7 @@ def connect(
     """Join a job as a worker and wait until all of it is there.
 
     Args:
-        controller: "host:port"; None: $INART_CONTROLLER.
+        controller: "host:port" or "unix:path"; None: $INART_CONTROLLER.
         node: name in the topology; None: the one whose address this machine has.
         timeout: seconds to wait for the controller and the other agents.
         interface, tls, operation_timeout, log: see Agent.

@@ -41,8 +41,8 @@ class Trial:
 class TrialResult:
     """Figures of one worker.
 
-    seconds: of each all-reduce. algorithm_mbps: tensor bits over the mean of these. measured_rate_mbps: wire bits of the
-    chunks over the time in which they were sent and answered, all trees together; planned_rate_mbps: what the plan
+    seconds: of each all-reduce. algorithm_mbps: tensor bits over the mean of these. measured_rate_mbps: wire bits of
+    the chunks over the time in which they were sent and answered, all trees together; planned_rate_mbps: what the plan
     allows. error: largest distance of a value from the exact result; error_bound: what the number format allows.
     digest: of the result's bytes, the same on all workers.
     """
