@@ -101,6 +101,10 @@ class Controller:
         while (event := member.events.get()) is not None:
             yield event
 
+    def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        self.roster.announce_leave(request.agent)
+        return pb.LeaveReply()
+
     def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
         self.roster.report(request)
         return pb.ReportReply()

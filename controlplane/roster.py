@@ -16,6 +16,8 @@ from controlplane.epochs import EpochStore
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import config_digest
 
+GRACE_SECONDS = 5.0
+
 
 class Refused(Exception):
     """This agent cannot join; the message says why and what to do."""
@@ -27,7 +29,9 @@ class Member:
 
     node: str
     peer: str
+    agent: str
     running: tuple[int, str]
+    leaving: bool = False
     joined: float = field(default_factory=time.monotonic)
     events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue)
     statistics: dict[str, float] = field(default_factory=dict)
@@ -41,6 +45,8 @@ class Roster:
     Args:
         configs: per node; their epoch does not count.
         version: of the wire format; agents with another one are refused.
+        grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but
+            answers to them may have been lost, and they get them from the parameter server.
         log: gets one line per event.
     """
 
@@ -50,6 +56,8 @@ class Roster:
         epochs: EpochStore,
         version: int,
         log: Callable[[str], None] = lambda line: None,
+        *,
+        grace: float = GRACE_SECONDS,
     ) -> None:
         if not configs:
             raise ValueError("a job without agents")
@@ -59,6 +67,7 @@ class Roster:
         self._epochs = epochs
         self._version = version
         self._log = log
+        self._grace = grace
         self._members: dict[str, Member] = {}
         self._running = False
         self._closed = False
@@ -74,7 +83,7 @@ class Roster:
             if self._closed:
                 raise Refused("the controller is shutting down")
             node = self._identify(request)
-            member = Member(node, peer, (request.running_epoch, request.running_digest))
+            member = Member(node, peer, request.agent, (request.running_epoch, request.running_digest))
             earlier = self._members.get(node)
             if earlier is not None:
                 reason = f"another process joined as {node} (from {peer}); this one was told to stop"
@@ -90,11 +99,30 @@ class Roster:
                 self._start()
             return member
 
+    def announce_leave(self, agent: str) -> None:
+        """The agent is about to end its stream because it is done."""
+        with self._lock:
+            for member in self._members.values():
+                if member.agent == agent:
+                    member.leaving = True
+
     def leave(self, member: Member) -> None:
         """The agent's stream has ended."""
         with self._lock:
-            if self._members.get(member.node) is member and not self._closed:
+            if self._members.get(member.node) is not member or self._closed:
+                return
+            if not member.leaving:
                 self._remove(member, f"{member.node} is gone (its connection ended)")
+            elif not self._running:
+                self._remove(member, f"{member.node} has left")
+            else:
+                del self._members[member.node]
+                self._log(f"{member.node} has left")
+                epoch = self.epoch
+                timer = threading.Timer(self._grace, lambda: self._end_grace(epoch, member.node))
+                timer.daemon = True
+                timer.start()
+            if not self._running:
                 self._tell_waiting(self._missing())
 
     def report(self, request: pb.ReportRequest) -> None:
@@ -127,7 +155,8 @@ class Roster:
         """Agents and trees; the caller adds plan and switches."""
         with self._lock:
             now = time.monotonic()
-            reply = pb.StatusReply(epoch=self.epoch, state="running" if self._running else "waiting")
+            running = self._running and not self._missing()
+            reply = pb.StatusReply(epoch=self.epoch, state="running" if running else "waiting")
             for node, config in self.configs.items():
                 agent = reply.agents.add(node=node, role=config.role, reported_seconds=-1)
                 member = self._members.get(node)
@@ -145,6 +174,13 @@ class Roster:
                         status.waiting_seconds = report.waiting_seconds
             reply.trees.sort(key=lambda tree: tree.tree)
             return reply
+
+    def _end_grace(self, epoch: int, node: str) -> None:
+        """`node` left an epoch some time ago: what still runs in it cannot end any more."""
+        with self._lock:
+            if self._running and self.epoch == epoch and node not in self._members and not self._closed:
+                self._abort(f"{node} has left the job", node)
+                self._tell_waiting(self._missing())
 
     # -- with the lock held -----------------------------------------------------------------------------------------
 
@@ -206,11 +242,14 @@ class Roster:
     def _remove(self, member: Member, reason: str) -> None:
         del self._members[member.node]
         member.events.put(None)
-        self._log(reason + (": the others stop until it is back" if self._running else ""))
+        self._abort(reason, member.node)
+
+    def _abort(self, reason: str, node: str) -> None:
+        """Stop the epoch, if one runs; what agents carried over a restart of the controller ends with it too."""
+        self._log(reason + (": the others stop until it is back" if self._running and self._members else ""))
         for other in self._members.values():
-            # Also agents that carried an epoch over a restart of the controller must not carry on without this one.
             if self._running or other.running[0]:
-                other.events.put(pb.Event(abort=pb.Abort(reason=reason, nodes=[member.node])))
+                other.events.put(pb.Event(abort=pb.Abort(reason=reason, nodes=[node])))
             other.running = (0, "")
         self._running = False
 

@@ -108,12 +108,15 @@ class Member(ABC):
         with self._changed:
             return "" if self._ready else self._problem
 
-    def close(self) -> None:
-        """Leave the job and stop the engine. Again: nothing happens."""
+    def close(self, announce: bool = True) -> None:
+        """Leave the job and stop the engine. Again: nothing happens.
+
+        announce: in good order: the others may finish what is under way; else they are told to stop at once.
+        """
         if self._closed.is_set():
             return
         self._closed.set()
-        self._membership.close()
+        self._membership.close(announce)
         if threading.current_thread() is not self._reporter:
             self._reporter.join(timeout=10)
         with self._changed:
@@ -174,7 +177,7 @@ class Member(ABC):
             self._changed.notify_all()
         self._stop(str(error))
         # Out of the membership's own thread: the controller shall not count on an agent that does not run.
-        threading.Thread(target=self._membership.close, name="leave", daemon=True).start()
+        threading.Thread(target=self._membership.close, args=(False,), name="leave", daemon=True).start()
 
     def _report(self) -> None:
         while not self._closed.wait(REPORT_SECONDS):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import grpc
@@ -17,6 +18,7 @@ from controlplane.rpc.stubs import ControllerStub, open_channel
 from controlplane.rpc.tls import Tls
 
 REPORT_SECONDS = 5.0
+LEAVE_SECONDS = 2.0
 STATUS_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
@@ -52,12 +54,13 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who joins: node name, or "" to be found by one of the addresses."""
+    """Who joins: node name, or "" to be found by one of the addresses. agent: random, names this process."""
 
     node: str
     addresses: tuple[str, ...]
     role: Role
     version: int
+    agent: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 class Membership:
@@ -105,6 +108,7 @@ class Membership:
             addresses=self.identity.addresses,
             role=self.identity.role,
             version=self.identity.version,
+            agent=self.identity.agent,
         )
         if self._running is not None:
             request.running_epoch = self._running.epoch
@@ -157,8 +161,14 @@ class Membership:
             return True
         return False
 
-    def close(self) -> None:
-        """Leave the job."""
+    def close(self, announce: bool = True) -> None:
+        """Leave the job. announce: in good order, so that the other agents may finish what is under way; else they are
+        told to stop at once."""
+        with self._lock:
+            stub = self._stub
+        if announce and stub is not None and not self._closed.is_set():
+            with contextlib.suppress(grpc.RpcError, ValueError):
+                stub.leave(pb.LeaveRequest(agent=self.identity.agent), timeout=LEAVE_SECONDS)
         with self._lock:
             self._closed.set()
             if self._call is not None:

@@ -59,20 +59,32 @@ class Event(_message.Message):
     def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ["addresses", "node", "role", "running_digest", "running_epoch", "version"]
+    __slots__ = ["addresses", "agent", "node", "role", "running_digest", "running_epoch", "version"]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_DIGEST_FIELD_NUMBER: _ClassVar[int]
     RUNNING_EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
+    agent: str
     node: str
     role: str
     running_digest: str
     running_epoch: int
     version: int
-    def __init__(self, node: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., version: _Optional[int] = ..., running_epoch: _Optional[int] = ..., running_digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., version: _Optional[int] = ..., running_epoch: _Optional[int] = ..., running_digest: _Optional[str] = ..., agent: _Optional[str] = ...) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ["agent"]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    def __init__(self, agent: _Optional[str] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ["reason"]

@@ -1,6 +1,6 @@
 """Stub and handler of `inart.v1.Controller`, and how both sides open a channel.
 
-Written by hand, so that nobody needs the gRPC plug-in of protoc: three methods.
+Written by hand, so that nobody needs the gRPC plug-in of protoc: four methods.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class ControllerService(Protocol):
 
     def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]: ...
 
+    def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply: ...
+
     def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply: ...
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply: ...
@@ -56,6 +58,9 @@ class ControllerStub:
         self.join: Callable[..., Any] = channel.unary_stream(
             f"/{SERVICE}/Join", pb.JoinRequest.SerializeToString, pb.Event.FromString
         )
+        self.leave: Callable[..., pb.LeaveReply] = channel.unary_unary(
+            f"/{SERVICE}/Leave", pb.LeaveRequest.SerializeToString, pb.LeaveReply.FromString
+        )
         self.report: Callable[..., pb.ReportReply] = channel.unary_unary(
             f"/{SERVICE}/Report", pb.ReportRequest.SerializeToString, pb.ReportReply.FromString
         )
@@ -69,6 +74,9 @@ def add_to_server(service: ControllerService, server: grpc.Server) -> None:
     handlers = {
         "Join": grpc.unary_stream_rpc_method_handler(
             service.join, pb.JoinRequest.FromString, pb.Event.SerializeToString
+        ),
+        "Leave": grpc.unary_unary_rpc_method_handler(
+            service.leave, pb.LeaveRequest.FromString, pb.LeaveReply.SerializeToString
         ),
         "Report": grpc.unary_unary_rpc_method_handler(
             service.report, pb.ReportRequest.FromString, pb.ReportReply.SerializeToString

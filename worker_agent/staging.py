@@ -1,0 +1,111 @@
+"""CUDA tensors through the network: copied to pinned host memory and back, beside the compute stream.
+
+    compute stream   gradients ready -> side stream: copy to pinned memory -> staging thread: submit
+    agent's thread   sum is there -> side stream: copy to the device -> whoever waits for the Future
+
+Nothing waits in the caller; the staging thread submits in the order of the calls, which is the same on all ranks.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from worker_agent.engine import Work
+
+
+@dataclass
+class _Transfer:
+    """One bucket on its way. copied: recorded when the host copy is complete."""
+
+    buffer: torch.Tensor
+    host: torch.Tensor
+    copied: torch.cuda.Event
+    stream: torch.cuda.Stream
+    future: torch.futures.Future[torch.Tensor]
+
+
+class CudaStaging:
+    """Reduces CUDA tensors with an all-reduce of host memory.
+
+    Args:
+        allreduce_async: an agent's method: (CPU tensor, "mean") -> Work, in place.
+    """
+
+    def __init__(self, allreduce_async: Callable[..., Work]) -> None:
+        self._allreduce_async = allreduce_async
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._free: dict[tuple[int, torch.dtype], list[tuple[torch.Tensor, torch.cuda.Event]]] = {}
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[_Transfer | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._submit, name="inart-staging", daemon=True)
+        self._thread.start()
+
+    def start(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """The mean of `buffer` over all ranks, in place, in stream order once the Future is done."""
+        device = buffer.device
+        stream = self._stream(device)
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device])
+        host = self._take(buffer)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            host.copy_(buffer.reshape(-1), non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record(stream)
+        # The caching allocator must not hand the memory out again while the side stream uses it.
+        buffer.record_stream(stream)
+        self._queue.put(_Transfer(buffer, host, copied, stream, future))
+        return future
+
+    def close(self) -> None:
+        """End the staging thread, after what was started."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _stream(self, device: torch.device) -> torch.cuda.Stream:
+        with self._lock:
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)
+            return self._streams[device]
+
+    def _take(self, like: torch.Tensor) -> torch.Tensor:
+        """Pinned memory of the tensor's size: pinning costs a millisecond per 10 MB, so buffers are used again."""
+        with self._lock:
+            free = self._free.setdefault((like.numel(), like.dtype), [])
+            for position, (host, read) in enumerate(free):
+                if read.query():
+                    del free[position]
+                    return host
+        return torch.empty(like.numel(), dtype=like.dtype, pin_memory=True)
+
+    def _submit(self) -> None:
+        while (transfer := self._queue.get()) is not None:
+            try:
+                transfer.copied.synchronize()
+                work = self._allreduce_async(transfer.host, "mean")
+            except Exception as error:
+                transfer.future.set_exception(error)
+                continue
+            work.add_done_callback(self._finisher(transfer))
+
+    def _finisher(self, transfer: _Transfer) -> Callable[[Work], Any]:
+        def finish(work: Work) -> None:
+            error = work.exception()
+            if error is not None:
+                transfer.future.set_exception(error)
+                return
+            with torch.cuda.stream(transfer.stream):
+                transfer.buffer.copy_(transfer.host.view_as(transfer.buffer), non_blocking=True)
+                read = torch.cuda.Event()
+                read.record(transfer.stream)
+                # The Future records the current stream: whoever waits for it waits for the copy.
+                transfer.future.set_result(transfer.buffer)
+            with self._lock:
+                self._free[transfer.host.numel(), transfer.host.dtype].append((transfer.host, read))
+
+        return finish
