@@ -1,8 +1,8 @@
 """The parameter server's face of its C engine (native/root.c): adds what arrives, answers with results.
 
-    with Server(config, "h5-eth0") as server:
-        ...
-        print(server.stats())
+with Server(config, "h5-eth0") as server:
+    ...
+    print(server.stats())
 """
 
 from __future__ import annotations
@@ -25,19 +25,51 @@ class _Flow(ctypes.Structure):
 
 
 class _TreeConfig(ctypes.Structure):
-    _fields_ = [*((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows")), ("expected", ctypes.c_uint64),
-                ("flow", ctypes.POINTER(_Flow)), ("answer_labels", ctypes.POINTER(ctypes.c_uint32))]
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows")),
+        ("expected", ctypes.c_uint64),
+        ("flow", ctypes.POINTER(_Flow)),
+        ("answer_labels", ctypes.POINTER(ctypes.c_uint32)),
+    ]
 
 
 class _Config(ctypes.Structure):
-    _fields_ = [*((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
-                ("tree", ctypes.POINTER(_TreeConfig))]
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
+        ("tree", ctypes.POINTER(_TreeConfig)),
+    ]
 
 
-_TREE_COUNTERS = ("packets", "bytes", "added", "completed", "duplicates", "refused", "results", "answers", "results_dropped",
-                  "first_packet_ns", "last_result_ns", "oldest_incomplete", "oldest_bitmap", "oldest_waiting_ns", "newest")
-_COUNTERS = ("packets_received", "bytes_received", "packets_sent", "bytes_sent", "malformed", "unknown", "other_epoch", "send_errors",
-             "kernel_drops", "wakeups", "cpu_ns")
+_TREE_COUNTERS = (
+    "packets",
+    "bytes",
+    "added",
+    "completed",
+    "duplicates",
+    "refused",
+    "results",
+    "answers",
+    "results_dropped",
+    "first_packet_ns",
+    "last_result_ns",
+    "oldest_incomplete",
+    "oldest_bitmap",
+    "oldest_waiting_ns",
+    "newest",
+)
+_COUNTERS = (
+    "packets_received",
+    "bytes_received",
+    "packets_sent",
+    "bytes_sent",
+    "malformed",
+    "unknown",
+    "other_epoch",
+    "send_errors",
+    "kernel_drops",
+    "wakeups",
+    "cpu_ns",
+)
 
 
 class _TreeStats(ctypes.Structure):
@@ -50,8 +82,8 @@ class _Stats(ctypes.Structure):
 
 @dataclass(frozen=True)
 class RootTreeStats:
-    """One tree since the last configuration. bytes: ingress of whole frames on the tree's flows. missing: workers without
-    whom the oldest incomplete chunk waits, since waiting_seconds; empty when nothing waits."""
+    """One tree since the last configuration. bytes: ingress of whole frames on the tree's flows. missing: the workers
+    for whom the oldest incomplete chunk has been waiting, for waiting_seconds; empty when nothing waits."""
 
     tree: int
     packets: int
@@ -95,14 +127,19 @@ class ServerStats:
 def library() -> ctypes.CDLL:
     """The compiled root engine. Raises BuildError."""
     lib = load(Path(__file__).resolve().parent / "native" / "root.c", include=[NATIVE])
-    text = [ctypes.c_char_p, ctypes.c_size_t]
+    text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_root_create.restype = ctypes.c_void_p
     lib.inart_root_create.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Config), *text]
     lib.inart_root_destroy.restype = None
     lib.inart_root_destroy.argtypes = [ctypes.c_void_p]
     lib.inart_root_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), *text]
     lib.inart_root_statistics.restype = ctypes.c_uint32
-    lib.inart_root_statistics.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Stats), ctypes.POINTER(_TreeStats), ctypes.c_uint32]
+    lib.inart_root_statistics.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(_Stats),
+        ctypes.POINTER(_TreeStats),
+        ctypes.c_uint32,
+    ]
     return lib
 
 
@@ -129,17 +166,27 @@ class Server:
         trees = []
         for tree in config.root_trees:
             if len(tree.answer_labels) != len(config.workers):
-                raise ValueError(f"{config.node}, tree {tree.tree}: {len(tree.answer_labels)} answer labels for {len(config.workers)} workers")
-            flows = (_Flow * len(tree.flows))(*(_Flow(flow.label, flow.partial, flow.contributors) for flow in tree.flows))
+                labels = len(tree.answer_labels)
+                raise ValueError(
+                    f"{config.node}, tree {tree.tree}: {labels} answer labels for {len(config.workers)} workers"
+                )
+            flows = (_Flow * len(tree.flows))(
+                *(_Flow(flow.label, flow.partial, flow.contributors) for flow in tree.flows)
+            )
             answers = (ctypes.c_uint32 * len(tree.answer_labels))(*tree.answer_labels)
             keep += [flows, answers]
-            trees.append(_TreeConfig(tree.tree, tree.return_label, tree.slots, len(flows), tree.expected, flows, answers))
+            trees.append(
+                _TreeConfig(tree.tree, tree.return_label, tree.slots, len(flows), tree.expected, flows, answers)
+            )
         array = (_TreeConfig * len(trees))(*trees)
         keep.append(array)
-        return _Config(config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees), array), keep
+        return _Config(
+            config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees), array
+        ), keep
 
     def reconfigure(self, config: AgentConfig) -> None:
-        """All chunks start afresh with `config` (a new epoch). Raises ValueError, AgentError for a bad one (the old stays)."""
+        """All chunks start afresh with `config` (a new epoch). Raises ValueError, AgentError for a bad one, and the old
+        configuration stays."""
         native, _keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         with self._lock:
@@ -156,14 +203,32 @@ class Server:
             self._library.inart_root_statistics(self._open(), ctypes.byref(native), trees, len(trees))
         counters = {name: int(getattr(native, name)) for name in _COUNTERS}
         cpu_seconds = counters.pop("cpu_ns") / 1e9
-        return ServerStats(**counters, cpu_seconds=cpu_seconds, trees=tuple(
-            RootTreeStats(
-                tree=tree.tree, packets=raw.packets, bytes=raw.bytes, added=raw.added, completed=raw.completed, duplicates=raw.duplicates,
-                refused=raw.refused, results=raw.results, answers=raw.answers, results_dropped=raw.results_dropped,
-                oldest_incomplete=raw.oldest_incomplete, waiting_seconds=raw.oldest_waiting_ns / 1e9,
-                missing=tuple(worker for bit, worker in enumerate(config.workers)
-                              if raw.oldest_waiting_ns and (tree.expected & ~raw.oldest_bitmap) >> bit & 1))
-            for tree, raw in zip(config.root_trees, trees, strict=True)))
+        return ServerStats(
+            **counters,
+            cpu_seconds=cpu_seconds,
+            trees=tuple(
+                RootTreeStats(
+                    tree=tree.tree,
+                    packets=raw.packets,
+                    bytes=raw.bytes,
+                    added=raw.added,
+                    completed=raw.completed,
+                    duplicates=raw.duplicates,
+                    refused=raw.refused,
+                    results=raw.results,
+                    answers=raw.answers,
+                    results_dropped=raw.results_dropped,
+                    oldest_incomplete=raw.oldest_incomplete,
+                    waiting_seconds=raw.oldest_waiting_ns / 1e9,
+                    missing=tuple(
+                        worker
+                        for bit, worker in enumerate(config.workers)
+                        if raw.oldest_waiting_ns and (tree.expected & ~raw.oldest_bitmap) >> bit & 1
+                    ),
+                )
+                for tree, raw in zip(config.root_trees, trees, strict=True)
+            ),
+        )
 
     def close(self) -> None:
         """Ends the server. Again: nothing happens."""

@@ -41,17 +41,28 @@ MOST_ELEMENTS = 2**31 - 1
 _MESSAGE_BYTES = 512
 _NAME_BYTES = 64
 _OK = 0
-_ERRORS: dict[int, type[AllReduceError]] = {1: MismatchError, 2: ProgressTimeoutError, 3: AbortedError, 4: AllReduceError}
+_ERRORS: dict[int, type[AllReduceError]] = {
+    1: MismatchError,
+    2: ProgressTimeoutError,
+    3: AbortedError,
+    4: AllReduceError,
+}
 
 
 class _TreeConfig(ctypes.Structure):
-    _fields_ = [*((name, ctypes.c_uint32) for name in ("tree", "up_label", "return_label", "answer_label", "slots")),
-                ("rate_mbps", ctypes.c_double), ("root", ctypes.c_char * _NAME_BYTES)]
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("tree", "up_label", "return_label", "answer_label", "slots")),
+        ("rate_mbps", ctypes.c_double),
+        ("root", ctypes.c_char * _NAME_BYTES),
+    ]
 
 
 class _Config(ctypes.Structure):
-    _fields_ = [*((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
-                ("timeout_seconds", ctypes.c_double), ("tree", ctypes.POINTER(_TreeConfig))]
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
+        ("timeout_seconds", ctypes.c_double),
+        ("tree", ctypes.POINTER(_TreeConfig)),
+    ]
 
 
 class _Range(ctypes.Structure):
@@ -59,19 +70,52 @@ class _Range(ctypes.Structure):
 
 
 class _Completion(ctypes.Structure):
-    _fields_ = [("operation", ctypes.c_int64), ("status", ctypes.c_int32), ("seconds", ctypes.c_double),
-                ("first_send", ctypes.c_double), ("last_answer", ctypes.c_double), ("message", ctypes.c_char * _MESSAGE_BYTES)]
+    _fields_ = [
+        ("operation", ctypes.c_int64),
+        ("status", ctypes.c_int32),
+        ("seconds", ctypes.c_double),
+        ("first_send", ctypes.c_double),
+        ("last_answer", ctypes.c_double),
+        ("message", ctypes.c_char * _MESSAGE_BYTES),
+    ]
 
 
-_TREE_COUNTERS = ("chunks_sent", "resent_gap", "resent_timeout", "answers", "duplicates", "refused", "first_send_ns", "last_answer_ns",
-                  "busy_ns", "next_sequence", "oldest_unanswered")
-_COUNTERS = ("packets_sent", "packets_received", "bytes_sent", "bytes_received", "malformed", "unknown", "other_epoch", "send_errors",
-             "kernel_drops", "operations_done", "operations_failed", "bytes_reduced", "wakeups", "cpu_ns")
+_TREE_COUNTERS = (
+    "chunks_sent",
+    "resent_gap",
+    "resent_timeout",
+    "answers",
+    "duplicates",
+    "refused",
+    "first_send_ns",
+    "last_answer_ns",
+    "busy_ns",
+    "next_sequence",
+    "oldest_unanswered",
+)
+_COUNTERS = (
+    "packets_sent",
+    "packets_received",
+    "bytes_sent",
+    "bytes_received",
+    "malformed",
+    "unknown",
+    "other_epoch",
+    "send_errors",
+    "kernel_drops",
+    "operations_done",
+    "operations_failed",
+    "bytes_reduced",
+    "wakeups",
+    "cpu_ns",
+)
 
 
 class _TreeStats(ctypes.Structure):
-    _fields_ = [*((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
-                *((name, ctypes.c_double) for name in ("rtt_seconds", "rtt_lowest"))]
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
+        *((name, ctypes.c_double) for name in ("rtt_seconds", "rtt_lowest")),
+    ]
 
 
 class _Stats(ctypes.Structure):
@@ -80,8 +124,8 @@ class _Stats(ctypes.Structure):
 
 @dataclass(frozen=True)
 class TreeStats:
-    """One tree since the last configuration. measured_mbps: wire bits of the chunks (each once) over the time in which an
-    operation was under way (first send to last answer)."""
+    """One tree since the last configuration. measured_mbps: wire bits of the chunks (each once) over the time in which
+    an operation was under way (first send to last answer). rtt_seconds: lowest of the last second or so."""
 
     tree: int
     root: str
@@ -139,7 +183,7 @@ class EngineStats:
 def library() -> ctypes.CDLL:
     """The compiled worker engine. Raises BuildError."""
     lib = load(NATIVE / "worker.c")
-    text = [ctypes.c_char_p, ctypes.c_size_t]
+    text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_worker_create.restype = ctypes.c_void_p
     lib.inart_worker_create.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Config), *text]
     lib.inart_worker_destroy.restype = None
@@ -151,11 +195,25 @@ def library() -> ctypes.CDLL:
     lib.inart_worker_abort.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     lib.inart_worker_submit.restype = ctypes.c_int64
     lib.inart_worker_submit.argtypes = [
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_uint32,
-        ctypes.POINTER(_Range), ctypes.POINTER(ctypes.c_int32), *text]
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_uint32,
+        ctypes.POINTER(_Range),
+        ctypes.POINTER(ctypes.c_int32),
+        *text,
+    ]
     lib.inart_worker_next_completion.argtypes = [ctypes.c_void_p, ctypes.c_double, ctypes.POINTER(_Completion)]
     lib.inart_worker_statistics.restype = ctypes.c_uint32
-    lib.inart_worker_statistics.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Stats), ctypes.POINTER(_TreeStats), ctypes.c_uint32]
+    lib.inart_worker_statistics.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(_Stats),
+        ctypes.POINTER(_TreeStats),
+        ctypes.c_uint32,
+    ]
     return lib
 
 
@@ -206,8 +264,11 @@ class Work:
             try:
                 callback(self)
             except Exception as failure:  # a callback's bug must not stop the other operations' completion
-                threading.excepthook(threading.ExceptHookArgs(
-                    (type(failure), failure, failure.__traceback__, threading.current_thread())))
+                threading.excepthook(
+                    threading.ExceptHookArgs(
+                        (type(failure), failure, failure.__traceback__, threading.current_thread())
+                    )
+                )
 
 
 @dataclass(frozen=True)
@@ -221,11 +282,11 @@ class HostArray:
 
 
 def host_array(array: Any, dtype: str | None = None) -> HostArray:
-    """A numpy array or torch CPU tensor as contiguous, writable host memory; `dtype` overrides what the array says (numpy
-    has no bfloat16: uint16 with dtype="bfloat16"). Raises TypeError or ValueError that says what to do."""
+    """A numpy array or torch CPU tensor as contiguous, writable host memory. `dtype` overrides what the array says
+    (numpy has no bfloat16: uint16 with dtype="bfloat16"). Raises TypeError, ValueError that say what to do."""
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
-            raise ValueError("the array must be contiguous, aligned and writable: pass numpy.ascontiguousarray(...) and copy back")
+            raise ValueError("the array must be contiguous, aligned and writable: pass a numpy.ascontiguousarray copy")
         name, address, elements, item = array.dtype.name, array.ctypes.data, array.size, array.itemsize
         if not array.dtype.isnative:
             raise TypeError("the array must have native byte order: pass array.astype(array.dtype.newbyteorder('='))")
@@ -252,8 +313,8 @@ def operation_tag(dtype: str, op: str) -> int:
 
 
 class Engine:
-    """All-reduce over one interface. Thread-safe; concurrent submissions must be put in the same order on all workers by
-    the caller. timeout: seconds without any progress on a tree before its operations fail (0: never)."""
+    """All-reduce over one interface. Thread-safe; that concurrent submissions have the same order on all workers is the
+    caller's task. timeout: seconds without any progress on a tree before its operations fail (0: never)."""
 
     def __init__(self, config: AgentConfig, interface: str, timeout: float = DEFAULT_TIMEOUT) -> None:
         self.interface = interface
@@ -269,7 +330,9 @@ class Engine:
         if not self._handle:
             raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
         self.config = config
-        self._thread = threading.Thread(target=self._complete, args=(self._handle,), name="inart-completions", daemon=True)
+        self._thread = threading.Thread(
+            target=self._complete, args=(self._handle,), name="inart-completions", daemon=True
+        )
         self._thread.start()
         _engines.add(self)
 
@@ -280,28 +343,50 @@ class Engine:
             raise ValueError(f"the configuration of worker {config.node} has no trees")
         if any(not tree.share > 0 for tree in config.worker_trees):
             raise ValueError(f"the configuration of worker {config.node} has a tree without a share")
-        trees = (_TreeConfig * len(config.worker_trees))(*(
-            _TreeConfig(tree.tree, tree.up_label, tree.return_label, tree.answer_label, tree.slots,
-                        tree.rate_mbps if math.isfinite(tree.rate_mbps) else 0.0, tree.root.encode()[: _NAME_BYTES - 1])
-            for tree in config.worker_trees))
-        native = _Config(config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees), self.timeout, trees)
+        trees = (_TreeConfig * len(config.worker_trees))(
+            *(
+                _TreeConfig(
+                    tree.tree,
+                    tree.up_label,
+                    tree.return_label,
+                    tree.answer_label,
+                    tree.slots,
+                    tree.rate_mbps if math.isfinite(tree.rate_mbps) else 0.0,
+                    tree.root.encode()[: _NAME_BYTES - 1],
+                )
+                for tree in config.worker_trees
+            )
+        )
+        native = _Config(
+            config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees), self.timeout, trees
+        )
         return native, trees
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
-        """Starts the all-reduce of a contiguous numpy array or torch CPU tensor, in place: every worker gets the same bits.
-        Leave the array alone until the work is done. op: "sum", or "mean" (sum / number of workers). dtype: see host_array.
-        Raises TypeError, ValueError for what cannot be reduced; AllReduceError when the engine has failed or is aborted."""
+        """Starts the all-reduce of a contiguous numpy array or torch CPU tensor, in place: the same bits everywhere.
+
+        Leave the array alone until the work is done. op: "sum", or "mean" (sum / number of workers). dtype: see
+        host_array. Raises TypeError, ValueError for what cannot be reduced; AllReduceError when the engine has failed
+        or is aborted."""
         memory = host_array(array, dtype)
         return self.allreduce_pointer(memory.address, memory.elements, memory.dtype, op, keep_alive=array)
 
-    def allreduce_pointer(self, address: int, elements: int, dtype: str, op: Operation = "sum", *, output: int | None = None,
-                          keep_alive: Any = None) -> Work:
-        """The same for raw host memory (pinned staging buffers): `elements` values of `dtype` at `address`; the result goes
-        to `output` (default: in place). `keep_alive` is held until the work is done."""
+    def allreduce_pointer(
+        self,
+        address: int,
+        elements: int,
+        dtype: str,
+        op: Operation = "sum",
+        *,
+        output: int | None = None,
+        keep_alive: Any = None,
+    ) -> Work:
+        """The same for raw host memory (pinned staging buffers): `elements` values of `dtype` at `address`; the result
+        goes to `output` (default: in place). `keep_alive` is held until the work is done."""
         if op not in ("sum", "mean"):
             raise ValueError(f'op must be "sum" or "mean", not {op!r}')
         if elements > MOST_ELEMENTS:
-            raise ValueError(f"{elements} elements are too many for one operation (at most {MOST_ELEMENTS}): split the tensor")
+            raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
         work = Work(elements, elements * ITEM_BYTES[dtype])
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         status = ctypes.c_int32()
@@ -309,18 +394,31 @@ class Engine:
             if self._handle is None:
                 raise AbortedError("the engine is closed")
             shares = [tree.share for tree in self.config.worker_trees]
-            parts = (_Range * len(shares))(*ranges(elements, self.config.values_per_packet, shares))
+            cut = ranges(elements, self.config.values_per_packet, shares)
+            parts = (_Range * len(shares))(*(_Range(first, count) for first, count in cut))
             with self._registered:
                 number = self._library.inart_worker_submit(
-                    self._handle, address, address if output is None else output, elements, DTYPES[dtype], int(op == "mean"),
-                    operation_tag(dtype, op), parts, ctypes.byref(status), error, len(error))
+                    self._handle,
+                    address,
+                    address if output is None else output,
+                    elements,
+                    DTYPES[dtype],
+                    int(op == "mean"),
+                    operation_tag(dtype, op),
+                    parts,
+                    ctypes.byref(status),
+                    error,
+                    len(error),
+                )
                 if number >= 0:
                     self._works[number] = (work, keep_alive)
         if number < 0:
             raise _ERRORS[status.value](error.value.decode(errors="replace"))
         return work
 
-    def allreduce(self, array: Any, op: Operation = "sum", *, dtype: str | None = None, timeout: float | None = None) -> None:
+    def allreduce(
+        self, array: Any, op: Operation = "sum", *, dtype: str | None = None, timeout: float | None = None
+    ) -> None:
         """allreduce_async and wait."""
         self.allreduce_async(array, op, dtype=dtype).wait(timeout)
 
@@ -331,19 +429,21 @@ class Engine:
                 self._library.inart_worker_abort(self._handle, reason.encode())
 
     def reconfigure(self, config: AgentConfig, reason: str = "the job was configured anew") -> None:
-        """Pending operations fail with `reason` (or with the reason of an earlier abort); then `config` (a new epoch) holds
-        and sequence numbers start at 0. Raises ValueError, AgentError for a bad configuration."""
+        """Pending operations fail with `reason` (or with the reason of an earlier abort); then `config` (a new epoch)
+        holds and sequence numbers start at 0. Raises ValueError, AgentError for a bad configuration."""
         native, keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         with self._lock:
             if self._handle is None:
                 raise AbortedError("the engine is closed")
-            if self._library.inart_worker_reconfigure(self._handle, ctypes.byref(native), reason.encode(), error, len(error)):
+            if self._library.inart_worker_reconfigure(
+                self._handle, ctypes.byref(native), reason.encode(), error, len(error)
+            ):
                 raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
             self.config, self._keep = config, keep
 
     def stats(self) -> EngineStats:
-        """Counters; all zero-cost to read. Raises AbortedError when closed."""
+        """Counters. Raises AbortedError when closed."""
         native = _Stats()
         with self._lock:
             if self._handle is None:
@@ -354,13 +454,29 @@ class Engine:
         frame_bits = 8 * frame_bytes(config.values_per_packet)
         counters = {name: int(getattr(native, name)) for name in _COUNTERS}
         cpu_seconds = counters.pop("cpu_ns") / 1e9
-        return EngineStats(**counters, cpu_seconds=cpu_seconds, trees=tuple(
-            TreeStats(tree=tree.tree, root=tree.root, chunks_sent=raw.chunks_sent, resent_gap=raw.resent_gap, resent_timeout=raw.resent_timeout,
-                      answers=raw.answers, duplicates=raw.duplicates, refused=raw.refused, busy_seconds=raw.busy_ns / 1e9,
-                      measured_mbps=raw.answers * frame_bits / (raw.busy_ns / 1e3) if raw.busy_ns else 0.0,
-                      rtt_seconds=raw.rtt_seconds, rtt_lowest=raw.rtt_lowest, oldest_unanswered=raw.oldest_unanswered,
-                      next_sequence=raw.next_sequence)
-            for tree, raw in zip(config.worker_trees, trees, strict=True)))
+        return EngineStats(
+            **counters,
+            cpu_seconds=cpu_seconds,
+            trees=tuple(
+                TreeStats(
+                    tree=tree.tree,
+                    root=tree.root,
+                    chunks_sent=raw.chunks_sent,
+                    resent_gap=raw.resent_gap,
+                    resent_timeout=raw.resent_timeout,
+                    answers=raw.answers,
+                    duplicates=raw.duplicates,
+                    refused=raw.refused,
+                    busy_seconds=raw.busy_ns / 1e9,
+                    measured_mbps=raw.answers * frame_bits / (raw.busy_ns / 1e3) if raw.busy_ns else 0.0,
+                    rtt_seconds=raw.rtt_seconds,
+                    rtt_lowest=raw.rtt_lowest,
+                    oldest_unanswered=raw.oldest_unanswered,
+                    next_sequence=raw.next_sequence,
+                )
+                for tree, raw in zip(config.worker_trees, trees, strict=True)
+            ),
+        )
 
     def close(self) -> None:
         """Ends pending operations (AbortedError) and the threads. Again: nothing happens."""
@@ -385,7 +501,11 @@ class Engine:
         while self._library.inart_worker_next_completion(handle, -1.0, ctypes.byref(completion)) > 0:
             with self._registered:
                 work, _ = self._works.pop(completion.operation)
-            work.seconds, work.first_send, work.last_answer = completion.seconds, completion.first_send, completion.last_answer
+            work.seconds, work.first_send, work.last_answer = (
+                completion.seconds,
+                completion.first_send,
+                completion.last_answer,
+            )
             error = None
             if completion.status != _OK:
                 error = _ERRORS[completion.status](cast(bytes, completion.message).decode(errors="replace"))

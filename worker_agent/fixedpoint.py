@@ -1,13 +1,13 @@
 """The numbers of the protocol in numpy: the reference for the C engine, and the error bound.
 
-A chunk of float32 values travels as 32-bit integers with one exponent e that all workers agreed on (the largest that any
-of them needs; e is the smallest integer with |x| < 2^e):
+A chunk of float32 values travels as 32-bit integers with one exponent e that all workers agreed on (the largest that
+any of them needs; e is the smallest integer with |x| < 2^e):
 
     q = round(x * 2^(F - e)),  F = 30 - ceil(log2 W)         on each of W workers, to nearest even
     sum = (q_1 + ... + q_W) * 2^(e - F)                      exact in integers: |q_1 + ... + q_W| <= 2^30
 
-Each q is off by at most 1/2, so before the last rounding (to float32, or to the tensor's own dtype) the sum is off by at
-most W/2 * 2^(e - F). docs/architecture.md, section 3; SwitchML (NSDI 2021), section 3.7 for the idea of a block exponent.
+Each q is off by at most 1/2, so before the last rounding (to float32, or to the tensor's own dtype) the sum is off by
+at most W/2 * 2^(e - F). docs/architecture.md, section 3.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fraction_bits(workers: int) -> int:
 
 
 def exponent(chunk: Floats) -> int:
-    """The biased exponent that a chunk needs: 0 when its finite values are all zero; + 4096 when it holds NaN or Inf."""
+    """The biased exponent that a chunk needs: 0 when its finite values are zero; + 4096 when it holds NaN or Inf."""
     finite = chunk[np.isfinite(chunk)].astype(np.float64)
     flag = NONFINITE if finite.size < chunk.size else 0
     most = np.abs(finite).max(initial=0.0)

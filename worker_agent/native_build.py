@@ -1,7 +1,7 @@
 """Compiles the agents' C sources with the system compiler when they are first needed, and keeps the result.
 
-The cache (``$INART_CACHE``, else ``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the sources, the flags, the
-compiler's version and this machine's CPU features, because the code is built for exactly this CPU.
+The cache (``$INART_CACHE``, else ``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the sources, the
+flags, the compiler's version and this machine's CPU features, because the code is built for exactly this CPU.
 """
 
 from __future__ import annotations
@@ -21,8 +21,19 @@ from worker_agent.errors import BuildError
 
 NATIVE = Path(__file__).resolve().parent / "native"
 # Trapping and errno off lets rintf() vectorise; NaN, infinities and rounding stay exact.
-FLAGS = ("-std=c11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
-         "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-pthread")
+FLAGS = (
+    "-std=c11",
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-Wall",
+    "-Wextra",
+    "-Werror=implicit-function-declaration",
+    "-pthread",
+)
 
 
 def cache_directory() -> Path:

@@ -10,6 +10,7 @@ The engines have their own C code for the same format (native/packet_io.h); a te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from scapy.fields import BitField, FieldListField, FlagsField, SignedIntField
 from scapy.layers.l2 import Ether
@@ -18,7 +19,7 @@ from scapy.packet import Packet, bind_layers
 from p4src.protocol import ETHERTYPE, GROUP_MAC, PROTOCOL, VERSION
 
 
-def _field(name: str, bits: int) -> BitField:
+def _field(name: str, bits: int) -> Any:
     if name == "flags":
         names = {value.bit_length() - 1: flag for flag, value in PROTOCOL.flags.items()}
         return FlagsField(name, 0, bits, [names.get(bit, f"bit{bit}") for bit in range(bits)])
@@ -38,6 +39,7 @@ class InArt(Packet):
 bind_layers(Ether, InArt, type=ETHERTYPE)
 
 
-def packet(values: Sequence[int], *, source: str = "02:00:00:00:00:01", **fields: int) -> Ether:
+def packet(values: Sequence[int], *, source: str = "02:00:00:00:00:01", **fields: int) -> Packet:
     """A whole frame: Ethernet to the group address, the header's `fields`, the values."""
-    return Ether(dst=GROUP_MAC.hex(":"), src=source, type=ETHERTYPE) / InArt(values=list(values), **fields)
+    header: Any = InArt
+    return Ether(dst=GROUP_MAC.hex(":"), src=source, type=ETHERTYPE) / header(values=list(values), **fields)

@@ -48,14 +48,43 @@ class StarNetwork:
             self._make(self.middle)
             for name, namespace in self.hosts.items():
                 self._make(namespace)
-                run("ip", "-n", self.middle, "link", "add", "dev", f"p-{name}", "type", "veth",
-                    "peer", "name", "data0", "netns", namespace)
+                run(
+                    "ip",
+                    "-n",
+                    self.middle,
+                    "link",
+                    "add",
+                    "dev",
+                    f"p-{name}",
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    "data0",
+                    "netns",
+                    namespace,
+                )
                 run("ip", "-n", namespace, "address", "add", f"{self.addresses[name]}/16", "dev", "data0")
                 for where, interface in ((namespace, "data0"), (namespace, "lo"), (self.middle, f"p-{name}")):
                     run("ip", "-n", where, "link", "set", "dev", interface, "up")
                 for where, interface in ((namespace, "data0"), (self.middle, f"p-{name}")) if mbps else ():
-                    run("tc", "-n", where, "qdisc", "add", "dev", interface, "root", "tbf",
-                        "rate", f"{int(mbps * 1e6)}bit", "burst", "256kb", "latency", "200ms")
+                    run(
+                        "tc",
+                        "-n",
+                        where,
+                        "qdisc",
+                        "add",
+                        "dev",
+                        interface,
+                        "root",
+                        "tbf",
+                        "rate",
+                        f"{int(mbps * 1e6)}bit",
+                        "burst",
+                        "256kb",
+                        "latency",
+                        "200ms",
+                    )
         except BaseException:
             self.close()
             raise
@@ -63,8 +92,17 @@ class StarNetwork:
     def _make(self, namespace: str) -> None:
         run("ip", "netns", "add", namespace)
         self._made.append(namespace)
-        run("ip", "netns", "exec", namespace, "sysctl", "-q", "-w", "net.ipv6.conf.all.disable_ipv6=1",
-            "net.ipv6.conf.default.disable_ipv6=1")
+        run(
+            "ip",
+            "netns",
+            "exec",
+            namespace,
+            "sysctl",
+            "-q",
+            "-w",
+            "net.ipv6.conf.all.disable_ipv6=1",
+            "net.ipv6.conf.default.disable_ipv6=1",
+        )
 
     def ports(self) -> list[str]:
         """The middle's interfaces."""
@@ -91,5 +129,7 @@ class StarNetwork:
     def __enter__(self) -> StarNetwork:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

@@ -190,8 +190,11 @@ static void receive(struct inart_root *r, uint8_t *frame, size_t length, uint64_
         *c = (struct cell){.owner = sequence + 1, .flags = maximum};
     if (!t->stats.first_packet_ns)
         t->stats.first_packet_ns = now;
-    if (sequence >= t->stats.newest)
+    if (sequence >= t->stats.newest) {
+        if (t->stats.newest <= t->oldest) /* nothing was waiting */
+            t->oldest_since = now;
         t->stats.newest = sequence + 1;
+    }
     if (c->bitmap & bits || c->flags != maximum) {
         if (bits & ~c->bitmap || c->flags != maximum)
             t->stats.refused++;

@@ -1105,24 +1105,3 @@ uint32_t inart_worker_statistics(struct inart_worker *w, struct inart_worker_sta
     leave(w);
     return result;
 }
-
-/* ---- for benchmarks and tests of the numbers alone ---- */
-
-int32_t inart_test_exponent(const void *data, size_t n, int dtype)
-{
-    float scratch[INART_MAX_VALUES];
-    return inart_exponent(inart_load(data, n, dtype, scratch), n);
-}
-
-void inart_test_quantise(const void *data, size_t n, int dtype, int32_t biased, int workers, uint32_t *wire)
-{
-    float scratch[INART_MAX_VALUES];
-    inart_quantise(inart_load(data, n, dtype, scratch), n, n, biased, inart_fraction_bits(workers), wire);
-}
-
-void inart_test_dequantise(const uint32_t *wire, size_t n, int32_t biased, int workers, int mean, int dtype, void *data)
-{
-    float scratch[INART_MAX_VALUES];
-    inart_dequantise(wire, n, biased, inart_fraction_bits(workers), mean ? (float)workers : 1.0f, scratch);
-    inart_store(scratch, n, dtype, data);
-}

@@ -1,0 +1,68 @@
+/* The engine's own conversions, callable one by one: for their benchmark and for tests against worker_agent/fixedpoint.py. */
+#define _GNU_SOURCE
+#include "numbers.h"
+#include "packet_io.h"
+
+int32_t numbers_exponent(const void *data, size_t n, int dtype)
+{
+    float scratch[INART_MAX_VALUES];
+    return inart_exponent(inart_load(data, n, dtype, scratch), n);
+}
+
+void numbers_quantise(const void *data, size_t n, int dtype, int32_t biased, int workers, uint32_t *wire)
+{
+    float scratch[INART_MAX_VALUES];
+    inart_quantise(inart_load(data, n, dtype, scratch), n, n, biased, inart_fraction_bits(workers), wire);
+}
+
+void numbers_dequantise(const uint32_t *wire, size_t n, int32_t biased, int workers, int mean, int dtype, void *data)
+{
+    float scratch[INART_MAX_VALUES];
+    inart_dequantise(wire, n, biased, inart_fraction_bits(workers), mean ? (float)workers : 1.0f, scratch);
+    inart_store(scratch, n, dtype, data);
+}
+
+/* ---- whole tensors, as the engine goes through them: chunk by chunk ---- */
+
+void numbers_exponent_all(const float *x, size_t chunks, size_t values, int32_t *exponents)
+{
+    for (size_t c = 0; c < chunks; c++)
+        exponents[c] = inart_exponent(x + c * values, values);
+}
+
+void numbers_quantise_all(const float *x, size_t chunks, size_t values, int32_t biased, int workers, uint32_t *wire)
+{
+    for (size_t c = 0; c < chunks; c++)
+        inart_quantise(x + c * values, values, values, biased, inart_fraction_bits(workers), wire + c * values);
+}
+
+void numbers_dequantise_all(const uint32_t *wire, size_t chunks, size_t values, int32_t biased, int workers, float *x)
+{
+    for (size_t c = 0; c < chunks; c++)
+        inart_dequantise(wire + c * values, values, biased, inart_fraction_bits(workers), 1.0f, x + c * values);
+}
+
+/* From floats to whole frames in `io`'s transmit buffers, over and over: what the engine does before the system call.
+ * `quantise` 0: the values are integers already and are only put in order. */
+int numbers_packetise(const void *data, size_t chunks, size_t values, int32_t biased, int workers, int quantise)
+{
+    struct packet_io io = {.fd = -1};
+    if (packet_io_size(&io, values))
+        return -1;
+    for (size_t c = 0; c < chunks; c++) {
+        struct inart_header h = {.job = 1, .label = 2, .epoch = 3, .sequence = (uint32_t)c};
+        uint32_t *restrict wire = (uint32_t *)inart_values(packet_io_build(&io, &h));
+        if (quantise)
+            inart_quantise((const float *)data + c * values, values, values, biased, inart_fraction_bits(workers), wire);
+        else {
+            const uint32_t *restrict integers = (const uint32_t *)data + c * values;
+            for (size_t i = 0; i < values; i++)
+                wire[i] = __builtin_bswap32(integers[i]);
+        }
+        __asm__ volatile("" : : "r"(wire) : "memory"); /* nobody reads the frame: it is written all the same */
+        if (!packet_io_room(&io))
+            io.tx_count = 0;
+    }
+    packet_io_close(&io);
+    return 0;
+}

@@ -1,0 +1,113 @@
+"""Python face of native/numbers.c: the engine's conversions one chunk at a time, for tests; and their speed."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worker_agent.engine import DTYPES
+from worker_agent.fixedpoint import BIAS, fraction_bits
+from worker_agent.native_build import NATIVE, load
+
+Array = NDArray[Any]
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return load(Path(__file__).resolve().parent / "native" / "numbers.c", include=[NATIVE])
+
+
+def _pointer(array: Array) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def exponent(chunk: Array, dtype: str = "float32") -> int:
+    """As fixedpoint.exponent, by the C engine; `chunk` has the dtype's bits (bfloat16: uint16)."""
+    return int(_library().numbers_exponent(_pointer(chunk), ctypes.c_size_t(chunk.size), DTYPES[dtype]))
+
+
+def quantise(chunk: Array, biased: int, workers: int, dtype: str = "float32") -> NDArray[np.int32]:
+    """As fixedpoint.quantise, by the C engine."""
+    wire = np.empty(chunk.size, ">i4")
+    size = ctypes.c_size_t(chunk.size)
+    _library().numbers_quantise(_pointer(chunk), size, DTYPES[dtype], biased, workers, _pointer(wire))
+    return wire.astype(np.int32)
+
+
+def dequantise(sums: NDArray[np.int32], biased: int, workers: int, mean: bool = False, dtype: str = "float32") -> Array:
+    """As fixedpoint.dequantise, by the C engine; the result has the dtype's bits (bfloat16: uint16)."""
+    wire = sums.astype(">i4")
+    result: Array = np.empty(sums.size, {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype])
+    size = ctypes.c_size_t(sums.size)
+    _library().numbers_dequantise(_pointer(wire), size, biased, workers, int(mean), DTYPES[dtype], _pointer(result))
+    return result
+
+
+def best_seconds(function: Callable[[], object], repeat: int = 7) -> float:
+    """CPU seconds of the quickest of a few calls, in this thread."""
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.thread_time()
+        function()
+        best = min(best, time.thread_time() - start)
+    return best
+
+
+def speeds(megabytes: int = 25, values: int = 256, workers: int = 4) -> list[tuple[str, float, float]]:
+    """(what, GB/s of numpy, GB/s of the C engine), per core, over a float32 tensor that is larger than the caches."""
+    chunks = megabytes * 1_000_000 // (4 * values)
+    x = np.random.default_rng(1).standard_normal(chunks * values, dtype=np.float32)
+    gigabytes = x.nbytes / 1e9
+    biased, scale = BIAS + 3, np.float32(2.0 ** (fraction_bits(workers) - 3))
+    wire = np.empty(x.size, ">i4")
+    integers = np.rint(x * scale).astype(np.int32)
+    exponents = np.empty(chunks, np.int32)
+    back = np.empty_like(x)
+    frames = np.empty(chunks, np.dtype([("header", "V38"), ("values", ">i4", (values,))]))
+    library, c = _library(), ctypes.c_size_t
+
+    def frame_integers() -> None:
+        frames["header"] = bytes(38)
+        frames["values"] = integers.reshape(chunks, values)
+
+    def frame_floats() -> None:
+        frames["header"] = bytes(38)
+        frames["values"] = np.rint(x * scale).reshape(chunks, values)
+
+    cases: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
+        (
+            "exponents",
+            lambda: np.frexp(np.abs(x).reshape(chunks, values).max(axis=1)),
+            lambda: library.numbers_exponent_all(_pointer(x), c(chunks), c(values), _pointer(exponents)),
+        ),
+        (
+            "quantise",
+            lambda: np.copyto(wire, np.rint(x * scale).astype(np.int32)),
+            lambda: library.numbers_quantise_all(_pointer(x), c(chunks), c(values), biased, workers, _pointer(wire)),
+        ),
+        (
+            "packetise",
+            frame_integers,
+            lambda: library.numbers_packetise(_pointer(integers), c(chunks), c(values), biased, workers, 0),
+        ),
+        (
+            "quantise + packetise",
+            frame_floats,
+            lambda: library.numbers_packetise(_pointer(x), c(chunks), c(values), biased, workers, 1),
+        ),
+        (
+            "dequantise",
+            lambda: np.copyto(back, wire.astype(np.float32) / scale),
+            lambda: library.numbers_dequantise_all(
+                _pointer(wire), c(chunks), c(values), biased, workers, _pointer(back)
+            ),
+        ),
+    ]
+    return [(name, gigabytes / best_seconds(numpy), gigabytes / best_seconds(native)) for name, numpy, native in cases]
