@@ -8,6 +8,7 @@ python -m softswitch ctl SOCKET stats | shape ... | reboot ...
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -159,6 +160,8 @@ def _serve(fabric: config.FabricConfig, options: argparse.Namespace) -> int:
         level=_LEVELS[options.log_level],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    # A large batch is millions of objects without cycles: collecting at every 700th costs four times what parsing does.
+    gc.set_threshold(50_000, 20, 20)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -18,15 +18,17 @@ MAX_PORT = 510
 # What shaping a port has, with the range of each number; rate_mbps may also be null: no limit.
 SHAPE_RANGES: dict[str, tuple[float, float]] = {
     "rate_mbps": (0.001, 1e6),
-    "burst_bytes": (1, 1e9),
+    "burst_bytes": (0, 1e9),
     "delay_ms": (0, 60_000),
     "jitter_ms": (0, 60_000),
     "loss": (0, 1),
     "duplicate": (0, 1),
     "reorder": (0, 1),
+    "reorder_ms": (0, 60_000),
     "queue_packets": (1, 1e6),
+    "queue_bytes": (1, 1e9),
 }
-_WHOLE = ("burst_bytes", "queue_packets")
+_WHOLE = ("burst_bytes", "queue_packets", "queue_bytes")
 
 Shape = dict[str, float | None]
 
@@ -208,8 +210,8 @@ def _check_fabric(fabric: FabricConfig) -> None:
     ids: set[int] = set()
     for device in fabric.devices:
         what = f"device {device.name}"
-        if not 0 <= device.device_id < 1 << 64:
-            raise ConfigError(f"{what}: the id must be in 0..2^64-1")
+        if not 0 <= device.device_id < 1 << 48:
+            raise ConfigError(f"{what}: the id must be in 0..2^48-1")
         if device.device_id in ids:
             raise ConfigError(f"two devices have the id {device.device_id}")
         ids.add(device.device_id)

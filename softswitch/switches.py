@@ -51,9 +51,10 @@ class Switches:
         self._server.start()
 
     def stop(self) -> None:
+        """Stop serving and free everything; the end of this object."""
         self._stopping.set()
         self._server.stop()
-        self._fabric.stop()
+        self._fabric.close()
 
     def shape(self, device: int | str, port: int, changes: Shape) -> Shape:
         """Change how what a port sends is shaped; settings that are not given stay. All settings of the port."""

@@ -33,12 +33,17 @@ def any_match(kind: str, width: int) -> Match | None:
 
 @dataclass(frozen=True)
 class FieldSchema:
-    """One match field: its P4Info id, its place in the key, and what it matches."""
+    """One match field: its P4Info id, its place in the key, and what it matches.
+
+    ``kind`` is the P4Info's; ``device_kind`` is the program's, which is ternary for what P4 calls optional (p4c's
+    bmv2 JSON has no optional).
+    """
 
     id: int
     index: int
     name: str
     kind: str
+    device_kind: str
     width: int
     wildcard: Match | None
 
@@ -225,10 +230,12 @@ def _match_fields(table: p4info_pb2.Table, info: TableInfo) -> tuple[FieldSchema
         kind = _MATCH_KINDS.get(field.match_type)
         if kind is None:
             raise unimplemented(f"{what}: match kind {field.other_match_type or field.match_type} is not supported")
-        if kind != key.match_kind:
+        if kind != key.match_kind and (kind, key.match_kind) != ("optional", "ternary"):
             raise invalid(f"{what} is {kind} in the P4Info and {key.match_kind} in the program")
         width = _width(what, field.bitwidth, key.width, field.type_name)
-        fields.append(FieldSchema(field.id, index, what, kind, width, any_match(kind, key.width)))
+        fields.append(
+            FieldSchema(field.id, index, what, kind, key.match_kind, width, any_match(key.match_kind, key.width))
+        )
     if len({field.id for field in fields}) != len(fields):
         raise invalid(f"table {name} has two match fields with one id in the P4Info")
     return tuple(fields)

@@ -366,7 +366,7 @@ def _decode_field(field: FieldSchema, match: p4rt.FieldMatch) -> Match:
         if chosen == field.wildcard:
             raise invalid(f"{name}: the range covers every value; leave the field out to match anything")
         return chosen
-    return Match("optional", bytestring.decode(match.optional.value, width, name), mask=(1 << width) - 1)
+    return Match(field.device_kind, bytestring.decode(match.optional.value, width, name), mask=(1 << width) - 1)
 
 
 def _encode_match(entry: p4rt.TableEntry, table: TableSchema, key: Key, priority: int) -> None:

@@ -18,12 +18,13 @@ from p4.v1 import p4runtime_pb2_grpc
 DEADLINE = 10.0  # seconds; generous, since it only ends a test that fails
 INSERT, MODIFY, DELETE = p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE
 EXACT, LPM, ACL, CONST, KEYLESS = range(0x02000001, 0x02000006)
-NO_ACTION, DROP, FORWARD, ROUTE = range(0x01000001, 0x01000005)
+NO_ACTION = 21257015  # p4c's id of it
+DROP, FORWARD, ROUTE, REPLICATE, COPY = range(0x01000002, 0x01000007)
 VERDICTS, SUMS, SIGNED = 0x12000001, 0x16000001, 0x16000002
 
 
 def demo_p4info() -> p4info_pb2.P4Info:
-    text = (Path(__file__).parent / "demo.p4info.txt").read_text()
+    text = (Path(__file__).parent / "demo.p4info.txtpb").read_text()
     return text_format.Parse(text, p4info_pb2.P4Info())
 
 

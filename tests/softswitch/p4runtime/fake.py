@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from softswitch.device import (
     ActionInfo,
@@ -17,7 +18,7 @@ from softswitch.device import (
 )
 from softswitch.errors import AlreadyExists, BadProgram, CapacityExceeded, InvalidValue, NotFound, UnsupportedConstruct
 
-PROGRAM_JSON = b'{"program": "demo"}'
+PROGRAM_JSON = (Path(__file__).parent / "demo.json").read_bytes()
 
 
 def table(name: str, keys: list[tuple[str, str, int]], actions: list[str], **more: object) -> TableInfo:
@@ -40,7 +41,7 @@ def table(name: str, keys: list[tuple[str, str, int]], actions: list[str], **mor
 
 
 class FakeProgram(Program):
-    """The program that demo.p4info.txt describes."""
+    """What demo.p4 declares."""
 
     @classmethod
     def load(cls, bmv2_json: bytes | str) -> Program:
@@ -67,10 +68,10 @@ class FakeProgram(Program):
                 [
                     ("hdr.ipv4.protocol", "ternary", 16),
                     ("meta.port", "range", 16),
-                    ("meta.class", "optional", 8),
+                    ("meta.class", "ternary", 8),  # as p4c's bmv2 JSON has optional keys
                     ("hdr.ipv4.valid", "exact", 1),
                 ],
-                [forward, drop, no_action],
+                [forward, drop, "MyIngress.replicate", no_action],
                 has_direct_counter=True,
             ),
             table(
@@ -81,7 +82,7 @@ class FakeProgram(Program):
                 default_const=True,
                 has_direct_counter=True,
             ),
-            table("keyless", [], [forward, no_action]),
+            table("keyless", [], [forward, "MyIngress.copy", no_action]),
         ]
         self.tables = {info.name: info for info in tables}
         self.actions = {
@@ -91,6 +92,8 @@ class FakeProgram(Program):
                 ActionInfo(forward, (("port", 9),)),
                 ActionInfo(no_action, ()),
                 ActionInfo("MyIngress.route", (("mac", 48), ("port", 9))),
+                ActionInfo("MyIngress.replicate", (("group", 16),)),
+                ActionInfo("MyIngress.copy", (("session", 32),)),
             )
         }
         self.counters = {
@@ -142,7 +145,7 @@ class FakeDevice(Device):
         assert self.program is not None
         entries, info = self._entries[table], self.program.tables[table]
         key = (tuple(match), priority)
-        self._check(info, match, action, params)
+        self._check_entry(info, match, action, params)
         if key in entries:
             raise AlreadyExists("this entry exists already")
         if len(entries) >= info.size:
@@ -152,7 +155,7 @@ class FakeDevice(Device):
         self._direct[table, key] = (0, 0)
         return self._handle
 
-    def _check(self, info: TableInfo, match: Sequence[Match], action: str, params: Sequence[int]) -> None:
+    def _check_entry(self, info: TableInfo, match: Sequence[Match], action: str, params: Sequence[int]) -> None:
         assert self.program is not None
         if [one.kind for one in match] != [key.match_kind for key in info.keys]:
             raise InvalidValue("match does not fit the key")

@@ -8,6 +8,7 @@ from google.rpc import code_pb2
 from p4.v1 import p4data_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.device import Device
 from tests.softswitch.p4runtime.client import (
     ACL,
     DELETE,
@@ -27,7 +28,7 @@ from tests.softswitch.p4runtime.client import (
     update,
 )
 from tests.softswitch.p4runtime.conftest import Served
-from tests.softswitch.p4runtime.fake import FakeDevice
+from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 
 ROLLBACK, ATOMIC = p4rt.WriteRequest.ROLLBACK_ON_ERROR, p4rt.WriteRequest.DATAPLANE_ATOMIC
 EVERYTHING = [
@@ -113,15 +114,16 @@ def test_unsupported_entities_are_named(primary: Client, entity: dict, word: str
     assert error.canonical_code == code_pb2.UNIMPLEMENTED
 
 
-def fill(client: Client, device: FakeDevice) -> None:
+def fill(client: Client, device: Device) -> None:
     client.write(
         insert(exact_entry(b"\x01", metadata=b"m", counter_data=p4rt.CounterData(packet_count=4, byte_count=44))),
         insert(acl_entry(controller_metadata=3)),
         group(p4rt.Update.INSERT, 1, replica(1), replica(2)),
         clone(p4rt.Update.INSERT, 1, replica(3), length=64),
     )
-    device.registers["MyIngress.sums"] = [1, 2, 3, 4]
-    device.counters["MyIngress.verdicts"][2] = (9, 99)
+    for index in range(4):
+        device.register_write("MyIngress.sums", index, index + 1)
+    device.counter_write("MyIngress.verdicts", 2, 9, 99)
 
 
 CHANGES = [
@@ -163,7 +165,7 @@ def test_rollback_batch_without_error_is_done(served: Served, primary: Client) -
     after = sort(primary.read(*EVERYTHING))
     other = served.client(device_id=2)
     other.become_primary()
-    other.set_pipeline(b'{"program": "demo"}')
+    other.set_pipeline(PROGRAM_JSON)
     fill(other, served.devices[2])
     other.write(*CHANGES)
     assert sort(other.read(*EVERYTHING)) == after

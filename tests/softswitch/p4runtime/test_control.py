@@ -45,7 +45,7 @@ class FakeFabric:
     def start(self) -> None:
         self.running = True
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self.running = False
 
 
@@ -69,8 +69,8 @@ class Running:
         }
         if program:
             (folder / "prog.json").write_bytes(PROGRAM_JSON)
-            (folder / "demo.p4info.txt").write_bytes((Path(__file__).parent / "demo.p4info.txt").read_bytes())
-            description["devices"][0] |= {"program": "prog.json", "p4info": "demo.p4info.txt"}
+            (folder / "demo.p4info.txtpb").write_bytes((Path(__file__).parent / "demo.p4info.txtpb").read_bytes())
+            description["devices"][0] |= {"program": "prog.json", "p4info": "demo.p4info.txtpb"}
         fabric = config.parse(description, folder)
         self.switches = switches.Switches(fabric)
         assert fabric.control is not None

@@ -57,7 +57,7 @@ def read_code(client: Client, query: p4rt.Entity) -> int:
 
 
 def test_counters(served: Served, primary: Client) -> None:
-    served.devices[1].counters["MyIngress.verdicts"][3] = (7, 700)
+    served.devices[1].counter_write("MyIngress.verdicts", 3, 7, 700)
 
     def values(entry: p4rt.CounterEntry) -> dict[int, tuple[int, int]]:
         found = [entity.counter_entry for entity in primary.read(p4rt.Entity(counter_entry=entry))]
@@ -84,8 +84,11 @@ def test_counters(served: Served, primary: Client) -> None:
 
 
 def test_registers(served: Served, primary: Client) -> None:
-    served.devices[1].registers["MyIngress.sums"] = [0, 1, 0x1234, 0xFFFFFFFF]
-    served.devices[1].registers["MyIngress.signed"] = [0xFFF, 0x7FF]
+    device = served.devices[1]
+    for index, number in enumerate([0, 1, 0x1234, 0xFFFFFFFF]):
+        device.register_write("MyIngress.sums", index, number)
+    for index, number in enumerate([0xFFF, 0x7FF]):
+        device.register_write("MyIngress.signed", index, number)
 
     def values(entry: p4rt.RegisterEntry) -> list[bytes]:
         return [entity.register_entry.data.bitstring for entity in primary.read(p4rt.Entity(register_entry=entry))]
@@ -98,10 +101,10 @@ def test_registers(served: Served, primary: Client) -> None:
         update(MODIFY, register_entry=register_entry(1, b"\x00\x05")),
         update(MODIFY, register_entry=register_entry(0, b"\xf8\x00", register_id=SIGNED)),
     )
-    assert served.devices[1].registers["MyIngress.sums"][1] == 5
-    assert served.devices[1].registers["MyIngress.signed"][0] == 0x800
+    assert device.register_read("MyIngress.sums", 1) == 5
+    assert device.register_read("MyIngress.signed", 0) == 0x800
     primary.write(update(MODIFY, register_entry=register_entry(None, b"\x09")))
-    assert served.devices[1].registers["MyIngress.sums"] == [9] * 4
+    assert device.register_read_all("MyIngress.sums") == [9] * 4
     for entry, expected in (
         (register_entry(4, b"\x01"), RANGE),
         (register_entry(-1, b"\x01"), INVALID),
@@ -114,7 +117,7 @@ def test_registers(served: Served, primary: Client) -> None:
     ):
         assert code(primary, update(MODIFY, register_entry=entry)) == expected, entry
     assert code(primary, update(INSERT, register_entry=register_entry(0, b"\x01"))) == INVALID
-    assert served.devices[1].registers["MyIngress.sums"] == [9] * 4
+    assert device.register_read_all("MyIngress.sums") == [9] * 4
 
 
 def replica(port: int, instance: int = 0) -> p4rt.Replica:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
+import pytest
 from google.rpc import code_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.device import Fabric, Program
 from softswitch.p4runtime.arbitration import Session
 from softswitch.p4runtime.pipeline import Loader, config_of
 from softswitch.p4runtime.target import Target
@@ -34,7 +37,6 @@ from tests.softswitch.p4runtime.client import (
 )
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
 
-LOADER = Loader(FakeProgram.load)
 CONFIG = config_of(demo_p4info(), PROGRAM_JSON)
 KINDS = st.sampled_from([INSERT, MODIFY, DELETE])
 ROLLBACK = p4rt.WriteRequest.ROLLBACK_ON_ERROR
@@ -130,10 +132,22 @@ def read(target: Target, **query: object) -> Iterator[p4rt.TableEntry]:
     return (entity.table_entry for answer in answers for entity in answer)
 
 
-@settings(max_examples=120, deadline=None)
-@given(batches)
-def test_tables_behave_like_a_dictionary(sequence: list[tuple[list[p4rt.Update], int]]) -> None:
-    target = Target(FakeDevice(1), LOADER)
+@pytest.fixture(scope="module", params=["fake", "data plane"])
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    if request.param == "fake":
+        yield Target(FakeDevice(1), Loader(FakeProgram.load))
+        return
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler (cc)")
+    with Fabric() as fabric:
+        yield Target(fabric.add_device(1), Loader(Program.load))
+
+
+@settings(max_examples=100, deadline=None)
+@given(sequence=batches)
+def test_tables_behave_like_a_dictionary(target: Target, sequence: list[tuple[list[p4rt.Update], int]]) -> None:
+    target.shut()
+    target.open()
     target.install(CONFIG)
     arbitration = p4rt.MasterArbitrationUpdate(election_id=p4rt.Uint128(low=1))
     target.arbiter.update(Session(lambda message: None, lambda error: None), arbitration)

@@ -134,7 +134,7 @@ def _edit(path: str, value: object) -> Callable[[p4info_pb2.P4Info], None]:
     ("path", "value", "text"),
     [
         ("tables.0.preamble.name", "MyIngress.other", "MyIngress.other"),
-        ("tables.0.preamble.id", 0x01000001, "is both"),
+        ("tables.0.preamble.id", 0x01000002, "is both"),
         ("tables.0.preamble.id", 0, "id 0"),
         ("tables.0.match_fields.0.bitwidth", 32, "hdr.eth.dst has 32 bits"),
         ("tables.0.match_fields.0.match_type", p4info_pb2.MatchField.LPM, "hdr.eth.dst is lpm"),

@@ -39,7 +39,7 @@ def shell(served: Served, tmp_path: Path, commands: str, *options: str) -> str:
 def test_shell_pushes_the_pipeline_lists_and_edits(served: Served, tmp_path: Path) -> None:
     program = tmp_path / "prog.json"
     program.write_bytes(PROGRAM_JSON)
-    p4info = Path(__file__).parent / "demo.p4info.txt"
+    p4info = Path(__file__).parent / "demo.p4info.txtpb"
     printed = shell(
         served,
         tmp_path,

@@ -95,7 +95,7 @@ def test_the_device_gets_integers(served: Served, primary: Client) -> None:
     assert found.match == (
         Match("ternary", 0x1200, mask=0xFF00),
         Match("range", 5, high=256),
-        Match("optional", 0, mask=0),
+        Match("ternary", 0, mask=0),
         Match("exact", 1),
     )
     assert (found.priority, found.action, found.params) == (10, "MyIngress.forward", (7,))
