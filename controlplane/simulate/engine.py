@@ -29,6 +29,10 @@ def _ids(values: ArrayLike) -> NDArray[np.int32]:
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
+def _address(array: NDArray[np.generic]) -> int:
+    return array.__array_interface__["data"][0]  # several times faster than .ctypes.data
+
+
 def _reals(values: ArrayLike) -> NDArray[np.float64]:
     return np.ascontiguousarray(values, dtype=np.float64)
 
@@ -44,7 +48,7 @@ class Simulator:
             raise SimulationError("capacities must be numbers >= 0")
         self._lib = library()
         self._n = len(values)
-        self._sim = self._lib.fs_new(self._n, values.ctypes.data, sharing == "fcfs")
+        self._sim = self._lib.fs_new(self._n, _address(values), sharing == "fcfs")
         if not self._sim:
             raise MemoryError("no memory for the simulator")
         self._callbacks: list[Callable[[int], None] | None] = []
@@ -108,6 +112,10 @@ class Simulator:
         self._callbacks.extend([callback] * count)
         return range(first, first + count)
 
+    def on_done(self, group: int, callback: Callable[[int], None] | None) -> None:
+        """Another callback for the group."""
+        self._callbacks[group] = callback
+
     def hold(self, group: int) -> None:
         """The group is not done before a `release`: more flows are to come."""
         self._lib.fs_hold(self._sim, group)
@@ -146,40 +154,40 @@ class Simulator:
         size, path, group = _reals(sizes), _ids(resources), _ids(groups)
         if not len(size) == len(path) == len(group):
             raise SimulationError(f"{len(size)} sizes, {len(path)} resources, {len(group)} groups: must be alike")
-        first = self._add(group, size, np.arange(len(size) + 1, dtype=np.int32), path, None, priority=priority)
+        first = self._add(group, size, None, path, None, priority=priority)
         return range(first, first + len(size))
 
     def _add(
         self,
         groups: NDArray[np.int32],
         sizes: NDArray[np.float64],
-        offsets: NDArray[np.int32],
+        offsets: NDArray[np.int32] | None,
         path: NDArray[np.int32],
         coefficients: NDArray[np.float64] | None,
         *,
         priority: int,
     ) -> int:
-        if len(path) and not (path.min() >= 0 and path.max() < self._n):
-            raise SimulationError(f"a resource of {path.tolist()} does not exist, there are {self._n}")
-        if len(groups) and not (groups.min() >= 0 and groups.max() < len(self._callbacks)):
-            raise SimulationError("a group does not exist")
-        if not (np.isfinite(sizes).all() and (sizes >= 0).all()):
-            raise SimulationError("sizes must be finite and >= 0")
-        if coefficients is not None and not (coefficients > 0).all():
-            raise SimulationError("coefficients must be > 0")
-        priorities = np.full(len(sizes), priority, dtype=np.int32) if priority else None
         first = self._lib.fs_add(
             self._sim,
             len(sizes),
-            groups.ctypes.data,
-            sizes.ctypes.data,
-            offsets.ctypes.data,
-            path.ctypes.data,
-            None if coefficients is None else coefficients.ctypes.data,
-            None if priorities is None else priorities.ctypes.data,
+            _address(groups),
+            _address(sizes),
+            None if offsets is None else _address(offsets),
+            _address(path),
+            None if coefficients is None else _address(coefficients),
+            None if not priority else _address(np.full(len(sizes), priority, dtype=np.int32)),
         )
         if first < 0:
-            raise MemoryError("no memory for flows")
+            if first == -1:
+                raise MemoryError("no memory for flows")
+            raise SimulationError(
+                {
+                    -2: f"a resource of {path.tolist()} does not exist, there are {self._n}",
+                    -3: f"a group of {groups.tolist()} does not exist",
+                    -4: f"sizes must be finite and >= 0, got {sizes.tolist()}",
+                    -5: "coefficients must be > 0",
+                }[first]
+            )
         self._n_flows += len(sizes)
         return first
 
@@ -191,6 +199,21 @@ class Simulator:
     def remaining(self, flow: int) -> float:
         """Mbit still to send; 0 when finished."""
         return self._lib.fs_remaining(self._sim, self._flow(flow))
+
+    def remaining_many(self, flows: Sequence[int]) -> NDArray[np.float64]:
+        """Mbit still to send of each; -1 for finished ones."""
+        ids = _ids(flows)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._n_flows):
+            raise SimulationError("a flow does not exist")
+        result = np.empty(len(ids))
+        self._lib.fs_remaining_many(self._sim, len(ids), _address(ids), _address(result))
+        return result
+
+    def set_group(self, flow: int, group: int) -> None:
+        """An unfinished flow counts for another group; the old one is not called back for that."""
+        if not 0 <= group < len(self._callbacks):
+            raise SimulationError(f"group {group} does not exist")
+        self._lib.fs_set_group(self._sim, self._flow(flow), group)
 
     def rate(self, flow: int) -> float:
         """Mbit/s now; 0 when finished or waiting."""
@@ -209,7 +232,7 @@ class Simulator:
             raise SimulationError(f"a resource is named twice in {list(path)}")
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._n):
             raise SimulationError(f"a resource of {ids.tolist()} does not exist, there are {self._n}")
-        if self._lib.fs_set_path(self._sim, self._flow(flow), len(ids), ids.ctypes.data) < 0:
+        if self._lib.fs_set_path(self._sim, self._flow(flow), len(ids), _address(ids)) < 0:
             raise MemoryError("no memory for flows")
 
     def set_priority(self, flow: int, priority: int) -> None:
@@ -236,7 +259,7 @@ class Simulator:
                 raise MemoryError("no memory for flows")
             if count:
                 done = np.empty(count, dtype=np.int32)
-                take(self._sim, done.ctypes.data)
+                take(self._sim, _address(done))
                 for group in done.tolist():
                     callback = callbacks[group]
                     if callback is not None:

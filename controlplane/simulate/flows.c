@@ -479,20 +479,35 @@ int fs_release(Sim *s, int group)
     return s->failed ? -1 : 0;
 }
 
-/* Adds `count` flows now; flow k uses resources[offsets[k] .. offsets[k + 1]). Returns the first one's id. */
+/* Adds `count` flows now; flow k uses resources[offsets[k] .. offsets[k + 1]), or resource k when offsets is NULL.
+ * Returns the first one's id; -1: no memory, -2: unknown resource, -3: unknown group, -4: bad size, -5: bad
+ * coefficient (nothing is added then). */
 int fs_add(Sim *s, int count, const int *groups, const double *sizes, const int *offsets, const int *resources,
            const double *coefficients, const int *priorities)
 {
+    int total = offsets ? offsets[count] : count;
+    for (int i = 0; i < total; i++) {
+        if (resources[i] < 0 || resources[i] >= s->n_resources)
+            return -2;
+        if (coefficients && !(coefficients[i] > 0))
+            return -5;
+    }
+    for (int k = 0; k < count; k++) {
+        if (groups[k] < 0 || groups[k] >= s->n_groups)
+            return -3;
+        if (!(sizes[k] >= 0) || isinf(sizes[k]))
+            return -4;
+    }
     if (!grow((void **)&s->flows, &s->cap_flows, s->n_flows + count, sizeof(Flow))
-        || !grow((void **)&s->incidences, &s->cap_incidences, s->n_incidences + offsets[count], sizeof(Incidence)))
+        || !grow((void **)&s->incidences, &s->cap_incidences, s->n_incidences + total, sizeof(Incidence)))
         return -1;
     int first = s->n_flows;
     for (int k = 0; k < count; k++) {
         int flow = s->n_flows++;
-        int n = offsets[k + 1] - offsets[k];
+        int begin = offsets ? offsets[k] : k, n = offsets ? offsets[k + 1] - begin : 1;
         s->flows[flow] = (Flow){.remaining = sizes[k], .updated = s->now, .priority = priorities ? priorities[k] : 0,
                                 .first = s->n_incidences, .count = n, .group = groups[k], .heap = -1, .active = 1};
-        for (int i = offsets[k]; i < offsets[k + 1]; i++)
+        for (int i = begin; i < begin + n; i++)
             s->incidences[s->n_incidences++] =
                 (Incidence){.resource = resources[i], .flow = flow, .next = -1, .previous = -1,
                             .coefficient = coefficients ? coefficients[i] : 1.0};
@@ -536,6 +551,28 @@ int fs_set_remaining(Sim *s, int flow, double remaining)
         heap_put(s, flow);
     }
     return s->failed ? -1 : 0;
+}
+
+/* What each flow has yet to send; -1 for finished ones. */
+void fs_remaining_many(Sim *s, int count, const int *flows, double *remaining)
+{
+    settle(s);
+    for (int k = 0; k < count; k++) {
+        Flow *f = &s->flows[flows[k]];
+        advance(s, f);
+        remaining[k] = f->active ? f->remaining : -1;
+    }
+}
+
+/* The flow counts for another group from now on. */
+void fs_set_group(Sim *s, int flow, int group)
+{
+    Flow *f = &s->flows[flow];
+    if (!f->active)
+        return;
+    s->groups[f->group]--;
+    s->groups[group]++;
+    f->group = group;
 }
 
 /* Gives an active flow other resources (all with coefficient 1); it keeps its place in the order. None: it finishes. */

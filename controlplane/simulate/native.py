@@ -69,6 +69,8 @@ def library() -> ctypes.CDLL:
         "fs_release": (number, [handle, number]),
         "fs_add": (number, [handle, number, numbers, reals, numbers, numbers, reals, numbers]),
         "fs_remaining": (real, [handle, number]),
+        "fs_remaining_many": (None, [handle, number, numbers, reals]),
+        "fs_set_group": (None, [handle, number, number]),
         "fs_rate": (real, [handle, number]),
         "fs_set_remaining": (number, [handle, number, real]),
         "fs_set_path": (number, [handle, number, number, numbers]),

@@ -1,0 +1,293 @@
+"""CREW's figures 4 to 11 and its headline (section V). Figure 3 trains a network and is not about time: not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.simulate import Simulator
+from controlplane.wan import allreduce
+from evaluation.crew.training import MODEL_MBIT, Fault, Setup, Training, one_reduce
+from evaluation.wan.report import Claim, Row, claim
+from evaluation.wan.workloads import RUNTIMES, bandwidths
+
+WORKERS = 60
+WORKLOADS = (("N1", "T1"), ("N1", "T2"), ("N2", "T1"), ("N2", "T2"))
+TIMES = {"T1": "lstm", "T2": "transformer"}
+
+
+def compute_times(times: str, n: int, rng: np.random.Generator, factor: float = 1.0) -> Callable[[int], float]:
+    """Draws a worker's next step: T1 or T2 scaled to 0.05 .. 0.2 s, times `factor`."""
+    pools: list[Iterator[float]] = [iter(()) for _ in range(n)]
+    streams = rng.spawn(n)
+
+    def draw(worker: int) -> float:
+        value = next(pools[worker], None)
+        if value is None:
+            pools[worker] = iter((factor * RUNTIMES[TIMES[times]].between(streams[worker], 512, 0.05, 0.2)).tolist())
+            value = next(pools[worker])
+        return value
+
+    return draw
+
+
+def rounds(
+    setup: Setup, workload: tuple[str, str], seed: int, *, seconds: float = 50.0, factor: float = 1.0, n: int = WORKERS
+) -> float:
+    """Mean rounds per worker of one run. The same seed gives all schemes the same bandwidths and compute times."""
+    network, times = workload
+    rng = np.random.default_rng([seed, n])
+    matrix = bandwidths(network, n, rng)
+    return Training(setup, matrix, compute_times(times, n, rng, factor)).run(seconds).mean_rounds
+
+
+def _mean(values: Iterable[float]) -> dict[str, float]:
+    array = np.array(list(values))
+    return {"mean": float(array.mean()), "low": float(array.min()), "high": float(array.max())}
+
+
+def _sweep(
+    trials: int, settings: Iterable[tuple[dict[str, Any], Callable[[int], float]]]
+) -> list[Row]:
+    return [{**labels, **_mean(run(seed) for seed in range(trials))} for labels, run in settings]
+
+
+# --- figure 4: one partial reduce ---
+
+
+def tree_seconds(
+    trees: list[tuple[allreduce.SpanningTree, float]], matrix: NDArray[np.float64], model_mbit: float, pipelined: bool
+) -> float:
+    """Seconds to reduce up and broadcast down the trees.
+
+    Pipelined: the fullest link's; else a tree's block goes on only when it is complete at a node (as the paper's
+    simulator delivers blocks), links shared first come, first served.
+    """
+    if pipelined:
+        return allreduce.fullest_link(trees, matrix) * model_mbit
+    n = len(matrix)
+    sim = Simulator(matrix.ravel(), "fcfs")
+
+    def down(tree: allreduce.SpanningTree, share: float, node: int) -> None:
+        for child, parent in tree.edges:
+            if parent == node:
+                sim.send(share * model_mbit, [parent * n + child], partial(down, tree, share, child))
+
+    def up(tree: allreduce.SpanningTree, share: float, missing: dict[int, int], node: int) -> None:
+        missing[node] -= 1
+        if missing[node] > 0:
+            return
+        if node == tree.root:
+            down(tree, share, node)
+            return
+        parent = next(p for c, p in tree.edges if c == node)
+        sim.send(share * model_mbit, [node * n + parent], partial(up, tree, share, missing, parent))
+
+    for tree, share in trees:
+        nodes = {tree.root, *(c for c, _ in tree.edges)}
+        missing = {v: 1 + sum(p == v for _, p in tree.edges) for v in nodes}
+        for node in sorted(nodes):
+            up(tree, share, missing, node)
+    return sim.run()
+
+
+def reduce_seconds(scheme: str, matrix: NDArray[np.float64], members: list[int], seed: int) -> float:
+    """Seconds of one partial reduce of the default model."""
+    if scheme in ("CREW", "OPR", "A2A"):
+        return one_reduce(Setup(scheme, len(members)), matrix, members)
+    if scheme == "PS":
+        server = allreduce.parameter_server(matrix)
+        up = max((MODEL_MBIT / matrix[i, server] for i in members if i != server), default=0.0)
+        return up + max((MODEL_MBIT / matrix[server, i] for i in members if i != server), default=0.0)
+    if scheme == "Ring":
+        return allreduce.ring_time(matrix, allreduce.greedy_ring(matrix, members, seed)) * MODEL_MBIT
+    name, _, pipelined = scheme.partition("-")
+    if name == "BLINK":
+        trees = allreduce.blink(matrix, members)
+    else:
+        trees = allreduce.topo_adopt(matrix, members, seed=seed)
+    return tree_seconds(trees, matrix, MODEL_MBIT, bool(pipelined))
+
+
+FIG4 = ("PS", "Ring", "ToA", "BLINK", "ToA-pipelined", "BLINK-pipelined", "A2A", "OPR", "CREW")
+
+
+def fig4(trials: int) -> list[Row]:
+    """Compute times do not matter for one reduce, so each network stands for two workloads."""
+
+    def run(scheme: str, network: str, p: int, seed: int) -> float:
+        rng = np.random.default_rng([seed, WORKERS])
+        matrix = bandwidths(network, WORKERS, rng)
+        members = sorted(rng.choice(WORKERS, p, replace=False).tolist())
+        return reduce_seconds(scheme, matrix, members, seed)
+
+    return _sweep(
+        trials,
+        (
+            ({"network": network, "p": p, "scheme": scheme}, partial(run, scheme, network, p))
+            for network in ("N1", "N2")
+            for p in (5, 10)
+            for scheme in FIG4
+        ),
+    )
+
+
+# --- figures 5 to 11: rounds in a fixed time ---
+
+VARIANTS = [
+    ("A2A", Setup("A2A", schedule="FS")),
+    *(
+        (f"{scheme} ({'N-A' if aware else 'E-D'}, {'FCFS' if schedule == 'FL' else 'FS'})",
+         Setup(scheme, network_aware=aware, schedule=schedule))
+        for scheme in ("OPR", "CREW")
+        for aware, schedule in ((False, "FS"), (True, "FS"), (False, "FL"), (True, "FL"))
+    ),
+]  # fmt: skip
+
+
+def fig5(trials: int) -> list[Row]:
+    return _sweep(
+        trials,
+        (
+            ({"p": p, "workload": "+".join(w), "scheme": name}, partial(rounds, replace(setup, p=p), w))
+            for p in (5, 10)
+            for w in WORKLOADS
+            for name, setup in VARIANTS
+        ),
+    )
+
+
+def fig6(trials: int) -> list[Row]:
+    return _sweep(
+        trials,
+        (
+            (
+                {"workload": "+".join(w), "p": p, "scatter": "blocking" if blocking else "non-blocking"},
+                partial(rounds, Setup(p=p, blocking=blocking), w),
+            )
+            for w in WORKLOADS
+            for p in (4, 6, 8, 10, 12)
+            for blocking in (True, False)
+        ),
+    )
+
+
+def fig7(trials: int) -> list[Row]:
+    return _sweep(
+        trials,
+        (
+            ({"workload": "+".join(w), "p": p, "schedule": s}, partial(rounds, Setup(p=p, schedule=s), w))
+            for w in WORKLOADS
+            for p in (4, 8, 12)
+            for s in ("FL", "TL", "FS", "C1", "C2")
+        ),
+    )
+
+
+def faulty(count: int, seed: int, n: int = WORKERS) -> tuple[Fault, ...]:
+    """`count` random connections that are down from the start."""
+    rng = np.random.default_rng([seed, count, 8])
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    return tuple(Fault(*pairs[k]) for k in rng.choice(len(pairs), count, replace=False))
+
+
+def fig8(trials: int) -> list[Row]:
+    def run(p: int, count: int, aware: bool, workload: tuple[str, str], seed: int) -> float:
+        return rounds(Setup(p=p, faults=faulty(count, seed), network_aware=aware), workload, seed)
+
+    return _sweep(
+        trials,
+        (
+            ({"workload": "+".join(w), "p": p, "faulty": f}, partial(run, p, f, True, w))
+            for w in WORKLOADS
+            for p in (4, 5, 10)
+            for f in (0, 10, 20, 40, 80, 160)
+        ),
+    )
+
+
+def fig9(trials: int) -> list[Row]:
+    return _sweep(
+        trials,
+        (
+            (
+                {"workload": network + "+T2", "p": p, "compute": f"{factor}x"},
+                partial(rounds, Setup(p=p), (network, "T2"), seconds=100.0, factor=factor),
+            )
+            for network in ("N1", "N2")
+            for p in (4, 5, 10, 12)
+            for factor in (1, 2, 3, 4, 5, 6)
+        ),
+    )
+
+
+def fig10(trials: int) -> list[Row]:
+    return _sweep(
+        trials,
+        (
+            (
+                {"workload": "+".join(w), "p": p, "model": f"{factor}x"},
+                partial(rounds, Setup(p=p, model_mbit=factor * MODEL_MBIT), w, seconds=100.0),
+            )
+            for w in WORKLOADS
+            for p in (4, 5, 10, 12)
+            for factor in (1, 2, 4, 8)
+        ),
+    )
+
+
+def noisy_seconds(noise: float, aware: bool, workload: tuple[str, str], p: int, seed: int) -> float:
+    """Mean seconds of a partial reduce when the controller believes b (1 + x), x uniform on [-noise, noise]."""
+    network, times = workload
+    rng = np.random.default_rng([seed, WORKERS])
+    matrix = bandwidths(network, WORKERS, rng)
+    belief = matrix * (1 + np.random.default_rng([seed, 11]).uniform(-noise, noise, matrix.shape))
+    setup = Setup(p=p, network_aware=aware, estimate=belief)
+    return float(np.mean(Training(setup, matrix, compute_times(times, WORKERS, rng)).run(50.0).durations))
+
+
+def fig11(trials: int) -> list[Row]:
+    return _sweep(
+        trials,
+        (
+            (
+                {"workload": "+".join(w), "p": p, "split": "N-A" if aware else "E-D", "noise": noise},
+                partial(noisy_seconds, noise, aware, w, p),
+            )
+            for w in (("N1", "T2"), ("N2", "T2"))
+            for p in (5, 10)
+            for aware in (True, False)
+            for noise in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+        ),
+    )
+
+
+# --- headline ---
+
+
+def headline(trials: int) -> list[Claim]:
+    claims = []
+    for p, over_opr in ((5, (8, 9)), (10, (4, 5))):
+        spread: dict[str, list[list[float]]] = {"A2A": [], "OPR": []}
+        for workload in WORKLOADS:
+            best = [rounds(Setup("CREW", p), workload, seed) for seed in range(trials)]
+            for scheme, schedule, aware in (("A2A", "FS", True), ("OPR", "FS", False)):
+                setup = Setup(scheme, p, schedule=schedule, network_aware=aware)
+                spread[scheme].append([b / rounds(setup, workload, seed) for seed, b in enumerate(best)])
+        # "up to": the workload with the largest mean
+        ratios = {s: max(values, key=lambda v: float(np.mean(v))) for s, values in spread.items()}
+        claims.append(
+            claim(f"rounds of CREW over A2A, p={p}, best workload", "12 to 15", ratios["A2A"], least=12,
+                  note="means by workload: " + ", ".join(f"{np.mean(v):.1f}" for v in spread["A2A"]))
+        )  # fmt: skip
+        claims.append(
+            claim(f"rounds of CREW over OPR (E-D, FS), p={p}, best workload", f"{over_opr[0]} to {over_opr[1]}",
+                  ratios["OPR"], least=over_opr[0],
+                  note="means by workload: " + ", ".join(f"{np.mean(v):.1f}" for v in spread["OPR"]))
+        )  # fmt: skip
+    return claims

@@ -1,0 +1,432 @@
+"""Iterative training with partial reduce, as a policy on the flow-level simulator (CREW paper, sections III, IV, V).
+
+Workers compute, report that they are ready, the controller groups the first p ready ones, they synchronise, and each
+goes on as soon as it has all blocks of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.simulate import Overlay, Simulator
+from controlplane.wan import crew
+
+MODEL_MBIT = 180 * 8.0
+SCHEDULES = ("FS", "FL", "TL", "C1", "C2")
+SCHEMES = ("CREW", "OPR", "A2A")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The connection between two workers (both ways), or with other == None the worker itself, is down from start to
+    end (s); whoever uses it learns of it `detection` seconds after it starts."""
+
+    worker: int
+    other: int | None
+    start: float = 0.0
+    end: float = float("inf")
+    detection: float = 0.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """scheme: CREW, OPR (only initiators add), A2A (everyone sends everything). network_aware: N-A, else E-D.
+
+    schedule: FS (fair), FL (FCFS by flow), TL (FCFS by task), C1 (multicast before scatter), C2 (scatter first).
+    blocking: scatter starts only when the group is known. estimate: the bandwidths that the controller believes in.
+    chunks: k of Algorithms 1 and 2, for scatter that does not block.
+    """
+
+    scheme: str = "CREW"
+    p: int = 5
+    network_aware: bool = True
+    schedule: str = "FL"
+    blocking: bool = True
+    model_mbit: float = MODEL_MBIT
+    chunks: int = 10_000
+    faults: tuple[Fault, ...] = ()
+    estimate: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"unknown scheme {self.scheme!r}; known: {', '.join(SCHEMES)}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"unknown schedule {self.schedule!r}; known: {', '.join(SCHEDULES)}")
+        if not self.blocking and (self.scheme != "CREW" or self.schedule == "TL" or self.faults):
+            raise ValueError("scatter that does not block is CREW's, without task priorities and without faults")
+        if self.faults and self.scheme == "A2A":
+            raise ValueError("failover is CREW's (and OPR's)")
+
+
+@dataclass
+class Result:
+    """rounds: synchronised rounds per worker. durations: seconds from the forming of a group to its last worker's
+    result, of finished tasks. abandoned: tasks that no replacement could save."""
+
+    rounds: NDArray[np.int64]
+    durations: list[float] = field(default_factory=list)
+    abandoned: int = 0
+    reassigned: int = 0
+
+    @property
+    def mean_rounds(self) -> float:
+        return float(self.rounds.mean())
+
+
+@dataclass
+class _Task:
+    number: int
+    start: float
+    members: list[int]
+    weights: NDArray[np.float64]
+    owner: NDArray[np.int64]
+    workers: dict[int, int]  # member -> group of everything that it is to receive
+    open_blocks: set[int]
+    scatter: dict[int, range | list[int]] = field(default_factory=dict)  # block -> flows
+    multicast: dict[int, dict[int, int]] = field(default_factory=dict)  # block -> member -> flow
+    attempts: dict[int, int] = field(default_factory=dict)  # block -> how often it was reassigned
+
+
+class Training:
+    """One run. bandwidth: (n, n) Mbit/s. compute(worker) -> seconds of its next local step."""
+
+    def __init__(self, setup: Setup, bandwidth: NDArray[np.float64], compute: Callable[[int], float]) -> None:
+        self.setup = setup
+        self.overlay = Overlay(bandwidth)
+        self.n = self.overlay.n
+        if not 1 <= setup.p <= self.n:
+            raise ValueError(f"p must be 1 .. {self.n}, got {setup.p}")
+        self.compute = compute
+        self.sim = Simulator(self.overlay.capacities, "fair" if setup.schedule == "FS" else "fcfs")
+        self.belief = self.overlay.bandwidth if setup.estimate is None else crew.mesh(setup.estimate)
+        self.queue: list[int] = []
+        self.result = Result(np.zeros(self.n, dtype=np.int64))
+        self.tasks: dict[int, _Task] = {}
+        self.n_tasks = 0
+        self.down = np.zeros((self.n, self.n), dtype=bool)  # as the controller knows it
+        self.lost: set[int] = set()  # down workers that go on when they are back
+        self.loads = np.zeros(self.n)  # Mbit that each is to add now: l of Eq. (3)
+        self.early: dict[int, tuple[range, list[int]]] = {}  # worker -> flows and blocks of its default scatter
+        self.dummy = self.sim.groups(1, None)[0]
+        self.default: tuple[crew.Ranges, ...] = ()
+        if not setup.blocking:
+            everyone = list(range(self.n))
+            aware = setup.network_aware
+            weights = crew.optimal_split(self.belief, everyone).weights if aware else crew.even_split(self.n)
+            self.default = crew.split_model(weights, setup.chunks)
+
+    # --- priorities of the schedules ---
+
+    def _priority(self, task: int, multicast: bool) -> int:
+        schedule = self.setup.schedule
+        if schedule == "TL":
+            return task
+        if schedule == "C1":
+            return int(not multicast)
+        if schedule == "C2":
+            return int(multicast)
+        return 0
+
+    # --- workers and controller ---
+
+    def run(self, seconds: float) -> Result:
+        for fault in self.setup.faults:
+            self._plan_fault(fault)
+        for worker in range(self.n):
+            self._train(worker)
+        self.sim.run(seconds)
+        return self.result
+
+    def _train(self, worker: int) -> None:
+        self.sim.after(self.compute(worker), lambda: self._ready(worker))
+
+    def _ready(self, worker: int) -> None:
+        if self.down[worker, worker]:
+            self.lost.add(worker)  # stand-alone until its connections are back
+            return
+        if not self.setup.blocking:
+            sizes = np.array([crew.size(block) for block in self.default]) * (self.setup.model_mbit / self.setup.chunks)
+            blocks = np.flatnonzero(sizes > 0)
+            flows = self.sim.send_many(
+                sizes[blocks],
+                worker * self.n + blocks,
+                np.full(len(blocks), self.dummy),
+                priority=self._priority(0, False),
+            )
+            self.early[worker] = (flows, blocks.tolist())
+        self.queue.append(worker)
+        if len(self.queue) >= self.setup.p:
+            members, self.queue = self.queue[: self.setup.p], self.queue[self.setup.p :]
+            self._start(members)
+
+    def _weights(self, members: list[int]) -> NDArray[np.float64]:
+        aggregators = members if self.setup.scheme == "OPR" else [k for k in range(self.n) if not self.down[k, k]]
+        if self.setup.network_aware:
+            return crew.optimal_split(self.belief, members, aggregators).weights
+        return crew.even_split(self.n, aggregators)
+
+    def _start(self, members: list[int]) -> None:
+        number = self.n_tasks
+        self.n_tasks += 1
+        if self.setup.scheme == "A2A":
+            self._start_all_to_all(number, members)
+            return
+        weights = self._weights(members)
+        groups = self.sim.groups(len(members), None)
+        task = _Task(
+            number,
+            self.sim.now,
+            members,
+            weights,
+            np.arange(self.n),
+            dict(zip(members, groups, strict=True)),
+            set(np.flatnonzero(weights > 0).tolist()),
+        )
+        for member, group in task.workers.items():
+            self.sim.on_done(group, partial(self._received, task, member))
+            self.sim.hold(group)  # until all blocks are on their way
+        self.tasks[number] = task
+        if self.setup.blocking:
+            self._scatter(task)
+        else:
+            self._adjust(task)
+
+    # --- scatter ---
+
+    def _scatter(self, task: _Task) -> None:
+        blocks = np.array(sorted(task.open_blocks))
+        self.loads += task.weights * self.setup.model_mbit
+        lost = self.down[task.members][:, blocks].any(axis=0)
+        broken, healthy = blocks[lost].tolist(), blocks[~lost]
+        if len(healthy):
+            groups = self.sim.groups(len(healthy), None)
+            for group, block in zip(groups, healthy.tolist(), strict=True):
+                self.sim.on_done(group, partial(self._reduced, task, block, 0))
+            sizes = np.tile(task.weights[healthy] * self.setup.model_mbit, len(task.members))
+            links = (np.array(task.members)[:, None] * self.n + healthy).ravel()
+            flows = self.sim.send_many(
+                sizes, links, np.tile(np.array(groups), len(task.members)), priority=self._priority(task.number, False)
+            )
+            for k, block in enumerate(healthy.tolist()):
+                task.scatter[block] = flows[k :: len(healthy)]
+        for block in broken:
+            if task.number in self.tasks:
+                self._reassign(task, block)
+
+    def _adjust(self, task: _Task) -> None:
+        """Algorithm 2: what each initiator has under way becomes what the group's own splitting wants."""
+        unit = self.setup.model_mbit / self.setup.chunks
+        new = crew.rearrange(task.weights, self.default)
+        old = np.array([crew.size(block) for block in self.default])
+        now = np.array([crew.size(block) for block in new])
+        kept = np.minimum(old, now)  # a block loses its largest indexes, and keeps the rest of its old ones
+        task.open_blocks = set(np.flatnonzero(now > 0).tolist())
+        task.weights = now / self.setup.chunks
+        groups = self.sim.groups(self.n, None)
+        for block in task.open_blocks:
+            self.sim.on_done(groups[block], partial(self._reduced, task, block, 0))
+            self.sim.hold(groups[block])
+        for member in task.members:
+            flows, blocks = self.early.pop(member)
+            left = self.sim.remaining_many(flows)
+            sent = np.array(old * unit)
+            sent[blocks] -= np.maximum(left, 0)
+            todo = np.maximum(kept * unit - sent, 0) + (now - kept) * unit
+            running = np.zeros(self.n, dtype=bool)
+            for flow, block, rest in zip(flows, blocks, left.tolist(), strict=True):
+                if rest >= 0:
+                    running[block] = True
+                    if now[block] > 0:
+                        self.sim.set_group(flow, groups[block])
+                    self.sim.set_remaining(flow, todo[block] if todo[block] > 1e-9 else 0.0)
+            fresh = np.flatnonzero(~running & (todo > 1e-9))
+            self.sim.send_many(
+                todo[fresh], member * self.n + fresh, np.array(groups)[fresh], priority=self._priority(0, False)
+            )
+        for block in list(task.open_blocks):
+            self.sim.release(groups[block])
+
+    # --- reduce and multicast ---
+
+    def _reduced(self, task: _Task, block: int, attempt: int, _group: int) -> None:
+        if task.number not in self.tasks or task.attempts.get(block, 0) != attempt:
+            return
+        owner = int(task.owner[block])
+        size = task.weights[block] * self.setup.model_mbit
+        waiting = [i for i in task.members if i not in task.multicast.get(block, {})]
+        flows = self.sim.send_many(
+            np.full(len(waiting), size),
+            owner * self.n + np.array(waiting),
+            np.array([task.workers[i] for i in waiting]),
+            priority=self._priority(task.number, True),
+        )
+        task.multicast.setdefault(block, {}).update(zip(waiting, flows, strict=True))
+        task.open_blocks.discard(block)
+        if not task.open_blocks:
+            for group in task.workers.values():
+                self.sim.release(group)
+
+    def _received(self, task: _Task, member: int, _group: int) -> None:
+        if task.number not in self.tasks:
+            return
+        self.result.rounds[member] += 1
+        del task.workers[member]
+        if not task.workers:
+            self.result.durations.append(self.sim.now - task.start)
+            self._close(task)
+        self._train(member)
+
+    def _close(self, task: _Task) -> None:
+        del self.tasks[task.number]
+        np.subtract.at(self.loads, task.owner, task.weights * self.setup.model_mbit)
+
+    # --- all-to-all ---
+
+    def _start_all_to_all(self, number: int, members: list[int]) -> None:
+        start, left = self.sim.now, [len(members)]
+
+        def received(worker: int, _group: int) -> None:
+            self.result.rounds[worker] += 1
+            left[0] -= 1
+            if left[0] == 0:
+                self.result.durations.append(self.sim.now - start)
+            self._train(worker)
+
+        for worker in members:
+            group = self.sim.groups(1, partial(received, worker))[0]
+            self.sim.hold(group)
+            others = np.array([i for i in members if i != worker], dtype=int)
+            self.sim.send_many(
+                np.full(len(others), self.setup.model_mbit),
+                others * self.n + worker,
+                np.full(len(others), group),
+                priority=self._priority(number, True),
+            )
+            self.sim.release(group)
+
+    # --- failover (section IV-B) ---
+
+    def _pairs(self, fault: Fault) -> list[tuple[int, int]]:
+        others = [fault.other] if fault.other is not None else [k for k in range(self.n) if k != fault.worker]
+        return [pair for k in others for pair in ((fault.worker, k), (k, fault.worker))]
+
+    def _plan_fault(self, fault: Fault) -> None:
+        pairs = self._pairs(fault)
+
+        def breaks() -> None:
+            for i, j in pairs:
+                self.sim.set_capacity(i * self.n + j, 0.0)
+
+        def noticed() -> None:
+            for i, j in pairs:
+                self.down[i, j] = True
+            if fault.other is None:
+                self.down[fault.worker, fault.worker] = True
+                if fault.worker in self.queue:
+                    self.queue.remove(fault.worker)
+                    self.lost.add(fault.worker)
+            self._repair()
+
+        def back() -> None:
+            for i, j in pairs:
+                self.sim.set_capacity(i * self.n + j, self.overlay.bandwidth[i, j])
+                self.down[i, j] = False
+            if fault.other is None:
+                self.down[fault.worker, fault.worker] = False
+                if fault.worker in self.lost:
+                    self.lost.remove(fault.worker)
+                    self._train(fault.worker)
+
+        self.sim.at(fault.start, breaks)
+        self.sim.at(fault.start + fault.detection, noticed)
+        if fault.end < float("inf"):
+            self.sim.at(fault.end, back)
+
+    def _repair(self) -> None:
+        """First come, first served over the tasks that the broken connections touch."""
+        for task in list(self.tasks.values()):
+            if any(self.down[i, i] for i in task.members):
+                self._abandon(task)
+                continue
+            for block in np.flatnonzero(task.weights > 0).tolist():
+                if task.number not in self.tasks:
+                    break
+                owner = int(task.owner[block])
+                if not self.down[task.members, owner].any():
+                    continue
+                flows = task.multicast.get(block)
+                if flows is None:
+                    self._reassign(task, block)
+                elif any(self.down[owner, i] and self.sim.remaining(f) > 0 for i, f in flows.items()):
+                    self._resend(task, block)
+
+    def _choose(self, task: _Task, block: int) -> int | None:
+        usable = np.where(self.down, 0.0, self.belief)
+        excluded = [int(task.owner[block]), *np.flatnonzero(np.diag(self.down)).tolist()]
+        size = task.weights[block] * self.setup.model_mbit
+        return crew.replacement(usable, task.members, self.loads, size, excluded)
+
+    def _reassign(self, task: _Task, block: int) -> None:
+        """Another worker adds this block; what was sent to the lost one is sent again, after all that waits already."""
+        chosen = self._choose(task, block)
+        for flow in task.scatter.pop(block, ()):
+            self.sim.set_remaining(flow, 0.0)
+        if chosen is None:
+            self._abandon(task)
+            return
+        size = task.weights[block] * self.setup.model_mbit
+        self.loads[task.owner[block]] -= size
+        self.loads[chosen] += size
+        task.owner[block] = chosen
+        task.attempts[block] = task.attempts.get(block, 0) + 1
+        self.result.reassigned += 1
+        group = self.sim.groups(1, partial(self._reduced, task, block, task.attempts[block]))[0]
+        links = np.array(task.members) * self.n + chosen
+        priority = self._priority(task.number, False)
+        flows = self.sim.send_many(np.full(len(links), size), links, np.full(len(links), group), priority=priority)
+        task.scatter[block] = flows
+
+    def _resend(self, task: _Task, block: int) -> None:
+        """The sum exists but cannot reach everyone: a replacement adds the block again for those who lack it."""
+        lacking = [i for i, f in task.multicast[block].items() if self.sim.remaining(f) > 0]
+        if not task.open_blocks:
+            for group in task.workers.values():
+                self.sim.hold(group)
+        task.open_blocks.add(block)
+        for i in lacking:
+            flow = task.multicast[block].pop(i)
+            self.sim.set_remaining(flow, 0.0)
+        self._reassign(task, block)
+
+    def _abandon(self, task: _Task) -> None:
+        self.result.abandoned += 1
+        self._close(task)
+        for flows in (*task.scatter.values(), *(f.values() for f in task.multicast.values())):
+            for flow in flows:
+                self.sim.set_remaining(flow, 0.0)
+        for member in task.workers:
+            if self.down[member, member]:
+                self.lost.add(member)
+            else:
+                self._train(member)
+
+
+def one_reduce(setup: Setup, bandwidth: NDArray[np.float64], members: Sequence[int]) -> float:
+    """Seconds of a single partial reduce of these workers, with nothing else on the network."""
+    never = float("inf")
+    order = {worker: k for k, worker in enumerate(members)}
+    started: set[int] = set()
+
+    def compute(worker: int) -> float:
+        first = worker in order and worker not in started
+        started.add(worker)
+        return 0.0 if first else 1e12
+
+    run = Training(replace(setup, p=len(members)), bandwidth, compute)
+    run.run(1e11)
+    return run.result.durations[0] if run.result.durations else never

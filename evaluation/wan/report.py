@@ -1,0 +1,142 @@
+"""What the command lines of the WAN evaluations share: rows as a table, as JSON or as a picture; claims beside ours."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """ours: mean; low, high: the 5th and 95th percentile over the seeds; met: None where the claim is only shown."""
+
+    claim: str
+    paper: str
+    ours: float
+    low: float
+    high: float
+    seeds: int
+    met: bool | None
+    note: str = ""
+
+
+def claim(
+    text: str,
+    paper: str,
+    values: Sequence[float],
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    note: str = "",
+) -> Claim:
+    """met: the mean lies within [least, most] (where given)."""
+    array = np.asarray(values, float)
+    mean = float(array.mean())
+    met = None
+    if least is not None or most is not None:
+        met = (least is None or mean >= least) and (most is None or mean <= most)
+    low, high = np.percentile(array, [5, 95])
+    return Claim(text, paper, mean, float(low), float(high), len(array), met, note)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else f"{value:.4g}"
+    return str(value)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Plain text, a column per key of the first row."""
+    if not rows:
+        return "(nothing)"
+    keys = list(rows[0])
+    cells = [[_cell(row.get(key, "")) for key in keys] for row in rows]
+    widths = [max(len(key), *(len(line[k]) for line in cells)) for k, key in enumerate(keys)]
+    lines = ["  ".join(key.ljust(w) for key, w in zip(keys, widths, strict=True))]
+    lines += ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in cells]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def plot(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) -> None:
+    """One line per combination of the series' keys."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    for label in dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows):
+        own = [row for row in rows if tuple(str(row[key]) for key in series) == label]
+        axes.plot([str(row[x]) for row in own], [row[y] for row in own], marker="o", label=" ".join(label))
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """run(trials) -> rows; x, y, series: how to draw them; trials: the default."""
+
+    run: Callable[[int], list[Row]]
+    about: str
+    x: str
+    y: str
+    series: tuple[str, ...]
+    trials: int = 10
+
+
+def main(
+    name: str,
+    figures: dict[str, Figure],
+    headline: Callable[[int], list[Claim]],
+    argv: Sequence[str] | None = None,
+    headline_trials: int = 30,
+) -> int:
+    """`python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`. headline exits 1 on a miss."""
+    parser = argparse.ArgumentParser(prog=f"python -m evaluation.{name}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for key, figure in figures.items():
+        sub = commands.add_parser(key, help=figure.about, description=figure.about)
+        sub.add_argument("--trials", type=int, default=figure.trials, help="seeds per setting (default: %(default)s)")
+        sub.add_argument("--json", action="store_true", help="rows as JSON")
+        sub.add_argument("--plot", metavar="FILE", help="also draw (png, pdf or svg, by the name)")
+    text = "the paper's main claims beside ours"
+    sub = commands.add_parser("headline", help=text, description=text)
+    sub.add_argument("--trials", type=int, default=headline_trials, help="seeds (default: %(default)s)")
+    sub.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(argv)
+    if arguments.trials < 1:
+        parser.error("--trials must be at least 1")
+    if arguments.command == "headline":
+        claims = headline(arguments.trials)
+        if arguments.json:
+            json.dump([asdict(c) for c in claims], sys.stdout, indent=1)
+            print()
+        else:
+            print(table([asdict(c) for c in claims]))
+        return int(any(c.met is False for c in claims))
+    figure = figures[arguments.command]
+    rows = figure.run(arguments.trials)
+    if arguments.json:
+        json.dump(rows, sys.stdout, indent=1)
+        print()
+    else:
+        print(table(rows))
+    if arguments.plot:
+        Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
+        plot(rows, figure.x, figure.y, figure.series, arguments.plot)
+    return 0

@@ -1,0 +1,260 @@
+"""CREW's decisions against the LP and brute force, and the training policy against closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from controlplane.wan import allreduce, crew
+from controlplane.wan.errors import WanError
+from evaluation.crew.figures import faulty, rounds, tree_seconds
+from evaluation.crew.training import Fault, Setup, Training, one_reduce
+
+matrices = st.integers(2, 7).flatmap(
+    lambda n: st.lists(st.lists(st.integers(0, 20), min_size=n, max_size=n), min_size=n, max_size=n)
+).map(lambda rows: np.array(rows, dtype=float))  # fmt: skip
+
+
+def lp_time(matrix: np.ndarray, members: list[int]) -> float | None:
+    """LP (2) as printed, by a solver: minimise t1 + t2, x_j <= a_j t1, x_j <= c_j t2, sum x = 1."""
+    m = crew.mesh(matrix)
+    a, c = m[members].min(axis=0), m[:, members].min(axis=1)
+    n = len(m)
+    rows = []
+    for j in range(n):
+        for k, rate in ((n, a[j]), (n + 1, c[j])):
+            row = np.zeros(n + 2)
+            row[j], row[k] = 1, -rate
+            rows.append(row)
+    total = np.concatenate([np.ones(n), [0, 0]])[None, :]
+    cost = np.concatenate([np.zeros(n), [1, 1]])
+    result = linprog(cost, A_ub=np.array(rows), b_ub=np.zeros(2 * n), A_eq=total, b_eq=[1])
+    return result.fun if result.success else None
+
+
+@settings(max_examples=150, deadline=None)
+@given(matrices, st.data())
+def test_closed_form_is_the_lp_optimum(matrix: np.ndarray, data: st.DataObject) -> None:
+    members = data.draw(st.lists(st.integers(0, len(matrix) - 1), min_size=2, unique=True))
+    optimum = lp_time(matrix, members)
+    if optimum is None:
+        with pytest.raises(WanError):
+            crew.optimal_split(matrix, members)
+        return
+    split = crew.optimal_split(matrix, members)
+    assert split.weights.sum() == pytest.approx(1) and (split.weights >= 0).all()
+    assert split.time == pytest.approx(optimum, rel=1e-6)
+    assert sum(crew.phase_times(matrix, members, split.weights)) <= split.time * (1 + 1e-9)
+
+
+def test_harmonic_split_is_worse_where_links_are_not_symmetric() -> None:
+    matrix = np.array([[0, 10, 1], [1, 0, 10], [10, 1, 0]], dtype=float)
+    best = crew.optimal_split(matrix, [0, 1]).time
+    m = crew.mesh(matrix)
+    a, c = m[[0, 1]].min(axis=0), m[:, [0, 1]].min(axis=1)
+    harmonic = 1 / (1 / a + 1 / c)
+    assert sum(crew.phase_times(matrix, [0, 1], harmonic / harmonic.sum())) > best * 1.01
+
+
+def test_one_worker_and_one_initiator() -> None:
+    assert crew.optimal_split([[0.0]], [0]).time == 0
+    split = crew.optimal_split(np.full((3, 3), 5.0), [1])
+    assert split.time == 0 and split.weights.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("members", [[], [0, 0], [3], [-1]])
+def test_wrong_initiators_are_refused(members: list[int]) -> None:
+    with pytest.raises(WanError, match="initiator"):
+        crew.optimal_split(np.ones((3, 3)), members)
+
+
+def test_unreachable_workers_get_no_block() -> None:
+    matrix = np.full((4, 4), 10.0)
+    matrix[0, 3] = 0
+    assert crew.optimal_split(matrix, [0, 1]).weights[3] == 0
+    with pytest.raises(WanError, match="no worker has bandwidth"):
+        crew.optimal_split(np.zeros((3, 3)), [0, 1])
+
+
+weights = st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(any).map(lambda w: np.array(w) / sum(w))
+
+
+@settings(max_examples=200, deadline=None)
+@given(weights, st.integers(0, 500))
+def test_every_chunk_is_in_one_block_of_about_its_weight(x: np.ndarray, chunks: int) -> None:
+    blocks = crew.split_model(x, chunks)
+    everything = [c for block in blocks for a, b in block for c in range(a, b)]
+    assert everything == list(range(chunks))
+    assert all(abs(crew.size(block) - w * chunks) <= 1 for block, w in zip(blocks, x, strict=True))
+    assert all(crew.size(block) == 0 for block, w in zip(blocks, x, strict=True) if w == 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 10), st.integers(0, 300), st.data())
+def test_rearrangement_moves_no_chunk_without_need(n: int, chunks: int, data: st.DataObject) -> None:
+    draw = st.lists(st.integers(0, 50), min_size=n, max_size=n).filter(any)
+    old, new = (np.array(data.draw(draw), float) for _ in range(2))
+    old, new = old / old.sum(), new / new.sum()
+    before = crew.split_model(old, chunks)
+    after = crew.rearrange(new, before)
+    flat = [{c for a, b in block for c in range(a, b)} for block in after]
+    first = [{c for a, b in block for c in range(a, b)} for block in before]
+    assert sorted(c for block in flat for c in block) == list(range(chunks))
+    assert [len(b) for b in flat] == np.diff(crew.block_bounds(new, chunks)).tolist()
+    for was, now in zip(first, flat, strict=True):
+        kept = was & now
+        assert len(kept) == min(len(was), len(now))
+        assert not kept or max(kept) < min(was - now, default=chunks)  # the largest indexes leave
+
+
+def test_replacement_takes_the_least_loaded_connected_worker() -> None:
+    matrix = np.full((5, 5), 10.0)
+    matrix[0, 4] = 0
+    loads = [0, 0, 9, 3, 0]
+    assert crew.replacement(matrix, [0, 1], loads, 1.0, excluded=[0, 1]) == 3  # 4 is not connected with 0
+    assert crew.replacement(matrix, [0, 1], loads, 1.0, excluded=[0, 1, 2, 3]) is None
+
+
+def test_ring_takes_the_best_next_and_its_time_is_the_worst_links() -> None:
+    matrix = np.array([[0, 9, 5, 1], [1, 0, 9, 5], [5, 1, 0, 9], [9, 5, 1, 0]], dtype=float)
+    for seed in range(4):
+        ring = allreduce.greedy_ring(matrix, [0, 1, 2, 3], seed)
+        assert allreduce.ring_time(matrix, ring) == pytest.approx(2 * 3 / 4 / 9)
+    with pytest.raises(WanError):
+        allreduce.ring_time(np.zeros((3, 3)), [0, 1, 2])
+
+
+def test_parameter_server_has_the_largest_average_bandwidth() -> None:
+    matrix = np.full((3, 3), 5.0)
+    assert allreduce.parameter_server(matrix) == 0
+    matrix[2, 1] = 6
+    assert allreduce.parameter_server(matrix) == 2
+    assert allreduce.parameter_server(np.full((3, 3), 5.0), [[0, 1, 9], [1, 0, 1], [9, 1, 0]]) == 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 5))
+def test_tree_packings_span_and_their_shares_sum_to_one(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(1, 20, (n + 1, n + 1)).astype(float)
+    members = sorted(rng.choice(n + 1, n, replace=False).tolist())
+    blink = allreduce.blink(matrix, members)
+    for packing in (blink, allreduce.topo_adopt(matrix, members, steps=50, seed=seed)):
+        assert len(packing) <= 5
+        assert sum(share for _, share in packing) == pytest.approx(1)
+        for tree, _ in packing:
+            assert {v for e in tree.edges for v in e} | {tree.root} == set(members)
+            assert len(tree.edges) == len(members) - 1
+        assert tree_seconds(packing, crew.mesh(matrix), 8.0, pipelined=False) >= 8 * (1 - 1e-9) * (
+            allreduce.fullest_link(packing, matrix)
+        )
+
+
+# --- the policy on the simulator ---
+
+
+def test_one_reduce_takes_scatter_then_multicast() -> None:
+    """On equal links both phases of every block take x / b."""
+    matrix = np.full((10, 10), 100.0)
+    assert one_reduce(Setup("CREW", 3, model_mbit=1000), matrix, [0, 4, 7]) == pytest.approx(2 * 1000 / 10 / 100)
+    assert one_reduce(Setup("OPR", 3, model_mbit=1000), matrix, [0, 4, 7]) == pytest.approx(2 * 1000 / 3 / 100)
+    assert one_reduce(Setup("A2A", 3, model_mbit=1000), matrix, [0, 4, 7]) == pytest.approx(1000 / 100)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1000))
+def test_a_reduce_takes_between_half_of_t_and_t(seed: int) -> None:
+    """The paper's T / 2 <= T_CREW <= T, on any links."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.uniform(1, 20, (8, 8))
+    members = rng.choice(8, 3, replace=False).tolist()
+    whole = 100 * crew.optimal_split(matrix, members).time
+    assert whole / 2 * (1 - 1e-9) <= one_reduce(Setup(p=3, model_mbit=100), matrix, members) <= whole * (1 + 1e-9)
+
+
+def test_scatter_that_does_not_block_starts_before_the_group_is_known() -> None:
+    """Worker 0 is ready at 0, worker 1 at 10 s: by then 0 has scattered all, on equal links in its final form."""
+    matrix = np.full((4, 4), 10.0)
+
+    def compute(worker: int) -> float:
+        return [0.0, 10.0, 1e9, 1e9][worker]
+
+    ends = {}
+    for blocking in (True, False):
+        run = Training(Setup(p=2, blocking=blocking, model_mbit=40), matrix, compute)
+        ends[blocking] = run.run(13.0).durations[0]
+    assert ends[True] == pytest.approx(2.0)
+    assert ends[False] == pytest.approx(2.0)  # worker 1 still has to scatter: the last block decides
+    assert run.result.rounds[:2].sum() >= 2
+
+
+def test_with_all_workers_crew_and_opr_are_the_same() -> None:
+    matrix = np.random.default_rng(1).uniform(5, 20, (6, 6))
+    pair = [one_reduce(Setup(s, 6), matrix, list(range(6))) for s in ("CREW", "OPR")]
+    assert pair[0] == pytest.approx(pair[1])
+
+
+def single(setup: Setup, matrix: np.ndarray, members: list[int]) -> Training:
+    started: set[int] = set()
+
+    def compute(worker: int) -> float:
+        new = worker in members and worker not in started
+        started.add(worker)
+        return 0.0 if new else 1e9
+
+    run = Training(setup, matrix, compute)
+    run.run(1e8)
+    return run
+
+
+def test_failover_moves_the_block_of_a_worker_that_an_initiator_cannot_reach() -> None:
+    matrix = np.full((4, 4), 10.0)
+    run = single(Setup(p=2, model_mbit=40, faults=(Fault(0, 3),)), matrix, [0, 1])
+    assert run.result.reassigned == 1 and run.result.abandoned == 0
+    assert len(run.result.durations) == 1
+    assert run.result.rounds.tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("when", [0.5, 1.5])
+def test_failover_in_the_middle_of_scatter_or_multicast(when: float) -> None:
+    """Scatter takes 1 s, multicast 1 s; the connection dies in between and is noticed 0.2 s later."""
+    matrix = np.full((4, 4), 10.0)
+    setup = Setup(p=2, model_mbit=40, faults=(Fault(0, 3, start=when, detection=0.2),))
+    run = single(setup, matrix, [0, 1])
+    assert run.result.reassigned == 1
+    assert run.result.rounds.tolist() == [1, 1, 0, 0]
+    assert run.result.durations[0] > 2.0
+    assert run.loads == pytest.approx(np.zeros(4))
+
+
+def test_a_task_that_nobody_can_save_is_abandoned_and_training_goes_on() -> None:
+    """Workers 0 and 1 lose each other and everyone else; when the connections are back, they synchronise again."""
+    matrix = np.full((3, 3), 10.0)
+    faults = (Fault(0, None, 0.5, 3.0),)
+    run = Training(Setup(p=2, model_mbit=30, faults=faults), matrix, lambda w: [0.0, 0.0, 1e9][w])
+    result = run.run(20.0)
+    assert result.abandoned == 1
+    assert result.rounds[0] > 1 and result.rounds[1] > 1
+
+
+def test_faults_slow_training_down_and_nothing_is_lost() -> None:
+    calm = rounds(Setup(p=3), ("N2", "T2"), 0, seconds=10, n=12)
+    hit = rounds(Setup(p=3, faults=faulty(8, 0, 12)), ("N2", "T2"), 0, seconds=10, n=12)
+    assert 0 < hit <= calm
+
+
+@pytest.mark.parametrize("schedule", ["FS", "FL", "TL", "C1", "C2"])
+def test_runs_repeat_exactly(schedule: str) -> None:
+    setup = Setup(p=3, schedule=schedule)
+    assert rounds(setup, ("N1", "T1"), 4, seconds=3, n=8) == rounds(setup, ("N1", "T1"), 4, seconds=3, n=8)
+
+
+def test_wrong_setups_are_refused() -> None:
+    for wrong in ({"scheme": "X"}, {"schedule": "X"}, {"scheme": "OPR", "blocking": False}):
+        with pytest.raises(ValueError, match=r"known|scatter"):
+            Setup(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="p must be"):
+        Training(Setup(p=9), np.ones((3, 3)), lambda w: 1.0)
