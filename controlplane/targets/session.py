@@ -159,15 +159,8 @@ class Session(P4RuntimeClient):
         return self._primary and not self.ended.is_set()
 
     def explain(self, error: grpc.RpcError, doing: str) -> TargetError:
-        """A gRPC error as a TargetError that names the switch and what was being done."""
-        code, details = error.code(), (error.details() or "").strip()
-        hint = {
-            grpc.StatusCode.UNAVAILABLE: "it is not running, or not at this address",
-            grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
-            grpc.StatusCode.PERMISSION_DENIED: "another controller is primary",
-            grpc.StatusCode.NOT_FOUND: "is the device id right?",
-        }.get(code, "")
-        return TargetError(f"{self.where}: {doing} failed: {code.name}: {details}" + (f" ({hint})" if hint else ""))
+        """The error with this switch's name."""
+        return explain(error, self.where, doing)
 
     def write_batch(self, updates: Sequence[p4runtime_pb2.Update], timeout: float = RPC_SECONDS) -> None:
         """One Write. Raises WriteRejected with what is known of the single updates."""
@@ -239,3 +232,36 @@ def _update_errors(error: grpc.RpcError) -> list[tuple[int, str, str]]:
         if detail.Unpack(one) and one.canonical_code != code_pb2.OK:
             failures.append((index, code_pb2.Code.Name(one.canonical_code), one.message))
     return failures
+
+
+def ask(switch: str, address: str, device_id: int, timeout: float) -> str:
+    """Whether a switch answers and has the device, without becoming its controller, in a line. Raises TargetError."""
+    where = f"switch {switch} ({address}, device {device_id})"
+    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
+            device_id=device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.COOKIE_ONLY
+        )
+        try:
+            version = stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=timeout).p4runtime_api_version
+            config = stub.GetForwardingPipelineConfig(request, timeout=timeout).config
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+                return "answers, no program loaded"
+            raise explain(error, where, "asking") from None
+    program = (
+        f"program {config.cookie.cookie:016x}" if config.HasField("cookie") else "a program without cookie, or none"
+    )
+    return f"P4Runtime {version}, {program}"
+
+
+def explain(error: grpc.RpcError, where: str, doing: str) -> TargetError:
+    """A gRPC error as a TargetError that names the switch and what was being done."""
+    code, details = error.code(), (error.details() or "").strip()
+    hint = {
+        grpc.StatusCode.UNAVAILABLE: "it is not running, or not at this address",
+        grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
+        grpc.StatusCode.PERMISSION_DENIED: "another controller is primary",
+        grpc.StatusCode.NOT_FOUND: "is the device id right?",
+    }.get(code, "")
+    return TargetError(f"{where}: {doing} failed: {code.name}: {details}" + (f" ({hint})" if hint else ""))

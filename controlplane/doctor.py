@@ -1,0 +1,279 @@
+"""What is installed, what is missing and what installs it, and whether this user and kernel can do what is needed.
+
+python -m controlplane.doctor [--json] [--controller HOST:PORT] [--switches FILE]
+
+Ends with 0 when everything that is required is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements.txt"
+SETUP = "make setup"
+PROBE_SECONDS = 60
+NETWORK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. required: the doctor fails without it. fix: command or advice; empty where nothing is wrong."""
+
+    group: str
+    name: str
+    ok: bool
+    required: bool
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command that is needed: why, and what installs it."""
+
+    name: str
+    purpose: str
+    fix: str
+    required: bool = True
+
+
+PROGRAMS = (
+    Program("ip", "namespaces and links", "apt-get install iproute2"),
+    Program("tc", "rate limits", "apt-get install iproute2"),
+    Program("mnexec", "Mininet's hosts", "apt-get install mininet"),
+    Program("ifconfig", "Mininet's hosts", "apt-get install net-tools"),
+    Program("ping", "tests of the emulated network", "apt-get install iputils-ping"),
+    Program("cc", "the engines and softswitch are compiled on this machine", "apt-get install gcc libc6-dev"),
+    Program("tcpdump", "captures", "apt-get install tcpdump", required=False),
+    Program("iperf3", "background traffic", "apt-get install iperf3", required=False),
+    Program("protoc", "changing controlplane/rpc/inart.proto", "apt-get install protobuf-compiler", required=False),
+    Program(
+        "p4c-bm2-ss",
+        "changing the P4 programs (compiled ones are in p4src/artifacts)",
+        "https://github.com/p4lang/p4c#installing-packaged-versions-of-p4c",
+        required=False,
+    ),
+    Program(
+        "simple_switch_grpc",
+        "the reference switch (without it softswitch runs)",
+        "https://github.com/p4lang/behavioral-model#dependencies",
+        required=False,
+    ),
+)
+
+ABILITY_FIXES = {
+    "network namespaces": "run as root",
+    "veth pairs": "a kernel with CONFIG_VETH; run as root",
+    "raw sockets (AF_PACKET)": "a kernel with CONFIG_PACKET; run as root",
+    "rate limits (tbf)": "a kernel with CONFIG_NET_SCH_TBF (modprobe sch_tbf)",
+    "rate limits (htb)": "a kernel with CONFIG_NET_SCH_HTB (modprobe sch_htb)",
+    "netem": "not needed: softswitch injects delay and loss itself",
+    "Mininet's mnexec": "apt-get install mininet",
+}
+OPTIONAL_ABILITIES = {"netem", "rate limits (htb)"}
+
+
+def check_packages(requirements: Path = REQUIREMENTS) -> Iterable[Check]:
+    """The Python packages of requirements.txt, with their versions."""
+    wrong, right = [], 0
+    for line in requirements.read_text().splitlines():
+        match = re.match(r"([A-Za-z0-9_.-]+)==([^\s;#]+)", line)
+        if not match:
+            continue
+        name, wanted = match.groups()
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            wrong.append(Check("python", name, False, True, f"missing (wanted {wanted})", SETUP))
+            continue
+        if found.partition("+")[0] == wanted:
+            right += 1
+        else:
+            wrong.append(Check("python", name, True, False, f"{found}, tested with {wanted}", SETUP))
+    version = ".".join(map(str, sys.version_info[:3]))
+    recent = sys.version_info >= (3, 11)
+    yield Check("python", "Python", recent, True, version, "" if recent else "3.11 or newer: make setup PYTHON=...")
+    yield Check("python", "packages", True, True, f"{right} as in requirements.txt")
+    yield from wrong
+
+
+def check_programs() -> Iterable[Check]:
+    """Commands on PATH."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+    for program in PROGRAMS:
+        found = shutil.which(program.name, path=path)
+        detail = found or f"missing: {program.purpose}"
+        yield Check("programs", program.name, found is not None, program.required, detail, "" if found else program.fix)
+
+
+def check_compiler() -> Check:
+    """Compile, load nothing: a C11 program with threads and the kernel's headers."""
+    source = (
+        "#include <linux/if_packet.h>\n#include <pthread.h>\n#include <stdatomic.h>\nint main(void) { return 0; }\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "check.c")
+        file.write_text(source)
+        try:
+            command = [
+                "cc",
+                "-std=c11",
+                "-O2",
+                "-pthread",
+                "-shared",
+                "-fPIC",
+                "-o",
+                str(file.with_suffix(".so")),
+                str(file),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+            problem = done.stderr.strip()[:300] if done.returncode else ""
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problem = str(error)
+    fix = "apt-get install gcc libc6-dev linux-libc-dev" if problem else ""
+    return Check("abilities", "compile C11", not problem, True, problem or "works", fix)
+
+
+def check_abilities() -> Iterable[Check]:
+    """Namespaces, veth, raw sockets and rate limits, tried in a throwaway namespace."""
+    problems: dict[str, str]
+    try:
+        environment = os.environ | {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+        done = subprocess.run(
+            [sys.executable, "-m", "controlplane.probe"],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=True,
+            env=environment,
+            cwd=REQUIREMENTS.parent,
+        )
+        problems = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        problems = dict.fromkeys(ABILITY_FIXES, f"could not be tried: {error}")
+    for name, problem in problems.items():
+        required = name not in OPTIONAL_ABILITIES
+        yield Check(
+            "abilities", name, not problem, required, problem or "works", ABILITY_FIXES[name] if problem else ""
+        )
+    yield Check(
+        "abilities",
+        "root",
+        os.geteuid() == 0,
+        True,
+        f"user {os.geteuid()}",
+        "" if os.geteuid() == 0 else "emulation and agents need root (sudo), or CAP_NET_RAW for the agents alone",
+    )
+
+
+def check_machine() -> Iterable[Check]:
+    """Cores, disk, limits, GPU."""
+    cores = len(os.sched_getaffinity(0))
+    yield Check(
+        "machine", "CPU cores", cores >= 2, False, str(cores), "" if cores >= 2 else "2 or more: timings suffer"
+    )
+    free = shutil.disk_usage(Path.home() if Path.home().exists() else "/").free / 1e9
+    yield Check("machine", "disk", free > 1, True, f"{free:.0f} GB free", "" if free > 1 else "free 1 GB")
+    yield Check("machine", "GPU", True, False, _gpu())
+
+
+def _gpu() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "unknown (torch is missing)"
+    if not torch.cuda.is_available():
+        return "none (gradients on the CPU work as well)"
+    return f"{torch.cuda.get_device_name(0)}, CUDA {torch.version.cuda}"
+
+
+def check_controller(address: str) -> Iterable[Check]:
+    """The controller, and through it the agents."""
+    from controlplane.rpc.client import ControllerError, fetch_status
+
+    try:
+        status = fetch_status(address, timeout=NETWORK_SECONDS)
+    except ControllerError as error:
+        yield Check("controller", address, False, True, str(error), "python -m controlplane.deploy ... --serve")
+        return
+    yield Check("controller", address, True, True, f"job {status.job}, {status.state}, epoch {status.epoch}")
+    for agent in status.agents:
+        module = "ps_server" if agent.role == "parameter_server" else "worker_agent"
+        detail = f"{agent.role.replace('_', ' ')}, joined from {agent.peer}" if agent.joined else "has not joined"
+        fix = "" if agent.joined else f"on {agent.node}: python -m {module} ... --controller {address}"
+        yield Check("agents", agent.node, agent.joined, True, detail, fix)
+    for switch in status.switches:
+        fix = "" if switch.state == "connected" else switch.problem
+        yield Check("switches", switch.name, switch.state == "connected", True, f"{switch.address} {switch.state}", fix)
+
+
+def check_switches(file: Path) -> Iterable[Check]:
+    """Every switch of a switches file: its P4Runtime server answers and has the device."""
+    from controlplane.deploy import DeployError, SwitchAddress, load_switches
+    from controlplane.targets.base import TargetError
+    from controlplane.targets.session import ask
+
+    try:
+        switches = list(load_switches(file).values())
+    except DeployError as error:
+        yield Check("switches", str(file), False, True, str(error), "docs/deploy.md describes the file")
+        return
+
+    def one(switch: SwitchAddress) -> Check:
+        try:
+            detail = ask(switch.name, switch.address, switch.device_id, NETWORK_SECONDS)
+        except TargetError as error:
+            return Check("switches", switch.name, False, True, str(error), f"start the switch at {switch.address}")
+        return Check("switches", switch.name, True, True, f"{switch.address}: {detail}")
+
+    with ThreadPoolExecutor(min(32, len(switches))) as pool:
+        yield from pool.map(one, switches)
+
+
+def show(checks: Iterable[Check]) -> str:
+    """The findings as text, what is missing at the end."""
+    lines: list[str] = []
+    group = ""
+    for check in checks:
+        if check.group != group:
+            group = check.group
+            lines.append(f"{group}:")
+        mark = "ok " if check.ok else "NO " if check.required else "-  "
+        lines.append(f"  {mark} {check.name}: {check.detail}" + (f"\n        -> {check.fix}" if check.fix else ""))
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m controlplane.doctor", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
+    parser.add_argument("--switches", type=Path, metavar="FILE", help="also check the switches of this file")
+    arguments = parser.parse_args(argv)
+    checks = [*check_packages(), *check_programs(), check_compiler(), *check_abilities(), *check_machine()]
+    if arguments.controller is not None:
+        checks += check_controller(arguments.controller)
+    if arguments.switches is not None:
+        checks += check_switches(arguments.switches)
+    failed = [check for check in checks if check.required and not check.ok]
+    if arguments.json:
+        print(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        print(show(checks))
+        print("everything needed is there" if not failed else f"missing: {', '.join(check.name for check in failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""What this user and kernel can do, found out by doing it in a network namespace that ends with this process.
+
+`python -m controlplane.probe` prints one JSON object: ability -> problem, "" where it works. The doctor runs it as a
+process of its own, so that nothing of it can stay behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+ETHERTYPE = 0x88B5
+COMMAND_SECONDS = 10
+RECEIVE_SECONDS = 2.0
+FRAME = b"\xff" * 6 + b"\x02\x00\x00\x00\x00\x01" + ETHERTYPE.to_bytes(2, "big") + b"inart doctor".ljust(46, b"\0")
+
+
+class Unable(Exception):
+    """It does not work; the message says why."""
+
+
+def command(*words: str) -> str:
+    """Output of a command. Raises Unable with what it wrote."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
+    except FileNotFoundError:
+        raise Unable(f"{words[0]} is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise Unable(f"{' '.join(words)} did not end within {COMMAND_SECONDS} s") from None
+    if done.returncode:
+        raise Unable(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip() or done.returncode}")
+    return done.stdout
+
+
+def enter_namespace() -> None:
+    """A new network namespace; without root inside a new user namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = CLONE_NEWNET if os.geteuid() == 0 else CLONE_NEWNET | CLONE_NEWUSER
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(flags):
+        raise Unable(f"unshare: {os.strerror(ctypes.get_errno())}")
+    if flags & CLONE_NEWUSER:
+        for file, content in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            with open(f"/proc/self/{file}", "w") as map_file:
+                map_file.write(content)
+
+
+def veth() -> None:
+    command("ip", "link", "add", "doctor0", "type", "veth", "peer", "name", "doctor1")
+    for interface in ("lo", "doctor0", "doctor1"):
+        command("ip", "link", "set", interface, "up")
+
+
+def packet_socket() -> None:
+    """A frame over the veth pair with AF_PACKET."""
+    with contextlib.ExitStack() as stack:
+        ends = []
+        for interface in ("doctor0", "doctor1"):
+            end = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE)))
+            end.bind((interface, ETHERTYPE))
+            end.settimeout(RECEIVE_SECONDS)
+            ends.append(end)
+        ends[0].send(FRAME)
+        if ends[1].recv(2048) != FRAME:
+            raise Unable("a frame arrived changed")
+
+
+def tbf() -> None:
+    command(
+        "tc", "qdisc", "add", "dev", "doctor0", "root", "tbf", "rate", "10mbit", "burst", "256kb", "latency", "50ms"
+    )
+    command("tc", "qdisc", "del", "dev", "doctor0", "root")
+
+
+def htb() -> None:
+    command("tc", "qdisc", "add", "dev", "doctor0", "root", "handle", "5:0", "htb", "default", "1")
+    command("tc", "class", "add", "dev", "doctor0", "parent", "5:0", "classid", "5:1", "htb", "rate", "10mbit")
+    command("tc", "qdisc", "del", "dev", "doctor0", "root")
+
+
+def netem() -> None:
+    command("tc", "qdisc", "add", "dev", "doctor0", "root", "netem", "delay", "1ms")
+    command("tc", "qdisc", "del", "dev", "doctor0", "root")
+
+
+def mnexec() -> None:
+    command("mnexec", "-n", "true")
+
+
+ABILITIES: dict[str, Callable[[], None]] = {
+    "network namespaces": enter_namespace,
+    "veth pairs": veth,
+    "raw sockets (AF_PACKET)": packet_socket,
+    "rate limits (tbf)": tbf,
+    "rate limits (htb)": htb,
+    "netem": netem,
+    "Mininet's mnexec": mnexec,
+}
+
+
+def probe() -> dict[str, str]:
+    """Try everything, in order; later abilities need the first."""
+    results = {}
+    for name, attempt in ABILITIES.items():
+        try:
+            attempt()
+            results[name] = ""
+        except (Unable, OSError) as error:
+            results[name] = str(error)
+            if attempt is enter_namespace:
+                # What follows would otherwise happen to this machine's own network.
+                return dict.fromkeys(ABILITIES, "no network namespace") | results
+    return results
+
+
+if __name__ == "__main__":
+    json.dump(probe(), sys.stdout)
