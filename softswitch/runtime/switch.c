@@ -84,6 +84,7 @@ static void replicate(struct ss_thread *thread, struct ss_device *device, const 
         memcpy(copy, p, device->program->packet_bytes);
         copy->standard.egress_rid = group->replicas[i].rid;
         reset_requests(copy);
+        copy->target.truncate_to = UINT32_MAX; /* a copy is whole again, as in bmv2 */
         run_egress(thread, device, copy, buf, parsed, group->replicas[i].port, i + 1 == group->n);
     }
     if (group->n == 0) ss_buf_free(buf);
@@ -181,6 +182,7 @@ static void clone_egress(struct ss_thread *thread, struct ss_device *device, con
     memcpy(aligned, p, program->packet_bytes);
     reset_metadata(aligned, program);
     reset_requests(aligned);
+    aligned->target.truncate_to = UINT32_MAX;
     program->copy_fields(p->target.clone_fields, aligned, p);
     aligned->standard.instance_type = SS_EGRESS_CLONE;
     queue_clones(thread, device, session, aligned, buf, parsed);

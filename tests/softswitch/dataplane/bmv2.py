@@ -1,0 +1,196 @@
+"""A real ``simple_switch_grpc`` in a network namespace of its own, for comparison."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import select
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+
+from tests.p4.bmv2 import run, sockets_in
+from tests.softswitch.dataplane.programs import json_path, p4info_path
+from tests.softswitch.dataplane.scenario import Frames, Row, Scenario, ordered
+
+PROGRAM = "simple_switch_grpc"
+NUMBERS = itertools.count()
+SOL_PACKET, PACKET_AUXDATA = 263, 8
+TP_STATUS_VLAN_VALID, TP_STATUS_VLAN_TPID_VALID = 0x10, 0x40
+DEADLINE = 20.0
+QUIET = 0.08  # seconds without a frame after which a packet's answer is taken as complete
+
+
+def missing() -> str | None:
+    """Why bmv2 cannot run here; None when it can."""
+    if shutil.which(PROGRAM) is None:
+        return f"{PROGRAM} is not on PATH"
+    if os.geteuid() != 0:
+        return "network namespaces and raw sockets need root"
+    return None
+
+
+def as_bytes(value: int) -> bytes:
+    """An unsigned int as P4Runtime's canonical byte string."""
+    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
+
+
+def receive(raw: socket.socket) -> bytes:
+    """A frame, with the VLAN tag that the kernel takes off put back."""
+    frame, ancillary, _, _ = raw.recvmsg(65536, 256)
+    for level, kind, data in ancillary:
+        if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):
+            status, _, _, _, _, tci, tpid = struct.unpack("=IIIHHHH", data[:20])
+            if status & TP_STATUS_VLAN_VALID:
+                tag = tpid if status & TP_STATUS_VLAN_TPID_VALID else 0x8100
+                frame = frame[:12] + struct.pack(">HH", tag, tci) + frame[12:]
+    return frame
+
+
+class Bmv2:
+    """One bmv2 switch that runs a scenario's program with its configuration."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.namespace = f"inart-t-dp-{os.getpid()}-{next(NUMBERS)}"
+        self.directory = tempfile.TemporaryDirectory(prefix="inart-t-")
+        self.process_: subprocess.Popen[bytes] | None = None
+        self.channel: grpc.Channel | None = None
+        self.sockets: dict[int, socket.socket] = {}
+        try:
+            self._start()
+            self._configure()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Bmv2:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        run("ip", "netns", "add", self.namespace)
+        inside = ("ip", "netns", "exec", self.namespace)
+        run(*inside, "sysctl", "-q", "-w", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
+        command = [*inside, PROGRAM, "--no-p4", "--device-id", "1"]
+        for port in self.scenario.ports:
+            run(*inside, "ip", "link", "add", f"s{port}", "type", "veth", "peer", "name", f"t{port}")
+            run(*inside, "ip", "link", "set", f"s{port}", "up", "mtu", "3000")
+            run(*inside, "ip", "link", "set", f"t{port}", "up", "mtu", "3000")
+            command += ["-i", f"{port}@s{port}"]
+        address = f"unix:{self.directory.name}/grpc"
+        with (Path(self.directory.name) / "log").open("wb") as log:
+            self.process_ = subprocess.Popen(
+                [*command, "--", "--grpc-server-addr", address], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        opened = sockets_in(self.namespace, [f"t{port}" for port in self.scenario.ports])
+        self.sockets = dict(zip(self.scenario.ports, opened, strict=True))
+        for raw in opened:
+            raw.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+        self.channel = grpc.insecure_channel(address)
+        grpc.channel_ready_future(self.channel).result(DEADLINE)
+
+    def _configure(self) -> None:
+        self.info = text_format.Parse(p4info_path(self.scenario.program).read_text(), p4info_pb2.P4Info())
+        stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
+        self.requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
+        stream = stub.StreamChannel(iter(self.requests.get, None))
+        hello = p4runtime_pb2.StreamMessageRequest()
+        hello.arbitration.device_id = 1
+        hello.arbitration.election_id.low = 1
+        self.requests.put(hello)
+        next(stream)
+        action = p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
+        load = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=1, action=action)
+        load.election_id.low = 1
+        load.config.p4info.CopyFrom(self.info)
+        load.config.p4_device_config = json_path(self.scenario.program).read_bytes()
+        stub.SetForwardingPipelineConfig(load, timeout=DEADLINE)
+        write = p4runtime_pb2.WriteRequest(device_id=1)
+        write.election_id.low = 1
+        for row in self.scenario.rows:
+            self._entry(row, write.updates.add(type=p4runtime_pb2.Update.INSERT).entity.table_entry)
+        for group, replicas in self.scenario.groups.items():
+            engine = write.updates.add(type=p4runtime_pb2.Update.INSERT).entity.packet_replication_engine_entry
+            engine.multicast_group_entry.multicast_group_id = group
+            for port, instance in replicas:
+                engine.multicast_group_entry.replicas.add(egress_port=port, instance=instance)
+        for session, replicas in self.scenario.sessions.items():
+            engine = write.updates.add(type=p4runtime_pb2.Update.INSERT).entity.packet_replication_engine_entry
+            engine.clone_session_entry.session_id = session
+            for port, instance in replicas:
+                engine.clone_session_entry.replicas.add(egress_port=port, instance=instance)
+        if write.updates:
+            stub.Write(write, timeout=DEADLINE)
+
+    def _entry(self, row: Row, entry: p4runtime_pb2.TableEntry) -> None:
+        table = next(t for t in self.info.tables if t.preamble.name == row.table)
+        action = next(a for a in self.info.actions if a.preamble.name == row.action)
+        entry.table_id = table.preamble.id
+        entry.priority = row.priority
+        for key, m in zip(table.match_fields, row.match, strict=True):
+            if m is None:
+                continue
+            out = entry.match.add(field_id=key.id)
+            if m[0] == "exact":
+                out.exact.value = as_bytes(m[1])
+            elif m[0] == "optional":
+                out.optional.value = as_bytes(m[1])
+            elif m[0] == "lpm":
+                out.lpm.value, out.lpm.prefix_len = as_bytes(m[1]), m[2]
+            elif m[0] == "range":
+                out.range.low, out.range.high = as_bytes(m[1]), as_bytes(m[2])
+            elif m[2]:
+                out.ternary.value, out.ternary.mask = as_bytes(m[1]), as_bytes(m[2])
+            else:
+                entry.match.pop()
+        entry.action.action.action_id = action.preamble.id
+        for param, value in zip(action.params, row.params, strict=True):
+            entry.action.action.params.add(param_id=param.id, value=as_bytes(value))
+
+    def process(self, port: int, frame: bytes, quiet: float = QUIET) -> Frames:
+        """What leaves because of a frame, until nothing has left for ``quiet`` seconds."""
+        self.sockets[port].send(frame)
+        by_fd = {raw.fileno(): (number, raw) for number, raw in self.sockets.items()}
+        frames: Frames = []
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            ready, _, _ = select.select(list(by_fd), [], [], quiet)
+            if not ready:
+                break
+            for fd in ready:
+                number, raw = by_fd[fd]
+                frames.append((number, receive(raw)))
+        return ordered(frames)
+
+    def close(self) -> None:
+        if self.channel is not None:
+            if hasattr(self, "requests"):
+                self.requests.put(None)
+            self.channel.close()
+        for raw in self.sockets.values():
+            raw.close()
+        if self.process_ is not None:
+            self.process_.terminate()
+            try:
+                self.process_.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process_.kill()
+                self.process_.wait(10)
+        subprocess.run(["ip", "netns", "del", self.namespace], capture_output=True, check=False, timeout=30)
+        self.directory.cleanup()

@@ -1,0 +1,43 @@
+"""Records what bmv2 does in every scenario: ``python -m tests.softswitch.dataplane.record [NAME ...]``.
+
+Needs simple_switch_grpc on PATH and root. The recordings are what CI holds softswitch to.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from tests.softswitch.dataplane import bmv2, scenarios
+from tests.softswitch.dataplane.scenario import Recording
+
+DIRECTORY = Path(__file__).parent / "recorded"
+MIN_FRAME = 1  # the kernel refuses to send less than an Ethernet header
+
+
+def record(name: str) -> Recording:
+    scenario = scenarios.ALL[name]()
+    scenario.frames = [(port, frame) for port, frame in scenario.frames if len(frame) >= 14]
+    with bmv2.Bmv2(scenario) as switch:
+        time.sleep(0.5)  # the switch takes the program into use a moment after it has said so
+        answers = [switch.process(port, frame) for port, frame in scenario.frames]
+    return Recording(scenario, "simple_switch_grpc 1.15.5", answers)
+
+
+def main() -> int:
+    reason = bmv2.missing()
+    if reason:
+        print(reason)
+        return 1
+    DIRECTORY.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or scenarios.ALL:
+        recording = record(name)
+        recording.write(DIRECTORY / f"{name}.jsonl")
+        answered = sum(bool(a) for a in recording.answers)
+        print(name, len(recording.answers), "frames,", answered, "with an answer")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,53 @@
+"""softswitch answers every recorded frame with the bytes, on the ports, that bmv2 did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softswitch import Fabric
+from tests.softswitch.dataplane import bmv2, scenarios
+from tests.softswitch.dataplane.programs import program
+from tests.softswitch.dataplane.scenario import Recording, answers_of, configure
+
+RECORDINGS = sorted((Path(__file__).parent / "recorded").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda p: p.stem)
+def test_softswitch_does_what_bmv2_did(path: Path) -> None:
+    recording = Recording.read(path)
+    with Fabric() as fabric:
+        device = fabric.add_device(1)
+        device.load(program(recording.scenario.program))
+        configure(device, recording.scenario)
+        answers = answers_of(device, recording.scenario)
+        for (port, frame), expected, got in zip(recording.scenario.frames, recording.answers, answers, strict=True):
+            assert got == expected, f"frame {frame.hex()} on port {port}"
+
+
+def test_recordings_are_of_the_scenarios() -> None:
+    """A scenario that was changed without recording it again would leave the change untested."""
+    assert {p.stem for p in RECORDINGS} == set(scenarios.ALL)
+    for path in RECORDINGS:
+        recorded = Recording.read(path).scenario
+        planned = scenarios.ALL[path.stem]()
+        assert recorded.configuration() == planned.configuration()
+        assert recorded.frames == [(p, f) for p, f in planned.frames if len(f) >= 14]
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("name", sorted(scenarios.ALL))
+def test_bmv2_still_does(name: str) -> None:
+    """The real switch, where there is one, on other frames than the recorded ones."""
+    reason = bmv2.missing()
+    if reason:
+        pytest.skip(reason)
+    scenario = scenarios.ALL[name](seed=77)  # type: ignore[operator]
+    scenario.frames = [(p, f) for p, f in scenario.frames if len(f) >= 14][:60]
+    with bmv2.Bmv2(scenario) as switch, Fabric() as fabric:
+        device = fabric.add_device(1)
+        device.load(program(name))
+        configure(device, scenario)
+        for (port, frame), got in zip(scenario.frames, answers_of(device, scenario), strict=True):
+            assert got == switch.process(port, frame), f"frame {frame.hex()} on port {port}"
