@@ -11,7 +11,7 @@ no ARP on the data network, the switches route.
 import os
 
 from mininet.link import Intf, Link, TCIntf
-from mininet.log import warn
+from mininet.log import error
 from mininet.net import Mininet
 from mininet.node import Host, Node, Switch
 
@@ -50,7 +50,7 @@ class ShapedIntf(TCIntf):
         max_queue_size: int | None = None,
     ) -> tuple[list[str], str]:
         if any(value is not None for value in (delay, jitter, loss, max_queue_size)):
-            warn("*** delay, jitter, loss and queue size are set on the switches: Emulation.shape(...)\n")
+            error("*** delay, jitter, loss and queue size are set on the switches: Emulation.shape(...)\n")
         return [], parent
 
     def config(self, **params: object) -> dict[str, object]:

@@ -7,12 +7,15 @@ import hashlib
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.zygote import Channel
+
+if TYPE_CHECKING:
+    from worker_agent.engine import EngineStats
 
 JOIN_SECONDS = 60.0
 OPERATION_SECONDS = 300.0
@@ -41,7 +44,7 @@ def allreduce(channel: Channel, *, controller: str, interface: str, seed: int, w
     For each message {"size": bytes}: an all-reduce, then a message with its times, what the interface sent meanwhile,
     a digest of the result and, with `check`, its largest error and what that may be. Ends with the message null.
     """
-    from worker_agent.connect import connect
+    from worker_agent import connect
 
     from worker_agent.fixedpoint import error_bound
 
@@ -52,14 +55,15 @@ def allreduce(channel: Channel, *, controller: str, interface: str, seed: int, w
         channel.send({"index": index})
         while (order := channel.receive(OPERATION_SECONDS)) is not None:
             values = gradient(seed, index, order["size"])
-            before, resent = sent_bytes(interface), agent.stats().resent
+            before, stats = sent_bytes(interface), agent.stats()
             work = agent.allreduce_async(values, op="sum")
             work.wait(OPERATION_SECONDS)
             result: dict[str, Any] = {
                 "first_send": work.first_send,
                 "last_answer": work.last_answer,
                 "sent_bytes": sent_bytes(interface) - before,
-                "resent": agent.stats().resent - resent,
+                "resent": agent.stats().resent - stats.resent,
+                "duplicates": duplicates(agent.stats()) - duplicates(stats),
                 "digest": hashlib.sha256(values.tobytes()).hexdigest(),
             }
             if check:
@@ -70,6 +74,11 @@ def allreduce(channel: Channel, *, controller: str, interface: str, seed: int, w
             channel.send(result)
     finally:
         agent.close()
+
+
+def duplicates(stats: "EngineStats") -> int:
+    """Results that came again."""
+    return sum(tree.duplicates for tree in stats.trees)
 
 
 def gloo(channel: Channel, *, master: str, port: int, rank: int, workers: int, interface: str, seed: int) -> None:

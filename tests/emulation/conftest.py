@@ -1,0 +1,34 @@
+"""Real namespaces, agents and switches. Needs root; bmv2 where it is installed."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from topologies.emulation import NEEDED_COMMANDS
+
+
+def missing() -> str:
+    """Why these tests cannot run here; empty when they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    absent = sorted({package for command, package in NEEDED_COMMANDS.items() if shutil.which(command) is None})
+    return f"not installed: {', '.join(absent)} (make setup)" if absent else ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = missing()
+    for item in items:
+        if "tests/emulation" in str(item.path):
+            item.add_marker(pytest.mark.namespaces)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(params=["softswitch", "bmv2"])
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each kind of switch."""
+    if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
+        pytest.skip("simple_switch_grpc is not on PATH")
+    yield request.param

@@ -1,0 +1,113 @@
+"""Hosts and links are as the topology says."""
+
+import json
+import re
+import time
+
+import pytest
+
+from controlplane.topology import Topology
+from p4src.protocol import PROTOCOL
+from tests.emulation.rig import Rig, paper_testbed
+from topologies import Emulation, EmulationError, network
+from topologies.deployment import Fabric
+from topologies.network import ShapedIntf
+from topologies.zygote import HostFailure, Zygote
+
+LONG = "a-host-with-a-long-name"
+
+
+def small() -> Topology:
+    nodes = {"s1": {"kind": "switch"}, "h1": {"kind": "server", "ip": "10.7.0.1"}, LONG: {"kind": "server"}}
+    links = [(a, b, {"bandwidth_mbps": 8.0}) for a, b in (("h1", "s1"), ("s1", "h1"), (LONG, "s1"), ("s1", LONG))]
+    return Topology(nodes, links, "small")
+
+
+def test_interfaces_addresses_and_routes() -> None:
+    topology = small()
+    with Emulation(topology, "softswitch") as emulation:
+        for host in topology.servers:
+            name = emulation.interface(host)
+            found = {i["ifname"]: i for i in json.loads(emulation.run(host, ["ip", "-j", "address"]).stdout)}
+            assert set(found) == {"lo", name, "ctl0"}
+            assert found[name]["address"] == topology.mac(host)
+            assert [a["local"] for a in found[name]["addr_info"]] == [topology.address(host)]
+            assert found[name]["mtu"] == 1500
+            assert "UP" in found["lo"]["flags"]
+            assert [a["local"].split(".")[:2] for a in found["ctl0"]["addr_info"]] == [["172", "31"]]
+            neighbours = json.loads(emulation.run(host, ["ip", "-j", "neighbour"]).stdout)
+            gateway = [n for n in neighbours if n["dev"] == name]
+            assert [(n["lladdr"], n["state"]) for n in gateway] == [(PROTOCOL.gateway_mac.hex(":"), ["PERMANENT"])]
+            offloads = emulation.run(host, ["ethtool", "-k", name]).stdout
+            for feature in ("tx-checksumming", "tcp-segmentation-offload", "generic-segmentation-offload",
+                            "generic-receive-offload"):  # fmt: skip
+                assert re.search(rf"^{feature}: off", offloads, re.MULTILINE), feature
+            queue = emulation.run(host, ["tc", "qdisc", "show", "dev", name]).stdout
+            assert "tbf" in queue
+            assert "rate 8Mbit" in queue
+            assert "burst 256Kb" in queue
+        assert emulation.interface("h1") == "h1-eth0"
+        assert len(emulation.interface(LONG)) <= 15
+
+
+def test_every_pair_pings_and_a_dead_switch_is_noticed(kind: str) -> None:
+    topology = paper_testbed(20.0)
+    with Emulation(topology, kind) as emulation, Fabric(emulation) as fabric:
+        assert emulation.ping([("W1", "W2")]) == [("W1", "W2")], "without routes nothing arrives"
+        fabric.install_routes()
+        assert emulation.ping() == []
+        emulation.reboot("V2")
+        assert ("W1", "W5") in emulation.ping([("W1", "W5"), ("W1", "W2")])
+
+
+def test_links_keep_their_rate(kind: str) -> None:
+    """Bytes that a host gets over a link of r Mbit/s: never more than r and one burst."""
+    rate = 4.0
+    topology = paper_testbed(rate)
+    with Rig(kind, topology) as rig:
+        sink = rig.zygote.spawn("W6", "evaluation.bmv2_fattree.hosts:tcp_sink", {"address": topology.address("W6")})
+        assert sink.receive(60) == "listening"
+        before, start = rig.emulation.counters("W6"), time.monotonic()
+        source = rig.zygote.spawn(
+            "W1", "evaluation.bmv2_fattree.hosts:tcp_source", {"address": topology.address("W6"), "seconds": 2.0}
+        )
+        source.receive(60)
+        mbps = sink.receive(60)
+        got, seconds = rig.emulation.counters("W6") - before, time.monotonic() - start
+        # Two buckets of 256 KiB on the way at most (host; and with bmv2 the link between the switches).
+        assert got.rx_bytes * 8 <= rate * 1e6 * seconds + 2 * 8 * 256 * 1024 + 8 * 1500
+        assert mbps > 0.3 * rate, "TCP gets a fair part of an idle link"
+
+
+def test_mininet_is_told_that_switches_do_delay_and_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(network, "error", said.append)
+    commands, _ = ShapedIntf.delayCmds(" root ", delay="1ms", loss=1.0)
+    assert commands == []
+    assert "Emulation.shape" in said[0]
+
+
+def test_what_bmv2_and_hosts_cannot_do_is_said() -> None:
+    with Emulation(paper_testbed(10.0), "softswitch") as emulation:
+        with pytest.raises(EmulationError, match="shape V1 -> W1 instead"):
+            emulation.shape("W1", "V1", loss=0.1)
+        with pytest.raises(EmulationError, match="loss must be in"):
+            emulation.shape("V1", "W1", loss=2.0)
+
+
+def test_processes_in_hosts_report_their_end() -> None:
+    with Emulation(small(), "softswitch") as emulation, Zygote(emulation) as zygote:
+        bad = zygote.spawn("h1", "tests.emulation.functions:fail", {"word": "elephant"})
+        with pytest.raises(HostFailure, match=r"h1: ValueError: elephant"):
+            bad.receive(30)
+        gone = zygote.spawn("h1", "tests.emulation.functions:die", {})
+        with pytest.raises(HostFailure, match=r"(?s)has ended.*last words"):
+            gone.receive(30)
+        echo = zygote.spawn(LONG, "tests.emulation.functions:echo", {})
+        echo.send([1, "two"])
+        assert echo.receive(30) == [1, "two"]
+        assert emulation.topology.address(LONG) in echo.receive(30)
+        stuck = zygote.spawn("h1", "tests.emulation.functions:hang", {})
+        stuck.end(timeout=0.2)
+        with pytest.raises(HostFailure):
+            stuck.receive(30)

@@ -1,0 +1,177 @@
+"""An emulation takes down what it made, and only that, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from controlplane.generators import fattree, testbed
+from topologies import Emulation, EmulationError, network
+from topologies.lifetime import Lifetime
+from topologies.reaper import interface_pattern, marked
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSCTLS = ("fs/file-max", "net/core/wmem_max", "net/core/rmem_max", "net/core/netdev_max_backlog",
+           "net/ipv4/tcp_rmem", "net/ipv4/neigh/default/gc_thresh1", "kernel/pty/max")  # fmt: skip
+
+
+def poll(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Traces:
+    """By what everything of one emulation can be found."""
+
+    token: str
+    number: int
+
+    @classmethod
+    def of(cls, emulation: Emulation) -> "Traces":
+        assert emulation._lifetime is not None
+        return cls(emulation._lifetime.token, emulation._lifetime.number)
+
+    @classmethod
+    def of_process(cls, pid: int) -> "Traces | None":
+        """From the command line of the reaper that the process has started; None: not yet."""
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+            if any(word.endswith("reaper.py") for word in words):
+                return cls(words[-3], int(words[-2]))
+        return None
+
+    def interfaces(self) -> list[str]:
+        return [name for name in os.listdir("/sys/class/net") if interface_pattern(self.number).fullmatch(name)]
+
+    def any(self) -> bool:
+        """Whether a process (and with it a namespace) or an interface is left."""
+        return any(True for _ in marked(self.token)) or bool(self.interfaces())
+
+
+def test_leaving_the_context_takes_everything_down() -> None:
+    settings = [Path("/proc/sys", name).read_text() for name in SYSCTLS]
+    with Emulation(testbed(), "softswitch") as emulation:
+        traces = Traces.of(emulation)
+        assert traces.any()
+        emulation.popen("W1", ["sh", "-c", "sleep 1000 & sleep 1000"])
+    assert not traces.any()
+    assert [Path("/proc/sys", name).read_text() for name in SYSCTLS] == settings
+
+
+def test_an_exception_takes_everything_down() -> None:
+    with pytest.raises(ZeroDivisionError), Emulation(testbed(), "softswitch") as emulation:
+        traces = Traces.of(emulation)
+        raise ZeroDivisionError
+    assert not traces.any()
+
+
+def test_failure_while_building_takes_everything_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulation = Emulation(testbed(), "softswitch")
+    found: list[Traces] = []
+
+    def broken(*_: object) -> None:
+        found.append(Traces.of(emulation))
+        assert found[0].any()
+        raise EmulationError("broken on purpose")
+
+    monkeypatch.setattr(network, "_add_fabric", broken)
+    with pytest.raises(EmulationError, match="on purpose"):
+        emulation.start()
+    assert not found[0].any()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("moment", ["first interface", "switches", "all"])
+def test_signals_at_any_moment(sign: signal.Signals, moment: str) -> None:
+    """Sent to the whole foreground group, as a terminal does, while building, starting switches, and running."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "topologies", "--topology", "testbed", "--switch", "softswitch", "--hold"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        poll(lambda: Traces.of_process(process.pid) is not None, "the reaper is there")
+        traces = Traces.of_process(process.pid)
+        assert traces is not None
+        if moment == "all":
+            for line in process.stdout:
+                if "Ctrl-C" in line:
+                    break
+        else:
+            count = 1 if moment == "first interface" else 2 * len(testbed().servers)
+            poll(lambda: len(traces.interfaces()) >= count, "interfaces appear")
+        assert process.poll() is None
+        os.killpg(process.pid, sign)
+        process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+    assert process.returncode != 0
+    # After SIGKILL nobody has waited for the reaper yet.
+    poll(lambda: not traces.any(), "something stays")
+
+
+def test_two_at_once() -> None:
+    with Emulation(testbed(), "softswitch") as one, Emulation(testbed(), "softswitch") as other:
+        for emulation in (one, other):
+            root = emulation.run("W1", ["ping", "-n", "-c", "1", "-W", "2", emulation.controller_host])
+            assert root.returncode == 0
+        assert one.switch_addresses["V1"].address != other.switch_addresses["V1"].address
+        one.stop()
+        other.check()
+        assert other.run("W2", ["true"]).returncode == 0
+
+
+def test_names_are_of_one_emulation_only() -> None:
+    with_one, with_eleven = interface_pattern(1), interface_pattern(11)
+    assert with_one.fullmatch("inart1h1")
+    assert not with_one.fullmatch("inart11h1")
+    assert with_eleven.fullmatch("inart11h1")
+    assert not with_one.fullmatch("inart1")
+
+
+def test_management_addresses_differ() -> None:
+    one, other = Lifetime(), Lifetime()
+    try:
+        assert one.number != other.number
+        addresses = {each.management_address(i) for each in (one, other) for i in range(1022)}
+        assert len(addresses) == 2 * 1022
+        with pytest.raises(ValueError, match="at most"):
+            one.management_address(1022)
+    finally:
+        assert one.end()
+        assert other.end()
+
+
+def test_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(EmulationError, match="root"):
+        Emulation(testbed(), "softswitch").start()
+
+
+def test_unknown_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWITCH", "hub")
+    with pytest.raises(EmulationError, match="bmv2 and softswitch"):
+        Emulation(testbed())
+
+
+def test_bmv2_is_chosen_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SWITCH", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Emulation(fattree(2)).kind == "softswitch"
+    with pytest.raises(EmulationError, match="not on PATH"):
+        Emulation(fattree(2), "bmv2")
+    (tmp_path / "simple_switch_grpc").touch(mode=0o755)
+    assert Emulation(fattree(2)).kind == "bmv2"
+    monkeypatch.setenv("SWITCH", "softswitch")
+    assert Emulation(fattree(2)).kind == "softswitch"
