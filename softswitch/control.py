@@ -112,7 +112,10 @@ def call(path: str, command: str, timeout: float | None = None, **arguments: Any
     """Send one command to a running softswitch; :class:`ControlError` when it is refused, OSError without contact."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
-        connection.connect(path)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            raise OSError(f"no softswitch answers on {path}: {error.strerror or error}") from error
         connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
         with connection.makefile("rb") as answers:
             line = answers.readline()

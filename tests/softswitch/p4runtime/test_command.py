@@ -1,0 +1,277 @@
+"""``python -m softswitch`` as a process: start, READY, control, signals, and what it says to wrong arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from softswitch import control
+from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, MODIFY, Client, action, demo_p4info, update
+from tests.softswitch.p4runtime.fake import PROGRAM_JSON
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
+
+HERE = Path(__file__).parent
+PROGRAM = ["--p4info", str(HERE / "demo.p4info.txtpb"), str(HERE / "demo.json")]
+LOCAL = ["--grpc-server-addr", "127.0.0.1:0"]
+FRAME = bytes.fromhex("0000000000020000000000011234") + b"payload"
+
+
+class Process:
+    """A softswitch that has said READY."""
+
+    def __init__(self, *arguments: str, prefix: tuple[str, ...] = ()) -> None:
+        reading, writing = os.pipe()
+        self.popen = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "softswitch", *arguments, "--ready-fd", str(writing)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[writing],
+            cwd=HERE.parents[2],
+        )
+        os.close(writing)
+        with os.fdopen(reading) as channel:
+            ready = channel.readline()  # ends when the process does
+        if not ready:
+            self.popen.kill()
+            pytest.fail(f"softswitch did not start: {self.popen.communicate()[1]}")
+        assert self.popen.stdout is not None
+        assert self.popen.stdout.readline() == ready
+        assert ready.startswith("READY ")
+        self.ready = dict(word.split("=", 1) for word in ready.split()[1:])
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """Exit status and stderr."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+        try:
+            _, errors = self.popen.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            raise
+        return self.popen.returncode, errors
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[Process] = []
+
+    def run(*arguments: str, prefix: tuple[str, ...] = ()) -> Process:
+        running.append(Process(*arguments, prefix=prefix))
+        return running[-1]
+
+    yield run
+    for process in running:
+        process.end()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_switch(start: Start, number: signal.Signals) -> None:
+    process = start(*PROGRAM, "--device-id", "3", "--cpu-port", "255", "--", *LOCAL)
+    assert process.ready["devices"] == "3"
+    client = Client(process.ready["grpc"], device_id=3)
+    stream = client.become_primary()
+    assert client.get_pipeline().config.p4info == demo_p4info()
+    assert process.end(number) == (0, "")
+    assert stream.ended() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    client.close()
+
+
+def test_no_p4_waits_for_a_pipeline(start: Start, tmp_path: Path) -> None:
+    process = start("--no-p4", "--device-id", "1", "--grpc-server-addr", f"unix:{tmp_path}/grpc", *LOCAL)
+    addresses = process.ready["grpc"].split(",")
+    assert len(addresses) == 2
+    for address in addresses:
+        client = Client(address)
+        stream = client.become_primary()
+        client.set_pipeline(PROGRAM_JSON)
+        stream.half_close()
+        assert stream.ended() == grpc.StatusCode.OK
+        client.close()
+
+
+def write_fabric(folder: Path, **more: Any) -> Path:
+    description = {
+        "grpc": "127.0.0.1:0",
+        "control": "control.sock",
+        "devices": [
+            {
+                "id": 1,
+                "name": "left",
+                "cpu_port": 255,
+                "program": str(HERE / "demo.json"),
+                "p4info": str(HERE / "demo.p4info.txtpb"),
+                "ports": [{"port": 1, "peer": {"device": "right", "port": 2}}],
+            },
+            {
+                "id": 2,
+                "name": "right",
+                "cpu_port": 255,
+                "ports": [{"port": 2, "peer": {"device": "left", "port": 1}, "shape": {"rate_mbps": 100}}],
+            },
+        ],
+    }
+    (folder / "fabric.json").write_text(json.dumps(description | more))
+    return folder / "fabric.json"
+
+
+def packet_out(port: int) -> p4rt.StreamMessageRequest:
+    message = p4rt.StreamMessageRequest(packet=p4rt.PacketOut(payload=FRAME))
+    message.packet.metadata.add(metadata_id=1, value=port.to_bytes(2, "big"))
+    message.packet.metadata.add(metadata_id=2, value=b"\x00")
+    return message
+
+
+def ctl(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "softswitch", "ctl", path, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=HERE.parents[2],
+    )
+
+
+def test_fabric(start: Start, tmp_path: Path) -> None:
+    process = start("fabric", str(write_fabric(tmp_path)), "--seed", "3")
+    path = process.ready["control"]
+    left, right = (Client(process.ready["grpc"], device_id=number) for number in (1, 2))
+    stream, other = left.become_primary(), right.become_primary()
+    assert left.get_pipeline().HasField("config") and not right.get_pipeline().HasField("config")
+    to_cpu = p4rt.TableEntry(table_id=KEYLESS, is_default_action=True, action=action(FORWARD, b"\xff"))
+
+    def fill() -> None:
+        right.set_pipeline(PROGRAM_JSON)
+        right.write(update(MODIFY, table_entry=to_cpu))
+
+    fill()
+    stream.send(packet_out(1))  # out of left's port 1, over the link, to right's CPU port
+    assert other.next().packet.payload == FRAME
+
+    def left_port() -> dict[str, Any]:
+        return json.loads(ctl(path, "stats", "left").stdout)["devices"]["1"]["ports"]["1"]
+
+    assert left_port()["tx_packets"] == 1
+    assert json.loads(ctl(path, "shape", "left", "1", "loss=1").stdout) == {"loss": 1.0}
+    stream.send(packet_out(1))
+    stream.send(packet_out(255))  # a sign that the one before has been sent: out and in again on left itself
+    assert stream.next().packet.payload == FRAME
+    assert sum(left_port()["drops"].values()) == 1
+    assert control.call(path, "shape", device="left", port=1, shape={"loss": 0})["loss"] == 0
+
+    assert ctl(path, "reboot", "right").returncode == 0
+    assert other.ended() == grpc.StatusCode.UNAVAILABLE
+    other = right.become_primary()
+    assert not right.get_pipeline().HasField("config")
+    assert stream.quiet()  # the other switch noticed nothing
+    fill()
+    stream.send(packet_out(1))
+    assert other.next().packet.payload == FRAME
+
+    refused = ctl(path, "shape", "left", "1", "lost=1")
+    assert refused.returncode == 1 and "unknown shaping 'lost'" in refused.stderr
+    assert process.end() == (0, "")
+    assert not Path(path).exists()
+    gone = ctl(path, "stats")
+    assert gone.returncode == 1 and path in gone.stderr
+    left.close()
+    right.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        ([], 2, "--no-p4"),
+        (["--no-p4", "prog.json"], 2, "exclude"),
+        (["--no-p4", "-i", "veth0"], 2, "PORT@INTERFACE"),
+        (["--no-p4", "-i", "0@inart-no-such", *LOCAL], 1, "inart-no-such"),
+        (["--no-p4", "--cpu-port", "600", *LOCAL], 1, "cpu_port"),
+        (["/nowhere/prog.json", *LOCAL], 1, "/nowhere/prog.json"),
+        ([str(HERE / "fake.py"), *LOCAL], 1, "JSON"),
+        (["--no-p4", "--grpc-server-addr", "nonsense"], 1, "cannot listen on nonsense"),
+        (["--no-p4", "--grpc-server-ssl", *LOCAL], 1, "--grpc-server-cert"),
+        (["--p4info", str(HERE / "fake.py"), str(HERE / "demo.json"), *LOCAL], 1, "not a P4Info"),
+        (["fabric", "/nowhere.json"], 1, "/nowhere.json"),
+        (["fabric", str(HERE / "demo.json")], 1, "'devices' is missing"),
+        (["ctl", "/nowhere.sock", "stats"], 1, "/nowhere.sock"),
+        (["--thrift-port", "9090", *LOCAL], 2, "--thrift-port"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else str(value),
+)
+def test_mistakes_are_explained(arguments: list[str], status: int, text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "softswitch", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=HERE.parents[2],
+    )
+    assert done.returncode == status, done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+# Sends a frame into one interface and prints what comes out of another.
+THROUGH = """
+import socket, sys
+sockets = [socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) for _ in range(2)]
+for each, name in zip(sockets, sys.argv[1:3]):
+    each.bind((name, 0))
+    each.settimeout(10)
+frame = bytes.fromhex(sys.argv[3])
+sockets[0].send(frame)
+while (found := sockets[1].recv(2048)) != frame:
+    pass
+print(found.hex())
+"""
+
+
+@pytest.mark.namespaces
+@pytest.mark.skipif(os.geteuid() != 0, reason="making network namespaces needs root")
+@pytest.mark.skipif(shutil.which("ip") is None, reason="there is no ip command (iproute2)")
+def test_frames_through_linux_interfaces(start: Start, tmp_path: Path) -> None:
+    namespace = f"inart-t-{secrets.token_hex(4)}"
+    inside = ("ip", "netns", "exec", namespace)
+
+    def run(*command: str) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    run("ip", "netns", "add", namespace)
+    try:
+        for number in (0, 1):
+            run(*inside, "ip", "link", "add", f"veth{number}", "type", "veth", "peer", "name", f"host{number}")
+            for name in (f"veth{number}", f"host{number}"):
+                run(*inside, "sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1")
+                run(*inside, "ip", "link", "set", name, "up")
+        address = f"unix:{tmp_path}/grpc"
+        ports = ["-i", "0@veth0", "-i", "1@veth1"]
+        process = start(*PROGRAM, *ports, "--device-id", "1", "--grpc-server-addr", address, prefix=inside)
+        client = Client(address)
+        client.become_primary()
+        entry = p4rt.TableEntry(table_id=KEYLESS, is_default_action=True, action=action(FORWARD, b"\x01"))
+        client.write(update(MODIFY, table_entry=entry))
+        printed = run(*inside, sys.executable, "-c", THROUGH, "host0", "host1", FRAME.hex())
+        assert printed.strip() == FRAME.hex()
+        client.close()
+        assert process.end() == (0, "")
+    finally:
+        run("ip", "netns", "delete", namespace)
