@@ -3,7 +3,8 @@
 Looks at the plan's trees alone, not at how a strategy came to them. Every resource's load is (load per unit of f) * f,
 so the feasible sending rate is the least of residual capacity / load per unit. Counted per tree with share x:
 
-- x on every link of every worker's route and of every relay's route, and on every link of the return tree;
+- x on every link of every worker's route and of every relay's route, and on every link of the return tree (the latter
+  only where the topology counts results on links);
 - x of aggregation capacity at a switch for every flow that is added there (input; partial sums too);
 - x of ingress at the root for every flow that ends there (direct ones and partial sums).
 """
@@ -91,9 +92,11 @@ def bound(topology: Topology, job: Job) -> float:
     limits = [added * (1 - 1 / workers) + ingress / workers]
     for worker in job.workers:
         limits.append(sum(topology.residual_bandwidth_mbps(worker, v) for v in topology.graph.successors(worker)))
-        limits.append(sum(topology.residual_bandwidth_mbps(u, worker) for u in topology.graph.predecessors(worker)))
+        if topology.results_on_links:
+            limits.append(sum(topology.residual_bandwidth_mbps(u, worker) for u in topology.graph.predecessors(worker)))
     roots = job.parameter_servers
-    limits.append(sum(topology.residual_bandwidth_mbps(s, v) for s in roots for v in topology.graph.successors(s)))
+    if topology.results_on_links:
+        limits.append(sum(topology.residual_bandwidth_mbps(s, v) for s in roots for v in topology.graph.successors(s)))
     return min(limits)
 
 
@@ -117,7 +120,7 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
                 roots[root] = roots.get(root, 0.0) + share
             else:
                 switches[point] = switches.get(point, 0.0) + share
-        for pair in tree.return_edges:
+        for pair in tree.return_edges if topology.results_on_links else ():
             links[pair] = links.get(pair, 0.0) + share
     workers = set(plan.job.workers)
     items = [("switch", v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]

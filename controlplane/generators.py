@@ -66,8 +66,17 @@ def fattree(
     return Topology(nodes, links, f"fattree-k{k}")
 
 
-def testbed(switch_mbps: float | None = 6.0, server_mbps: float | None = 4.0, link_mbps: float = 6.0) -> Topology:
-    """The InArt paper's Fig. 1: W1-W4 and S1 on V1, W5, W6 and S2 on V2, one link V1-V2."""
+def testbed(
+    switch_mbps: float | None = 6.0,
+    server_mbps: float | None = 4.0,
+    link_mbps: float = 6.0,
+    *,
+    results_on_links: bool = False,
+) -> Topology:
+    """The InArt paper's Fig. 1: W1-W4 and S1 on V1, W5, W6 and S2 on V2, one link V1-V2.
+
+    results_on_links False: as in the paper, the results' way back is not counted on the links.
+    """
     nodes: dict[str, dict[str, Any]] = {v: {"kind": "switch", "aggregation_mbps": switch_mbps} for v in ("V1", "V2")}
     pairs = [("V1", "V2")]
     for server in ("W1", "W2", "W3", "W4", "W5", "W6", "S1", "S2"):
@@ -79,7 +88,7 @@ def testbed(switch_mbps: float | None = 6.0, server_mbps: float | None = 4.0, li
         }
         pairs.append((server, "V2" if server in ("W5", "W6", "S2") else "V1"))
     links = [(a, b, {"bandwidth_mbps": link_mbps}) for u, v in pairs for a, b in ((u, v), (v, u))]
-    return Topology(nodes, links, "testbed")
+    return Topology(nodes, links, "testbed", results_on_links=results_on_links)
 
 
 testbed.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it by its name
@@ -141,7 +150,7 @@ def _value(spec: str, options: dict[str, str], key: str, default: float) -> floa
 
 def parse_topology(spec: str) -> Topology:
     """ "fattree:k=4,bandwidth=20" (bandwidth=10-30 with seed=: drawn per link; aggregation=, ingress=, delay=,
-    oversubscription=), "testbed" (switch=, server=, link=), "random:switches=5,servers=8,links=3,seed=1", or a file."""
+    oversubscription=), "testbed" (switch=, server=, link=, results=1), "random:switches=5,servers=8,links=3,seed=1", or a file."""
     kind, _, text = spec.partition(":")
     if kind == "fattree":
         options = _options(spec, text, FATTREE_OPTIONS)
@@ -163,11 +172,12 @@ def parse_topology(spec: str) -> Topology:
             delay_ms=_value(spec, options, "delay", 0.0),
         )
     if kind == "testbed":
-        options = _options(spec, text, ("switch", "server", "link"))
+        options = _options(spec, text, ("switch", "server", "link", "results"))
         return testbed(
             _value(spec, options, "switch", 6.0),
             _value(spec, options, "server", 4.0),
             _value(spec, options, "link", 6.0),
+            results_on_links=bool(_value(spec, options, "results", 0)),
         )
     if kind == "random":
         options = _options(spec, text, ("switches", "servers", "links", "seed"))

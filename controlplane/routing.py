@@ -11,6 +11,8 @@ from typing import Any
 from controlplane.job import Job
 from controlplane.topology import Topology
 
+Memory = dict[int, tuple[float, float, int, int]]  # node -> highest utilisation, sum, next node, link
+
 
 class Unreachable(ValueError):
     """There is no route from one node to another; names both."""
@@ -39,7 +41,7 @@ class Network:
                 self.into[v].append((u, e))
         self._to: dict[int, list[int]] = {}
         self._from: dict[int, list[int]] = {}
-        self._hops: dict[int, list[list[tuple[int, int]]]] = {}
+        self._hops: dict[int, dict[int, list[tuple[int, int]]]] = {}
 
     def _search(self, start: int, adjacency: list[list[tuple[int, int]]]) -> list[int]:
         distance = [-1] * len(self.names)
@@ -66,17 +68,18 @@ class Network:
             self._from[source] = self._search(source, self.out)
         return self._from[source]
 
-    def next_hops(self, target: int) -> list[list[tuple[int, int]]]:
-        """Per node, the (next node, link) pairs that lie on a shortest route to `target`."""
-        if target not in self._hops:
+    def next_hops(self, node: int, target: int) -> list[tuple[int, int]]:
+        """The (next node, link) pairs on shortest routes from `node` to `target`; empty where there is none."""
+        cache = self._hops.setdefault(target, {})
+        if node not in cache:
             distance = self.distances_to(target)
-            self._hops[target] = [
-                [(v, e) for v, e in self.out[u] if distance[v] == distance[u] - 1 and (v == target or self.forwards[v])]
-                if distance[u] > 0
+            closer = distance[node] - 1
+            cache[node] = (
+                [(v, e) for v, e in self.out[node] if distance[v] == closer and (v == target or self.forwards[v])]
+                if closer >= 0
                 else []
-                for u in range(len(self.names))
-            ]
-        return self._hops[target]
+            )
+        return cache[node]
 
     def check_reachable(self, job: Job) -> None:
         """Raises Unreachable, naming worker and parameter server, unless each reaches each, both ways."""
@@ -106,15 +109,20 @@ class Router:
         for e in links:
             self.load[e] += amount
 
-    def route(self, source: int, target: int, amount: float) -> list[int]:
-        """Links of the shortest path with the least highest utilisation once `amount` is added (ties: least sum)."""
-        hops = self.network.next_hops(target)
-        best: dict[int, tuple[float, float, int, int]] = {target: (0.0, 0.0, -1, -1)}
-        load, inverse = self.load, self.inverse
+    def route(self, source: int, target: int, amount: float, memory: Memory | None = None) -> list[int]:
+        """Links of the shortest path with the least highest utilisation once `amount` is added (ties: least sum).
+
+        memory: one empty dict for a run of calls with the same target; what one call finds serves the next, and only
+        what the chosen path loads is looked at again. Raises Unreachable.
+        """
+        network = self.network
+        best: Memory = {} if memory is None else memory
+        best[target] = (0.0, 0.0, -1, -1)
+        load, inverse, next_hops = self.load, self.inverse, network.next_hops
 
         def visit(node: int) -> tuple[float, float, int, int]:
             chosen = (float("inf"), float("inf"), -1, -1)
-            for other, e in hops[node]:
+            for other, e in next_hops(node, target):
                 utilisation = (load[e] + amount) * inverse[e]
                 onwards = best.get(other) or visit(other)
                 candidate = (
@@ -128,15 +136,16 @@ class Router:
             best[node] = chosen
             return chosen
 
-        if source != target and not hops[source]:
-            raise Unreachable(self.network.names[source], self.network.names[target])
-        if source != target:
-            visit(source)
+        if source != target and not next_hops(source, target):
+            raise Unreachable(network.names[source], network.names[target])
         links: list[int] = []
         node = source
         while node != target:
-            _, _, node, e = best[node]
+            if node not in best:
+                visit(node)
+            _, _, following, e = best.pop(node)
             links.append(e)
+            node = following
         self.add(links, amount)
         return links
 
@@ -162,7 +171,8 @@ class Router:
                 parent[node] = u
                 links.append(e)
                 node = u
-        self.add(links, amount)
+        if network.topology.results_on_links:
+            self.add(links, amount)
         return links
 
     def nodes(self, source: int, links: Sequence[int]) -> tuple[str, ...]:

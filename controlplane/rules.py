@@ -363,11 +363,14 @@ def routes(topology: Topology) -> dict[str, tuple[Route, ...]]:
     result: dict[str, list[Route]] = {v: [] for v in topology.switches}
     for server in topology.servers:
         target = network.index[server]
-        distance, hops = network.distances_to(target), network.next_hops(target)
+        distance = network.distances_to(target)
         traffic = [0.0 if forwards else 1.0 for forwards in network.forwards]
         reaching = sorted((u for u in range(len(network.names)) if distance[u] > 0), key=lambda u: -distance[u])
         for u in reaching:
-            v, e = min(hops[u], key=lambda hop: ((load[hop[1]] + traffic[u]) / network.capacity[hop[1]], hop))
+            v, e = min(
+                network.next_hops(u, target),
+                key=lambda hop: ((load[hop[1]] + traffic[u]) / network.capacity[hop[1]], hop),
+            )
             load[e] += traffic[u]
             traffic[v] += traffic[u]
             if network.forwards[u]:

@@ -59,9 +59,16 @@ class Topology:
         nodes: Mapping[str, Mapping[str, Any]],
         links: Iterable[tuple[str, str, Mapping[str, Any]]],
         name: str = "",
+        *,
+        results_on_links: bool = True,
     ) -> None:
-        """`links` are directed. Raises TopologyError."""
+        """`links` are directed. Raises TopologyError.
+
+        results_on_links: whether the results' way back to the workers counts on the links (it does in any network; the
+        InArt paper's model leaves it out, and so does its example, `testbed`).
+        """
         self.name = name
+        self.results_on_links = results_on_links
         graph: nx.DiGraph = nx.DiGraph()
         for node in sorted(nodes, key=natural_key):
             graph.add_node(node, **_checked_node(node, nodes[node]))
@@ -277,8 +284,12 @@ class Topology:
             if not source.get("directed", False):
                 links.append((v, u, attributes))
         graph = source.get("graph")
-        given_name = graph.get("name") if isinstance(graph, Mapping) else None
-        return cls(nodes, links, given_name if isinstance(given_name, str) else name)
+        about = graph if isinstance(graph, Mapping) else {}
+        counted = about.get("results_on_links", True)
+        if not isinstance(counted, bool):
+            raise TopologyError(f"results_on_links must be true or false, got {counted!r}")
+        given_name = about.get("name")
+        return cls(nodes, links, given_name if isinstance(given_name, str) else name, results_on_links=counted)
 
     def to_json(self) -> dict[str, Any]:
         """Node-link JSON that `load` takes; undirected when both directions of every link are alike."""
@@ -289,7 +300,7 @@ class Topology:
         return {
             "directed": not alike,
             "multigraph": False,
-            "graph": {"name": self.name},
+            "graph": {"name": self.name, "results_on_links": self.results_on_links},
             "nodes": [{"id": n, **self.graph.nodes[n]} for n in self.nodes],
             "edges": [
                 {"source": u, "target": v, **data}
@@ -324,7 +335,7 @@ class Topology:
             if u not in gone_nodes and v not in gone_nodes and (u, v) not in gone_links:
                 ports = {"ports": {u: self._ports[u][v], v: self._ports[v][u]}}
                 new_links.append((u, v, {**data, **ports, **(links or {}).get((u, v), {})}))
-        return Topology(new_nodes, new_links, self.name)
+        return Topology(new_nodes, new_links, self.name, results_on_links=self.results_on_links)
 
     def __repr__(self) -> str:
         size = f"{len(self.switches)} switches, {len(self.servers)} servers, {len(self.links)} links"

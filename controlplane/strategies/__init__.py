@@ -8,9 +8,11 @@ from __future__ import annotations
 from controlplane.strategies.atp import atp, atp_strict
 from controlplane.strategies.common import Infeasible, Split, Strategy
 from controlplane.strategies.equal import equal
+from controlplane.strategies.inart import inart
 from controlplane.strategies.lbmm import lbmm
 
 STRATEGIES: dict[str, Strategy] = {
+    "inart": inart,
     "lbmm": lbmm,
     "atp": atp,
     "atp-strict": atp_strict,

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from controlplane.evaluate import evaluate
 from controlplane.job import Job
 from controlplane.plan.model import Assignment, Plan, Relay, Tree
-from controlplane.routing import Network, Router, downwards
+from controlplane.routing import Memory, Network, Router, downwards
 from controlplane.topology import Topology
 
 Strategy = Callable[..., Plan]  # (topology, job, *, seed=0, frozen_split=None) -> Plan
 Split = Mapping[str, float]
+FINE_ROUTES = 1000  # with more flows than this, those of one rack to one point take one path
 
 
 class Infeasible(ValueError):
@@ -58,6 +59,8 @@ def route_choices(router: Router, job: Job, choices: Sequence[Choice]) -> tuple[
     network = router.network
     index = network.index
     leaves = [index[w] for w in job.workers]
+    racks = [network.out[leaf][0][0] for leaf in leaves if len(network.out[leaf]) == 1]
+    grouped = len(choices) * len(leaves) > FINE_ROUTES and len(racks) == len(leaves)
     trees = []
     for choice in choices:
         root = index[choice.root]
@@ -67,14 +70,36 @@ def route_choices(router: Router, job: Job, choices: Sequence[Choice]) -> tuple[
             if point != choice.root:
                 links = router.route(index[point], root, choice.share)
                 relays.append(Relay(point, choice.root, router.nodes(index[point], links)))
-        assignments = []
-        for worker, leaf, point in zip(job.workers, leaves, choice.points, strict=True):
-            links = router.route(leaf, index[point], choice.share)
-            assignments.append(Assignment(worker, point, router.nodes(leaf, links)))
+        if grouped:
+            assignments = _route_racks(router, job, choice, racks)
+        else:
+            assignments = []
+            for worker, leaf, point in zip(job.workers, leaves, choice.points, strict=True):
+                links = router.route(leaf, index[point], choice.share)
+                assignments.append(Assignment(worker, point, router.nodes(leaf, links)))
         edges = [(network.names[network.ends[e][0]], network.names[network.ends[e][1]]) for e in back]
         return_edges = downwards(choice.root, edges)
         trees.append(Tree(choice.root, choice.share, tuple(assignments), tuple(relays), return_edges))
     return tuple(trees)
+
+
+def _route_racks(router: Router, job: Job, choice: Choice, racks: Sequence[int]) -> list[Assignment]:
+    """Routes with one path per access switch and aggregation point: with many small trees that is fine enough."""
+    network = router.network
+    groups: dict[tuple[int, str], list[int]] = {}
+    for member, key in enumerate(zip(racks, choice.points, strict=True)):
+        groups.setdefault(key, []).append(member)
+    memories: dict[str, Memory] = {}
+    assignments: dict[int, Assignment] = {}
+    for (rack, point), members in groups.items():
+        memory = memories.setdefault(point, {})
+        links = router.route(rack, network.index[point], choice.share * len(members), memory)
+        tail = router.nodes(rack, links)
+        for member in members:
+            worker = job.workers[member]
+            router.load[network.link[network.index[worker], rack]] += choice.share
+            assignments[member] = Assignment(worker, point, (worker, *tail))
+    return [assignments[member] for member in range(len(job.workers))]
 
 
 def finish(topology: Topology, job: Job, strategy: str, trees: Sequence[Tree], seed: int | None) -> Plan:

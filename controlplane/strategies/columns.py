@@ -1,0 +1,518 @@
+"""Column generation over aggregation trees, for where links bind.
+
+The master program chooses rates y_t of trees t (columns) under every capacity of switches, roots and directed links:
+
+    maximise f = sum_t y_t   subject to   sum_t use(t, r) y_t <= capacity(r) for every resource r
+
+(with the split frozen: sum of y_t over the trees of root s = x_s f for each s). A tree is a whole plan for a part of
+the model, with single routes, aggregation points (also of partial sums) and a return tree, so a solution of the master
+program is a plan as it stands: nothing is rounded. Given the resources' prices, a root's cheapest tree is a facility
+location problem (open an aggregation point, pay its way onwards; connect workers and other points) beside a Steiner
+tree for the results; both are solved by local search, the first also exactly on small instances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import highspy
+import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
+
+from controlplane.job import Job
+from controlplane.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.routing import Network, downwards
+from controlplane.strategies.capacity import normalised
+from controlplane.strategies.common import Split
+
+TIE = 1e-6  # what slack resources cost beside the binding ones, so that paths stay short and spread
+TOLERANCE = 1e-6
+CLOSING_PHASES = 3
+EXACT_PRICING = 1000  # workers x switches up to which trees are also priced exactly
+SMOOTHING = 0.6
+SAVING = 1e-5  # least saving in a tree's price (which is about 1) for which a point is opened or closed
+
+
+@dataclass(frozen=True)
+class Column:
+    """A tree and what a unit of its rate uses, by row of the master program."""
+
+    tree: Tree  # share not meaningful
+    rows: np.ndarray
+    uses: np.ndarray
+
+
+def _key(tree: Tree) -> tuple[object, ...]:
+    return tree.root, tree.assignments, tree.relays, tree.return_edges
+
+
+@dataclass
+class Prices:
+    """Dual prices per unit of rate. Arrays by link, by switch (order of topology.switches), by root."""
+
+    link: np.ndarray
+    switch: np.ndarray
+    root: np.ndarray
+    split: np.ndarray  # what a unit of a tree's rate is worth, by root
+
+    def mixed(self, other: Prices, weight: float) -> Prices:
+        """weight of these, the rest of the other's (smoothing: the master's prices jump about)."""
+        pairs = (
+            (self.link, other.link),
+            (self.switch, other.switch),
+            (self.root, other.root),
+            (self.split, other.split),
+        )
+        return Prices(*(weight * mine + (1 - weight) * theirs for mine, theirs in pairs))
+
+
+class Master:
+    """The restricted master program, re-solved from its last basis as columns come in."""
+
+    def __init__(self, network: Network, job: Job, scale: float, frozen_split: Split | None) -> None:
+        self.network, self.job, self.scale, self.frozen_split = network, job, scale, frozen_split
+        topology = network.topology
+        self.columns: list[Column] = []
+        self.known: set[tuple[object, ...]] = set()
+        self.switch_position = {network.index[v]: i for i, v in enumerate(topology.switches)}
+        self.root_position = {s: i for i, s in enumerate(job.parameter_servers)}
+        self.link_row0 = 0
+        self.switch_row0 = len(network.ends)
+        self.root_row0 = self.switch_row0 + len(topology.switches)
+        self.split_row0 = self.root_row0 + len(job.parameter_servers)
+        capacity = [
+            *network.capacity,
+            *(topology.residual_aggregation_mbps(v) for v in topology.switches),
+            *(topology.residual_ingress_mbps(s) for s in job.parameter_servers),
+        ]
+        self.capacity = np.minimum(np.array(capacity) / scale, 1e6)
+        self.highs = highspy.Highs()
+        self.highs.silent()
+        self.highs.setOptionValue("threads", 1)
+        self.highs.setOptionValue("presolve", "off")
+        nothing = np.array([], dtype=np.int32)
+        for bound in self.capacity:
+            self.highs.addRow(-highspy.kHighsInf, float(bound), 0, nothing, np.array([]))
+        if frozen_split is not None:
+            for _ in job.parameter_servers:
+                self.highs.addRow(0.0, 0.0, 0, nothing, np.array([]))
+            rows = np.arange(self.split_row0, self.split_row0 + len(job.parameter_servers), dtype=np.int32)
+            values = np.array([-frozen_split.get(s, 0.0) for s in job.parameter_servers])
+            self.highs.addCol(-1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)  # f
+
+    def make(self, tree: Tree) -> Column | None:
+        """The tree's column; None when it is there already, or uses what has no capacity."""
+        if _key(tree) in self.known:
+            return None
+        network, index = self.network, self.network.index
+        uses: dict[int, float] = {}
+
+        def use(row: int) -> None:
+            uses[row] = uses.get(row, 0.0) + 1.0
+
+        flows = [(a.route, a.point) for a in tree.assignments] + [(r.route, r.next) for r in tree.relays]
+        for route, point in flows:
+            for u, v in pairwise(route):
+                use(network.link[index[u], index[v]])
+            if point == tree.root:
+                use(self.root_row0 + self.root_position[point])
+            else:
+                use(self.switch_row0 + self.switch_position[index[point]])
+        for u, v in tree.return_edges if network.topology.results_on_links else ():
+            use(network.link[index[u], index[v]])
+        rows = np.array(list(uses), dtype=np.int32)
+        values = np.array(list(uses.values()))
+        return None if (self.capacity[rows] <= 0).any() else Column(tree, rows, values)
+
+    def price(self, column: Column, prices: Prices) -> float:
+        """What a unit of the column's rate costs."""
+        everything = np.concatenate([prices.link, prices.switch, prices.root])
+        return float(everything[column.rows] @ column.uses)
+
+    def add(self, column: Column) -> None:
+        """Puts a column into the program."""
+        self.columns.append(column)
+        self.known.add(_key(column.tree))
+        rows, values, gain = column.rows, column.uses, -1.0
+        if self.frozen_split is not None:
+            gain = 0.0
+            rows = np.append(rows, np.int32(self.split_row0 + self.root_position[column.tree.root]))
+            values = np.append(values, 1.0)
+        self.highs.addCol(gain, 0.0, highspy.kHighsInf, len(rows), rows, values)
+
+    def solve(self) -> tuple[float, np.ndarray, Prices]:
+        """f, the columns' rates (both in units of scale) and the prices."""
+        self.highs.run()
+        solution = self.highs.getSolution()
+        values = np.array(solution.col_value)
+        duals = -np.array(solution.row_dual)
+        roots = len(self.job.parameter_servers)
+        worth = np.ones(roots)
+        if self.frozen_split is not None:
+            worth = -duals[self.split_row0 :]
+            values = values[1:]
+        duals = np.maximum(duals, 0.0)
+        prices = Prices(
+            duals[: self.switch_row0],
+            duals[self.switch_row0 : self.root_row0],
+            duals[self.root_row0 : self.split_row0],
+            worth,
+        )
+        return -float(self.highs.getObjectiveValue()), values, prices
+
+    def link_use(self, values: np.ndarray) -> np.ndarray:
+        """Utilisation of every link under the columns' rates."""
+        load = np.zeros(len(self.capacity))
+        for column, value in zip(self.columns, values, strict=True):
+            if value > 0:
+                load[column.rows] += value * column.uses
+        links = slice(0, self.switch_row0)
+        return np.divide(
+            load[links], self.capacity[links], out=np.zeros(self.switch_row0), where=self.capacity[links] > 0
+        )
+
+
+@dataclass
+class Design:
+    """A tree under construction: next point of every worker and of every open point. -1 stands for the root."""
+
+    cost: float
+    workers: np.ndarray  # position of the facility, or -1
+    onwards: dict[int, int] = field(default_factory=dict)
+
+
+class Pricing:
+    """Cheapest trees under given prices."""
+
+    def __init__(self, network: Network, job: Job) -> None:
+        self.network, self.job = network, job
+        topology = network.topology
+        self.roots = [network.index[s] for s in job.parameter_servers]
+        self.leaves = [network.index[w] for w in job.workers]
+        self.switches = [network.index[v] for v in topology.switches]
+        self.position = {node: i for i, node in enumerate([*self.switches, *self.roots])}
+        self.inner = [
+            (self.position[u], self.position[v], e)
+            for e, (u, v) in enumerate(network.ends)
+            if network.forwards[u] and v in self.position and network.capacity[e] > 0
+        ]
+        self.rows = np.array([u for u, _, _ in self.inner], dtype=np.int32)
+        self.cols = np.array([v for _, v, _ in self.inner], dtype=np.int32)
+        self.links = np.array([e for _, _, e in self.inner], dtype=np.int64)
+        self.usable = np.array([topology.residual_aggregation_mbps(v) > 0 for v in topology.switches])
+
+    @property
+    def applies(self) -> bool:
+        """Whether every worker and root hangs on switches only."""
+        network = self.network
+        return all(
+            network.forwards[v]
+            for node in [*self.leaves, *self.roots]
+            for v, _ in [*network.out[node], *network.into[node]]
+        )
+
+    def update(self, prices: Prices, utilisation: np.ndarray) -> None:
+        """Distances under new prices."""
+        network = self.network
+        typical = 1.0 / (6 * max(1, len(self.leaves)))  # a tree costs about 1 and has about so many links
+        self.price = prices.link + TIE * typical * (1 + utilisation)
+        size = len(self.position)
+        graph = csr_matrix((self.price[self.links], (self.rows, self.cols)), shape=(size, size))
+        count = len(self.switches)
+        self.distance, self.before = dijkstra(graph, indices=np.arange(count), return_predecessors=True)
+        self.first: list[np.ndarray] = []  # per worker: the access link of its best way to each node
+        from_worker = np.full((len(self.leaves), size), np.inf)
+        for i, leaf in enumerate(self.leaves):
+            chosen = np.full(size, -1)
+            for v, e in network.out[leaf]:
+                way = self.price[e] + self.distance[self.position[v]]
+                better = way < from_worker[i]
+                from_worker[i] = np.where(better, way, from_worker[i])
+                chosen[better] = e
+            self.first.append(chosen)
+        self.from_worker = from_worker
+        self.switch_price = prices.switch + TIE * typical
+        self.root_price = prices.root
+        # Cost of a unit into a facility, from workers and from facilities.
+        self.worker_cost = np.where(self.usable, from_worker[:, :count] + self.switch_price, np.inf)
+        self.point_cost = np.where(self.usable, self.distance[:, :count] + self.switch_price, np.inf)
+        np.fill_diagonal(self.point_cost, np.inf)
+
+    def design(self, root: int) -> Design:
+        """Local search for the cheapest way up to root (position in job.parameter_servers)."""
+        target = len(self.switches) + root
+        direct = self.from_worker[:, target] + self.root_price[root]
+        final = self.distance[:, target] + self.root_price[root]
+        final = np.where(self.usable, final, np.inf)
+        design = Design(0.0, np.full(len(self.leaves), -1))
+        cost = direct.copy()
+        paid: dict[int, float] = {}  # open point -> cost of its way onwards
+
+        def above(point: int) -> set[int]:
+            seen = set()
+            while point >= 0:
+                seen.add(point)
+                point = design.onwards.get(point, -1)
+            return seen
+
+        def best_onwards(points: list[int]) -> tuple[np.ndarray, np.ndarray]:
+            """Per facility: cheapest way onwards and to where, over the open points and the root."""
+            value, where = final.copy(), np.full(len(self.switches), -1)
+            for q in points:
+                better = self.point_cost[:, q] < value
+                value = np.where(better, self.point_cost[:, q], value)
+                where[better] = q
+            return value, where
+
+        for phase in range(CLOSING_PHASES):
+            for _ in self.switches:
+                points = list(design.onwards)
+                onwards, where = best_onwards(points)
+                saving = np.maximum(cost[:, None] - self.worker_cost, 0.0).sum(axis=0) - onwards
+                for p in points:
+                    saving += np.maximum(paid[p] - self.point_cost[p], 0.0)
+                saving[points] = -np.inf
+                f = int(np.argmax(saving))
+                if not saving[f] > SAVING:
+                    break
+                design.onwards[f], paid[f] = int(where[f]), float(onwards[f])
+                moved = self.worker_cost[:, f] < cost
+                design.workers[moved] = f
+                cost = np.where(moved, self.worker_cost[:, f], cost)
+                ancestors = above(f)
+                for p in points:
+                    if p not in ancestors and self.point_cost[p, f] < paid[p]:
+                        design.onwards[p], paid[p] = f, float(self.point_cost[p, f])
+            if phase == CLOSING_PHASES - 1 or not self._close(design, cost, paid, direct, final):
+                break
+        self._close(design, cost, paid, direct, final)
+        design.cost = float(cost.sum() + sum(paid.values()))
+        return design
+
+    def _close(
+        self, design: Design, cost: np.ndarray, paid: dict[int, float], direct: np.ndarray, final: np.ndarray
+    ) -> bool:
+        """Closes points that are not worth their way onwards, the worst first; changes cost and paid in place."""
+        closed = False
+        everyone = np.arange(len(cost))
+        while design.onwards:
+            points = list(design.onwards)
+            options = np.concatenate([direct[:, None], self.worker_cost[:, points]], axis=1)
+            own = np.zeros(len(cost), dtype=np.int64)
+            for column, f in enumerate(points):
+                own[design.workers == f] = column + 1
+            options[everyone, own] = np.inf
+            choice = options.argmin(axis=1)
+            extra = options[everyone, choice] - cost
+            loss = np.bincount(own, weights=extra, minlength=len(points) + 1)[1:]
+            for column, f in enumerate(points):
+                below = [p for p, q in design.onwards.items() if q == f]
+                loss[column] += sum(final[p] - paid[p] for p in below) - paid[f]
+            worst = int(loss.argmin())
+            if not loss[worst] < -SAVING:
+                break
+            f = points[worst]
+            members = own == worst + 1
+            cost[members] += extra[members]
+            design.workers[members] = [-1 if c == 0 else points[c - 1] for c in choice[members]]
+            for p, q in design.onwards.items():
+                if q == f:
+                    design.onwards[p], paid[p] = -1, float(final[p])
+            del design.onwards[f], paid[f]
+            closed = True
+        return closed
+
+    def exact_design(self, root: int) -> Design:
+        """The cheapest single-level way up to root, as a mixed-integer program of facility location."""
+        target = len(self.switches) + root
+        direct = self.from_worker[:, target] + self.root_price[root]
+        final = np.where(self.usable, self.distance[:, target] + self.root_price[root], np.inf)
+        points = [int(f) for f in np.flatnonzero(np.isfinite(final)) if np.isfinite(self.worker_cost[:, f]).all()]
+        workers, facilities = len(self.leaves), len(points)
+        # Columns: open_f, then per worker direct and one per facility.
+        stride = facilities + 1
+        cost = np.concatenate([final[points], np.column_stack([direct, self.worker_cost[:, points]]).ravel()])
+        rows: list[tuple[list[int], list[float]]] = []
+        lower, upper = [], []
+        for w in range(workers):
+            first = facilities + w * stride
+            rows.append((list(range(first, first + stride)), [1.0] * stride))
+            lower.append(1.0)
+            upper.append(1.0)
+            for f in range(facilities):
+                rows.append(([f, first + 1 + f], [-1.0, 1.0]))
+                lower.append(-highspy.kHighsInf)
+                upper.append(0.0)
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(cost), len(rows)
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, np.zeros(len(cost)), np.ones(len(cost))
+        lp.row_lower_, lp.row_upper_ = np.array(lower), np.array(upper)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in rows)])
+        lp.a_matrix_.index_ = np.array([i for row in rows for i in row[0]])
+        lp.a_matrix_.value_ = np.array([x for row in rows for x in row[1]])
+        lp.integrality_ = [highspy.HighsVarType.kInteger] * facilities + [highspy.HighsVarType.kContinuous] * (
+            len(cost) - facilities
+        )
+        highs = highspy.Highs()
+        highs.silent()
+        highs.setOptionValue("threads", 1)
+        highs.setOptionValue("mip_rel_gap", 1e-6)
+        highs.passModel(lp)
+        highs.run()
+        values = np.array(highs.getSolution().col_value)
+        chosen = values[facilities:].reshape(workers, stride).argmax(axis=1)
+        members = np.array([-1 if c == 0 else points[c - 1] for c in chosen])
+        onwards = {f: -1 for f in points if (members == f).any()}
+        return Design(float(highs.getObjectiveValue()), members, onwards)
+
+    def stars(self, root: int, count: int) -> list[Design]:
+        """The cheapest trees with all workers at one switch."""
+        target = len(self.switches) + root
+        final = np.where(self.usable, self.distance[:, target] + self.root_price[root], np.inf)
+        costs = self.worker_cost.sum(axis=0) + final
+        order = [int(v) for v in np.argsort(costs, kind="stable")[:count] if np.isfinite(costs[v])]
+        return [Design(float(costs[v]), np.full(len(self.leaves), v), {v: -1}) for v in order]
+
+    def results(self, root: int) -> tuple[float, list[int]]:
+        """A cheap tree of links from the root to every worker (Takahashi and Matsuyama's heuristic) and its price."""
+        network = self.network
+        source = self.roots[root]
+        terminals: dict[int, list[int]] = {}
+        v, e = min(network.out[source], key=lambda pair: (self.price[pair[1]], pair))
+        start = self.position[v]
+        links = [e]
+        for leaf in self.leaves:
+            u, last = min(
+                network.into[leaf], key=lambda p: (self.distance[start, self.position[p[0]]] + self.price[p[1]], p)
+            )
+            terminals.setdefault(self.position[u], []).append(last)
+        joined = {start}
+        distance = self.distance[start].copy()
+        origin = np.full(len(distance), start)
+        missing = set(terminals) - joined
+        while missing:
+            node = min(missing, key=lambda t: (distance[t], t))
+            path = self._walk(int(origin[node]), node)
+            for link in path:
+                links.append(link)
+                new = self.position[network.ends[link][1]]
+                joined.add(new)
+                better = self.distance[new] < distance
+                distance = np.where(better, self.distance[new], distance)
+                origin[better] = new
+            missing -= joined
+        links += [link for group in terminals.values() for link in group]
+        counted = network.topology.results_on_links
+        return float(self.price[links].sum()) if counted else 0.0, links
+
+    def _walk(self, start: int, end: int) -> list[int]:
+        """Links of the cheapest path between two positions."""
+        nodes = [end]
+        while nodes[-1] != start:
+            nodes.append(int(self.before[start, nodes[-1]]))
+        names = [*self.switches, *self.roots]
+        nodes.reverse()
+        return [self.network.link[names[u], names[v]] for u, v in pairwise(nodes)]
+
+    def tree(self, root: int, design: Design, back: list[int]) -> Tree:
+        """The design with its cheapest routes."""
+        network, names = self.network, self.network.names
+        target = len(self.switches) + root
+        root_name = self.job.parameter_servers[root]
+
+        def name(facility: int) -> str:
+            return root_name if facility < 0 else names[self.switches[facility]]
+
+        def end(facility: int) -> int:
+            return target if facility < 0 else facility
+
+        def along(links: list[int]) -> tuple[str, ...]:
+            return tuple(names[network.ends[e][1]] for e in links)
+
+        assignments = []
+        for i, worker in enumerate(self.job.workers):
+            facility = int(design.workers[i])
+            first = int(self.first[i][end(facility)])
+            start = self.position[network.ends[first][1]]
+            links = [first, *self._walk(start, end(facility))]
+            assignments.append(Assignment(worker, name(facility), (worker, *along(links))))
+        relays = []
+        for point, following in design.onwards.items():
+            links = self._walk(point, end(following))
+            relays.append(Relay(name(point), name(following), (name(point), *along(links))))
+        edges = [(names[network.ends[e][0]], names[network.ends[e][1]]) for e in back]
+        return Tree(root_name, 1.0, tuple(assignments), tuple(relays), downwards(root_name, edges))
+
+
+def generate(
+    network: Network,
+    job: Job,
+    start: list[Plan],
+    scale: float,
+    *,
+    frozen_split: Split | None = None,
+    rounds: int = 60,
+    gap: float = 1e-3,
+) -> tuple[Master, np.ndarray] | None:
+    """Column generation from the trees of `start`, for at most `rounds` rounds or to an estimated `gap`.
+
+    Returns the master program and its columns' rates; None where a server does not hang on switches only.
+    """
+    pricing = Pricing(network, job)
+    if not pricing.applies:
+        return None
+    master = Master(network, job, scale, frozen_split)
+    for plan in start:
+        for tree in plan.trees:
+            column = master.make(tree)
+            if column is not None:
+                master.add(column)
+    exact = len(job.workers) * len(pricing.switches) <= EXACT_PRICING
+    _, values, prices = master.solve()
+    smooth = prices
+    for _ in range(rounds):
+        attempts = [(smooth, False), (prices, False), *([(prices, True)] if exact else [])]
+        for used, exactly in attempts:
+            pricing.update(used, master.link_use(values))
+            added, least = _price_roots(master, pricing, prices, used, exactly)
+            if added:
+                break
+        if not added or (used is prices and least >= 1 - gap and exactly == exact):
+            break
+        _, values, prices = master.solve()
+        smooth = smooth.mixed(prices, SMOOTHING)
+    return master, values
+
+
+def _price_roots(master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool) -> tuple[bool, float]:
+    """Adds each root's cheap trees under the prices `used` that gain under `prices`; whether, and the least price."""
+    added, least = False, 1.0
+    for root, name in enumerate(master.job.parameter_servers):
+        if master.frozen_split is not None and master.frozen_split.get(name, 0.0) == 0:
+            continue
+        price, back = pricing.results(root)
+        designs = [pricing.exact_design(root)] if exactly else [pricing.design(root), *pricing.stars(root, 4)]
+        worth = used.split[root]
+        if worth > 0:
+            least = min(least, (min(design.cost for design in designs) + price) / worth)
+        for design in designs:
+            if design.cost + price < worth * (1 - TOLERANCE):
+                column = master.make(pricing.tree(root, design, back))
+                if column is not None and master.price(column, prices) < prices.split[root] * (1 - TOLERANCE):
+                    master.add(column)
+                    added = True
+    return added, least
+
+
+def to_trees(master: Master, values: np.ndarray, least_share: float = 1e-6) -> list[Tree]:
+    """The trees with a rate, their shares normalised (per root where the split is frozen)."""
+    total = values.sum()
+    kept = [(c.tree, float(x)) for c, x in zip(master.columns, values, strict=True) if x > least_share * total]
+    shares = normalised([(tree.root, x) for tree, x in kept], master.frozen_split)
+    return [
+        Tree(tree.root, share, tree.assignments, tree.relays, tree.return_edges)
+        for (tree, _), share in zip(kept, shares, strict=True)
+    ]
