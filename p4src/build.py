@@ -53,8 +53,13 @@ def compiler_version(path: str) -> str:
     return f"{COMPILER} {found.group(1).strip()}"
 
 
-def compile_program(values: int, slots: int, label_table_size: int, route_table_size: int, directory: Path) -> Manifest:
-    """Compile into ``directory`` (created); returns the manifest that was written there. Raises BuildError."""
+def compile_program(
+    values: int, slots: int, label_table_size: int, route_table_size: int, directory: Path, *, sources: Path = DIRECTORY
+) -> Manifest:
+    """Compile into ``directory`` (created); returns the manifest that was written there. Raises BuildError.
+
+    ``sources``: a folder with ``bmv2/`` and ``include/``.
+    """
     if values not in POSSIBLE:
         raise BuildError(f"values per packet must be one of {', '.join(map(str, POSSIBLE))}, not {values}")
     if slots < 1 or slots & (slots - 1):
@@ -69,11 +74,11 @@ def compile_program(values: int, slots: int, label_table_size: int, route_table_
         "INART_ROUTE_TABLE_SIZE": route_table_size,
     }
     directory.mkdir(parents=True, exist_ok=True)
-    program, p4info = directory / PROGRAM, directory / P4INFO
+    program, p4info = directory.resolve() / PROGRAM, directory.resolve() / P4INFO
     command = [path, "--std", "p4-16", "--Wdisable=unused", *(f"-D{name}={value}" for name, value in options.items())]
     command += ["--p4runtime-files", str(p4info), "-o", str(program), "bmv2/inart.p4"]
-    # From p4src, so that source lines in the JSON have the same names on every machine.
-    done = subprocess.run(command, cwd=DIRECTORY, capture_output=True, text=True, timeout=600, check=False)
+    # From that folder, so that source lines in the JSON have the same names on every machine.
+    done = subprocess.run(command, cwd=sources, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode or done.stderr.strip():
         raise BuildError(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-4000:]}")
     # The compiler indents; without it the file is less than half as large.

@@ -143,6 +143,10 @@ class Bmv2Target(Target):
 
     def process(self, port: int, frame: bytes) -> Frames:
         self.sockets[port].send(frame)
+        return self.settle(port)
+
+    def settle(self, port: int) -> Frames:
+        """All that is still on its way because of frames sent on ``port``."""
         return self._behind(port, DEADLINE)
 
     def _behind(self, port: int, wait: float) -> Frames:
