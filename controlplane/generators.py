@@ -149,8 +149,11 @@ def _value(spec: str, options: dict[str, str], key: str, default: float) -> floa
 
 
 def parse_topology(spec: str) -> Topology:
-    """ "fattree:k=4,bandwidth=20" (bandwidth=10-30 with seed=: drawn per link; aggregation=, ingress=, delay=,
-    oversubscription=), "testbed" (switch=, server=, link=, results=1), "random:switches=5,servers=8,links=3,seed=1", or a file."""
+    """A topology from a file, or by rule.
+
+    fattree:k=4,bandwidth=20 (bandwidth=10-30 with seed=: drawn per link; aggregation=, ingress=, delay=,
+    oversubscription=), testbed (switch=, server=, link=, results=1), random:switches=5,servers=8,links=3,seed=1.
+    """
     kind, _, text = spec.partition(":")
     if kind == "fattree":
         options = _options(spec, text, FATTREE_OPTIONS)

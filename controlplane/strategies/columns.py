@@ -288,6 +288,9 @@ class Pricing:
             if phase == CLOSING_PHASES - 1 or not self._close(design, cost, paid, direct, final):
                 break
         self._close(design, cost, paid, direct, final)
+        while unused := set(design.onwards) - set(design.workers.tolist()) - set(design.onwards.values()):
+            for f in unused:
+                del design.onwards[f], paid[f]
         design.cost = float(cost.sum() + sum(paid.values()))
         return design
 

@@ -1,0 +1,162 @@
+"""The planner's command line: python -m controlplane.plan [compare] --topology .. --job .. --strategy .."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from controlplane.evaluate import Evaluation, Load, evaluate
+from controlplane.generators import parse_topology
+from controlplane.job import Job, JobError, parse_job
+from controlplane.plan.model import Plan, PlanError
+from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
+from controlplane.topology import Topology, TopologyError
+
+ERRORS = (TopologyError, JobError, PlanError, Infeasible, ValueError)
+
+
+def report(plan: Plan, evaluation: Evaluation, topology: Topology, solve_seconds: float) -> dict[str, Any]:
+    """The JSON of one planned instance (schema: docs/planner.md). All rates come from the evaluator."""
+    return {
+        "strategy": plan.strategy,
+        "topology": topology.name,
+        "job": plan.job.to_json(),
+        "seed": plan.seed,
+        "version": plan.version,
+        "rate_mbps": evaluation.rate_mbps,
+        "bound_mbps": evaluation.bound_mbps,
+        "gap": evaluation.gap,
+        "bottleneck": evaluation.bottleneck.to_json(),
+        "solve_seconds": solve_seconds,
+        "communication_seconds": communication_seconds(plan, evaluation.rate_mbps),
+        "ps_ingress_bytes": ps_ingress_bytes(plan),
+        "split": plan.split,
+        "trees": [tree.to_json() for tree in plan.trees],
+        "loads": [load.to_json() for load in evaluation.loads],
+    }
+
+
+def communication_seconds(plan: Plan, rate_mbps: float) -> float:
+    """Time in which a worker sends its gradient at the rate (headers not counted)."""
+    return plan.job.model_bytes * 8 / (rate_mbps * 1e6)
+
+
+def ps_ingress_bytes(plan: Plan) -> float:
+    """Bytes that reach all parameter servers per iteration (headers not counted)."""
+    flows = sum(
+        tree.share
+        * (sum(a.point == tree.root for a in tree.assignments) + sum(r.next == tree.root for r in tree.relays))
+        for tree in plan.trees
+    )
+    return flows * plan.job.model_bytes
+
+
+def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job: Job) -> tuple[Plan, Evaluation, float]:
+    """Plans and evaluates; seconds from loaded inputs to the routed plan."""
+    split = Plan.load(arguments.frozen_split).split if arguments.frozen_split else None
+    begin = time.perf_counter()
+    plan = get_strategy(strategy)(topology, job, seed=arguments.seed, frozen_split=split)
+    seconds = time.perf_counter() - begin
+    return plan, evaluate(plan, topology), seconds
+
+
+def bottleneck_text(load: Load) -> str:
+    return f"{load.kind.replace('_', ' ')} {load.name} ({load.load_mbps:.4g} of {load.capacity_mbps:.4g} Mbit/s)"
+
+
+def print_plan(plan: Plan, evaluation: Evaluation, seconds: float) -> None:
+    print(plan)
+    print(f"rate        {evaluation.rate_mbps:.6g} Mbit/s per worker")
+    print(f"bound       {evaluation.bound_mbps:.6g} Mbit/s (gap {100 * evaluation.gap:.2f} %)")
+    print(f"bottleneck  {bottleneck_text(evaluation.bottleneck)}")
+    print(f"solved in   {seconds:.3f} s; one iteration takes {communication_seconds(plan, evaluation.rate_mbps):.4g} s")
+
+
+def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
+    """All strategies on one instance; those that cannot run there say why."""
+    rows: list[dict[str, Any]] = []
+    for name in arguments.strategies or STRATEGIES:
+        try:
+            plan, evaluation, seconds = solve(arguments, name, topology, job)
+        except ERRORS as error:
+            rows.append({"strategy": name, "refused": str(error)})
+            continue
+        rows.append(
+            {
+                "strategy": name,
+                "rate_mbps": evaluation.rate_mbps,
+                "bound_mbps": evaluation.bound_mbps,
+                "gap": evaluation.gap,
+                "bottleneck": evaluation.bottleneck.to_json(),
+                "trees": len(plan.trees),
+                "communication_seconds": communication_seconds(plan, evaluation.rate_mbps),
+                "ps_ingress_bytes": ps_ingress_bytes(plan),
+                "solve_seconds": seconds,
+            }
+        )
+    if arguments.json:
+        print(json.dumps({"topology": topology.name, "job": job.to_json(), "strategies": rows}, indent=2))
+        return
+    print(
+        f"{'strategy':<14}{'rate Mbit/s':>12}{'gap':>9}{'trees':>7}{'time s':>10}{'PS bytes':>12}{'solve s':>9}  bottleneck"
+    )
+    for row in rows:
+        if "refused" in row:
+            print(f"{row['strategy']:<14}  {row['refused']}")
+            continue
+        print(
+            f"{row['strategy']:<14}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{row['trees']:>7}"
+            f"{row['communication_seconds']:>10.4f}{row['ps_ingress_bytes']:>12.0f}{row['solve_seconds']:>9.3f}"
+            f"  {row['bottleneck']['kind'].replace('_', ' ')} {row['bottleneck']['name']}"
+        )
+    print(f"bound for any scheme: {next((r['bound_mbps'] for r in rows if 'bound_mbps' in r), 0):.4f} Mbit/s")
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -m controlplane.plan", description=__doc__)
+    result.add_argument("command", nargs="?", choices=("plan", "compare"), default="plan")
+    result.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
+    result.add_argument("--job", default="", help="a file, or like workers=50,ps=4,seed=1,model=548K")
+    result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
+    result.add_argument("--strategies", nargs="+", metavar="NAME", help="with compare: only these")
+    result.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
+    result.add_argument("--frozen-split", metavar="PLAN", help="keep the share of each parameter server of this plan")
+    result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
+    result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
+    result.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
+    return result
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    try:
+        topology = parse_topology(arguments.topology)
+        job = parse_job(arguments.job, topology)
+        if arguments.command == "compare":
+            compare(arguments, topology, job)
+            return 0
+        plan, evaluation, seconds = solve(arguments, arguments.strategy, topology, job)
+    except ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    content = report(plan, evaluation, topology, seconds)
+    if arguments.json:
+        print(json.dumps(content, indent=2))
+    else:
+        print_plan(plan, evaluation, seconds)
+    if arguments.output:
+        Path(arguments.output).write_text(json.dumps(content, indent=2) + "\n")
+    if arguments.draw:
+        from controlplane.draw import draw
+
+        draw(plan, evaluation, topology, arguments.draw)
+        print(f"drawn: {arguments.draw}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
