@@ -1030,6 +1030,10 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
         else {
             t->parts = p;
             t->progress_at = t->base_since = now;
+            /* What idle time saved up must not become a burst. */
+            refill(t, now);
+            if (t->tokens > t->tokens_wake)
+                t->tokens = t->tokens_wake;
         }
         t->last = p;
         for (int kind = 0; kind < KINDS; kind++)

@@ -1,0 +1,52 @@
+"""The star of namespaces that all tests here share (an agent opens its own sockets on it)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from evaluation.hosts.hub import TreeShape, star
+from evaluation.hosts.network import StarNetwork
+from tests.hosts.rig import DEADLINE, Rig
+
+WORKERS, SERVERS = 4, 2
+
+
+@pytest.fixture(scope="session")
+def network() -> Iterator[StarNetwork]:
+    if os.geteuid():
+        pytest.skip("needs root: makes network namespaces")
+    job = star(WORKERS, SERVERS)
+    agents = job.workers + job.servers
+    with StarNetwork("inart-t", [agent.node for agent in agents], [agent.address for agent in agents]) as made:
+        yield made
+
+
+MIXED = (TreeShape(0, 0.5, True), TreeShape(1, 0.3, False), TreeShape(1, 0.2, True))
+
+
+@pytest.fixture
+def make_rig(network: StarNetwork) -> Iterator[Callable[..., Rig]]:
+    """A rig of 4 workers and 2 servers with three trees (two aggregated, one direct); see `star` for the options."""
+    rigs: list[Rig] = []
+
+    def make(
+        trees: Sequence[TreeShape] = MIXED,
+        *,
+        values: int = 64,
+        slots: int = 64,
+        rate_mbps: float = 0.0,
+        workers: int = WORKERS,
+        timeout: float = DEADLINE,
+        seed: int = 1,
+        without: Sequence[str] = (),
+    ) -> Rig:
+        job = star(workers, SERVERS, trees, values_per_packet=values, slots=slots, rate_mbps=rate_mbps)
+        rigs.append(Rig(network, job, timeout=timeout, seed=seed, without=without))
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.close()

@@ -1,0 +1,134 @@
+"""Workers, servers and the label hub on one star of namespaces, put together anew for each test."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.hosts.hub import Faults, Hub, Star
+from evaluation.hosts.network import StarNetwork, inside
+from p4src.protocol import ETHERTYPE
+from ps_server.server import Server
+from worker_agent.engine import Engine, Operation, Work
+from worker_agent.fixedpoint import error_bound
+
+Floats = NDArray[np.float32]
+DEADLINE = 30.0
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE) -> None:
+    """Polls `condition`; fails the test when it does not hold in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.002)
+
+
+def raw_socket(namespace: str, interface: str) -> socket.socket:
+    """A packet socket that sends anything and receives frames of our EtherType."""
+    with inside(namespace):
+        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    with inside(namespace):
+        raw.bind((interface, ETHERTYPE))
+    raw.settimeout(DEADLINE)
+    return raw
+
+
+class Rig:
+    """The agents of `job` on `network` (whose first hosts they are), and a hub with the job's table between them."""
+
+    def __init__(
+        self, network: StarNetwork, job: Star, *, timeout: float = DEADLINE, seed: int = 1, without: Sequence[str] = ()
+    ) -> None:
+        self.network, self.job = network, job
+        self._stack = ExitStack()
+        self.engines: list[Engine] = []
+        self.servers: list[Server] = []
+        names = [config.node for config in job.workers + job.servers]
+        with self._stack as stack:
+            with inside(network.middle):
+                self.hub = Hub([f"p-{name}" for name in names], job.workers[0].values_per_packet, seed=seed)
+            stack.callback(self.hub.close)
+            job.program(self.hub)
+            self.hub.start()
+            for config in job.servers:
+                if config.node not in without:
+                    with inside(network.hosts[config.node]):
+                        self.servers.append(stack.enter_context(Server(config, "data0")))
+            for config in job.workers:
+                if config.node not in without:
+                    with inside(network.hosts[config.node]):
+                        self.engines.append(stack.enter_context(Engine(config, "data0", timeout=timeout)))
+            self._stack = stack.pop_all()
+
+    def faults(self, **faults: float) -> None:
+        """See Faults."""
+        self.hub.faults(Faults(**faults))
+
+    def raw(self, node: str) -> socket.socket:
+        """A packet socket on a host's interface; closed with the rig."""
+        return self._stack.enter_context(raw_socket(self.network.hosts[node], "data0"))
+
+    def raw_port(self, node: str) -> socket.socket:
+        """A packet socket at the hub's end of a host's link: what it sends reaches the host."""
+        return self._stack.enter_context(raw_socket(self.network.middle, f"p-{node}"))
+
+    def submit(self, tensors: Sequence[Floats], op: Operation = "sum") -> list[Work]:
+        """One operation, a tensor a worker."""
+        return [engine.allreduce_async(tensor, op) for engine, tensor in zip(self.engines, tensors, strict=True)]
+
+    def renew(self, epoch: int) -> None:
+        """Everybody starts afresh."""
+        for server in self.servers:
+            server.reconfigure(replace(server.config, epoch=epoch))
+        for engine in self.engines:
+            engine.reconfigure(replace(engine.config, epoch=epoch))
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def tensors(seed: int, workers: int, elements: int) -> list[Floats]:
+    """Values of very different magnitude, so that exponents differ among chunks and workers."""
+    result = []
+    for worker in range(workers):
+        random = np.random.default_rng([seed, worker])
+        scale = np.exp2(random.integers(-40, 40, -(-elements // 100))).repeat(100)[:elements]
+        result.append((random.standard_normal(elements) * scale).astype(np.float32))
+    return result
+
+
+def finish(works: Sequence[Work]) -> None:
+    """Waits for all."""
+    for work in works:
+        work.wait(DEADLINE)
+
+
+def check(
+    before: Sequence[Floats], after: Sequence[Floats], starts: Sequence[int], values: int, mean: bool = False
+) -> None:
+    """The same bits everywhere, and chunk by chunk within the bound of the float64 reference. `starts`: where the
+    trees' parts begin (chunks are counted from there)."""
+    for result in after[1:]:
+        assert result.tobytes() == after[0].tobytes(), "the workers' results differ"
+    exact = np.sum([tensor.astype(np.float64) for tensor in before], axis=0) / (len(before) if mean else 1)
+    bounds = [*starts, len(exact)]
+    for first, last in itertools.pairwise(bounds):
+        for begin in range(first, last, values):
+            end = min(begin + values, last)
+            bound = error_bound([tensor[begin:end] for tensor in before], mean)
+            error = np.abs(after[0][begin:end].astype(np.float64) - exact[begin:end]).max()
+            assert error <= bound, f"elements {begin} to {end}: off by {error}, allowed is {bound}"

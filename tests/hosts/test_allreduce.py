@@ -1,0 +1,218 @@
+"""All-reduce over real interfaces: right and the same everywhere, whatever the network does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evaluation.hosts.hub import TreeShape
+from tests.hosts.conftest import WORKERS
+from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
+from worker_agent.engine import Work
+from worker_agent.split import ranges
+
+MakeRig = Callable[..., Rig]
+VALUES = 64
+
+
+def starts(rig: Rig, elements: int) -> list[int]:
+    config = rig.job.workers[0]
+    cut = ranges(elements, config.values_per_packet, [tree.share for tree in config.worker_trees])
+    return [first for first, count in cut if count]
+
+
+def reduce_and_check(rig: Rig, seed: int, elements: int, mean: bool = False) -> None:
+    before = tensors(seed, len(rig.engines), elements)
+    after = [tensor.copy() for tensor in before]
+    finish(rig.submit(after, "mean" if mean else "sum"))
+    check(before, after, starts(rig, elements), VALUES, mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [
+        ("perfect", {}),
+        ("loss of 1 %", {"loss": 0.01}),
+        ("loss of 10 %", {"loss": 0.1}),
+        ("duplication", {"duplicate": 0.3}),
+        ("reordering", {"reorder": 0.3, "hold_seconds": 0.005}),
+        ("delay", {"delay_seconds": 0.02}),
+        ("everything", {"loss": 0.03, "duplicate": 0.1, "reorder": 0.1, "hold_seconds": 0.01, "delay_seconds": 0.002}),
+    ],
+)
+def test_sums_are_right_and_the_same_everywhere(make_rig: MakeRig, name: str, faults: dict[str, float]) -> None:
+    rig = make_rig()
+    rig.faults(**faults)
+    for seed, elements in enumerate([1, VALUES, 50_000, 20_001]):
+        reduce_and_check(rig, seed, elements, mean=seed % 2 == 1)
+    stats = rig.engines[0].stats()
+    assert stats.operations_done == 4
+    if name == "perfect":
+        assert stats.resent == 0
+        assert sum(tree.duplicates for server in rig.servers for tree in server.stats().trees) == 0
+    if "loss" in faults:
+        assert sum(engine.stats().resent for engine in rig.engines) > 0
+
+
+def test_any_size(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=16)
+
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        st.integers(1, 300_000) | st.integers(1, 40).map(lambda chunks: chunks * VALUES), st.booleans(), st.booleans()
+    )
+    def run(elements: int, mean: bool, lossy: bool) -> None:
+        rig.faults(loss=0.01 if lossy else 0.0)
+        reduce_and_check(rig, elements, elements, mean)
+
+    run()
+
+
+def test_nothing_to_reduce_is_done_at_once(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    finish(rig.submit([np.empty(0, np.float32)] * WORKERS))
+    assert rig.engines[0].stats().packets_sent == 0
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_many_operations_in_flight(make_rig: MakeRig, lossy: bool) -> None:
+    """More than the windows hold, of mixed sizes; each gets its own result."""
+    rig = make_rig(slots=32)
+    rig.faults(loss=0.01 if lossy else 0.0, reorder=0.05 if lossy else 0.0, hold_seconds=0.003)
+    sizes = [1, 5000, 63, 64, 65, 20_000, 7, 3000] * 5
+    before = [tensors(seed, WORKERS, size) for seed, size in enumerate(sizes)]
+    after = [[tensor.copy() for tensor in row] for row in before]
+    works = [rig.submit(row) for row in after]
+    for index, row in enumerate(works):
+        finish(row)
+        check(before[index], after[index], starts(rig, sizes[index]), VALUES)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_narrow_dtypes(make_rig: MakeRig, dtype: str, op: str) -> None:
+    torch = pytest.importorskip("torch")
+    rig = make_rig()
+    rig.faults(loss=0.01)
+    kind = getattr(torch, dtype)
+    before = [
+        torch.randn(10_000, generator=torch.Generator().manual_seed(worker)).to(kind) for worker in range(WORKERS)
+    ]
+    after = [tensor.clone() for tensor in before]
+    finish([engine.allreduce_async(tensor, op) for engine, tensor in zip(rig.engines, after, strict=True)])
+    exact = sum(tensor.double() for tensor in before) / (WORKERS if op == "mean" else 1)
+    unit = 2.0**-11 if dtype == "float16" else 2.0**-8  # half an ulp, relative
+    for result in after:
+        assert torch.equal(result.view(torch.uint16), after[0].view(torch.uint16))
+    # 28 bits below the largest of a chunk travel: beside the format's own rounding that is nothing.
+    assert ((after[0].double() - exact).abs() <= exact.abs() * unit + 1e-6).all()
+
+
+def test_nan_and_infinities_arrive(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    before = tensors(3, WORKERS, 1000)
+    before[0][10] = np.nan
+    before[1][11] = np.inf
+    before[2][12] = -np.inf
+    before[1][13], before[3][13] = np.inf, -np.inf
+    after = [tensor.copy() for tensor in before]
+    finish(rig.submit(after))
+    for result in after:
+        assert result.tobytes() == after[0].tobytes()
+    assert np.isnan(after[0][10]) and np.isposinf(after[0][11]) and np.isneginf(after[0][12]) and np.isnan(after[0][13])
+    assert np.isnan(after[0][:VALUES]).sum() == VALUES - 2, "values beside a NaN in its chunk become NaN"
+    assert np.isfinite(after[0][VALUES:]).all(), "other chunks are as ever"
+
+
+def test_one_worker_alone(make_rig: MakeRig) -> None:
+    rig = make_rig(workers=1)
+    reduce_and_check(rig, 1, 5000)
+
+
+def test_the_result_may_go_elsewhere(make_rig: MakeRig) -> None:
+    """Pinned staging buffers: host pointer in, host pointer out, a callback when done."""
+    rig = make_rig()
+    before = tensors(5, WORKERS, 3000)
+    inputs, outputs = [tensor.copy() for tensor in before], [np.zeros(3000, np.float32) for _ in before]
+    done = threading.Semaphore(0)
+    for engine, source, target in zip(rig.engines, inputs, outputs, strict=True):
+        work = engine.allreduce_pointer(
+            source.ctypes.data, 3000, "float32", output=target.ctypes.data, keep_alive=(source, target)
+        )
+        work.add_done_callback(lambda _: done.release())
+    for _ in before:
+        assert done.acquire(timeout=DEADLINE)
+    check(before, outputs, starts(rig, 3000), VALUES)
+    assert all(source.tobytes() == tensor.tobytes() for source, tensor in zip(inputs, before, strict=True))
+
+
+def test_a_callback_may_submit_the_next_operation(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    second: list[Work] = []
+    rows = [tensors(6, WORKERS, 1000), tensors(7, WORKERS, 2000)]
+    after = [[tensor.copy() for tensor in row] for row in rows]
+    lock = threading.Lock()
+
+    def follow(worker: int) -> Callable[[Work], None]:
+        def callback(_: Work) -> None:
+            work = rig.engines[worker].allreduce_async(after[1][worker])
+            with lock:
+                second.append(work)
+
+        return callback
+
+    for worker, work in enumerate(rig.submit(after[0])):
+        work.add_done_callback(follow(worker))
+    wait_until(lambda: len(second) == WORKERS, "all callbacks have run")
+    finish(second)
+    check(rows[1], after[1], starts(rig, 2000), VALUES)
+
+
+def test_a_late_worker_costs_few_packets(make_rig: MakeRig) -> None:
+    """Nothing is lost, so nothing is flushed but the one chunk a tree that the others have asked for again."""
+    rig = make_rig()
+    before = tensors(8, WORKERS, 30_000)
+    after = [tensor.copy() for tensor in before]
+    works = [engine.allreduce_async(tensor) for engine, tensor in zip(rig.engines[:-1], after, strict=False)]
+    wait_until(lambda: all(tree.resent_timeout >= 5 for tree in rig.engines[0].stats().trees), "timers have run")
+    assert rig.servers[0].stats().trees[0].missing == ("w3",)
+    works.append(rig.engines[-1].allreduce_async(after[-1]))
+    finish(works)
+    check(before, after, starts(rig, 30_000), VALUES)
+    verdicts = rig.hub.verdicts()
+    assert verdicts["flushed"] + verdicts["stale"] < 0.1 * verdicts["absorbed"]
+    assert verdicts["flushed"] <= 6
+
+
+def test_a_switch_that_forgets_everything_costs_time_and_no_wrong_sum(make_rig: MakeRig) -> None:
+    rig = make_rig(rate_mbps=100)
+    before = tensors(9, WORKERS, 300_000)
+    after = [tensor.copy() for tensor in before]
+    works = rig.submit(after)
+    reboots = 0
+    while reboots < 10 and not all(work.done() for work in works):
+        target = rig.servers[0].stats().trees[0].completed + 100
+        wait_until(
+            lambda target=target: (
+                rig.servers[0].stats().trees[0].completed >= target  # type: ignore[misc]
+                or all(work.done() for work in works)
+            ),
+            "progress between reboots",
+        )
+        rig.hub.reboot()
+        reboots += 1
+    assert reboots >= 3
+    finish(works)
+    check(before, after, starts(rig, 300_000), VALUES)
+
+
+def test_the_rate_is_kept(make_rig: MakeRig) -> None:
+    """Never above the configured one, but for the first wake-up's packets; below is up to the machine."""
+    rig = make_rig([TreeShape(0, 1.0, True)], rate_mbps=40, slots=512)
+    reduce_and_check(rig, 1, 100_000)
+    assert 0 < rig.engines[0].stats().measured_mbps < 40 * 1.03

@@ -1,0 +1,277 @@
+"""What cannot work ends with an error that says what is wrong, on every worker, and work goes on after a new epoch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluation.hosts.hub import TreeShape, star
+from evaluation.hosts.network import StarNetwork, inside, run
+from p4src.protocol import Flag, frame_bytes
+from ps_server.server import Server
+from tests.hosts.conftest import WORKERS
+from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
+from tests.hosts.test_allreduce import VALUES, reduce_and_check, starts
+from worker_agent import AbortedError, AgentError, MismatchError, ProgressTimeoutError
+from worker_agent.engine import Engine, host_array
+from worker_agent.errors import BuildError
+from worker_agent.native_build import build
+from worker_agent.wire import packet
+
+MakeRig = Callable[..., Rig]
+
+
+def malformed_frames(generator: random.Random, good: bytes) -> Iterator[bytes]:
+    """Frames of our EtherType that are no packets."""
+    while True:
+        kind = generator.randrange(5)
+        if kind == 0:
+            yield good[:14] + generator.randbytes(generator.randrange(1, 1400))
+        elif kind == 1:
+            yield good[: generator.randrange(15, len(good))]
+        elif kind == 2:
+            yield good + generator.randbytes(generator.randrange(1, 200))
+        elif kind == 3:
+            yield good[:14] + bytes([generator.randrange(2, 256)]) + good[15:]  # version
+        else:
+            yield good[:15] + bytes([generator.randrange(8, 256)]) + good[16:]  # flags that do not exist
+
+
+def hostile_frames(generator: random.Random, rig: Rig, result: bool) -> Iterator[bytes]:
+    """Well-formed packets that nobody may count: unknown labels, other jobs and epochs, the wrong direction."""
+    config = rig.job.workers[0]
+    tree = config.worker_trees[0]
+    good: dict[str, Any] = {
+        "job": config.job_id,
+        "epoch": config.epoch,
+        "sequence": 0,
+        "bitmap": (1 << WORKERS) - 1,
+        "label": tree.return_label if result else rig.job.servers[0].root_trees[0].flows[0].label,
+        "flags": int(Flag.RESULT) if result else 0,
+    }
+    bad: list[dict[str, Any]] = [
+        {"label": 0xDEAD},
+        {"job": 9},
+        {"epoch": config.epoch + 1},
+        {"epoch": 0},
+        {"bitmap": 0},
+        {"bitmap": 1 << 63},
+        {"flags": good["flags"] ^ Flag.RESULT},
+        {"sequence": 1 << 31},
+    ]
+    while True:
+        values = [generator.randrange(-(2**31), 2**31) for _ in range(VALUES)]
+        yield bytes(packet(values, **{**good, **generator.choice(bad)}))
+
+
+def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: MakeRig) -> None:
+    rig = make_rig(rate_mbps=60)
+    generator = random.Random(1)
+    to_worker, to_server = rig.raw_port("w0"), rig.raw_port("s0")
+    good = bytes(packet([0] * VALUES))
+    assert len(good) == frame_bytes(VALUES)
+    malformed = malformed_frames(generator, good)
+    foreign = [hostile_frames(generator, rig, result) for result in (True, False)]
+    before = tensors(1, WORKERS, 100_000)
+    after = [tensor.copy() for tensor in before]
+    works = rig.submit(after)
+    sent = 0
+    while not all(work.done() for work in works) and sent < 20_000:
+        for raw, frames in zip((to_worker, to_server), foreign, strict=True):
+            raw.send(next(malformed))
+            raw.send(next(frames))
+            sent += 1
+    finish(works)
+    check(before, after, starts(rig, 100_000), VALUES)
+    assert sent > 100
+    wait_until(lambda: rig.engines[0].stats().malformed == sent // 2, "the worker has counted the malformed frames")
+    wait_until(lambda: rig.servers[0].stats().malformed == sent // 2, "the server has counted the malformed frames")
+    worker, server = rig.engines[0].stats(), rig.servers[0].stats()
+    assert worker.unknown > 0 and worker.other_epoch > 0
+    assert server.unknown > 0 and server.other_epoch > 0
+    assert sum(tree.refused for tree in server.trees) > 0
+    reduce_and_check(rig, 2, 1000)
+
+
+@pytest.mark.parametrize("sizes", [(1000, 1001), (10, 100_000)])
+def test_different_sizes_are_an_error_on_every_worker(make_rig: MakeRig, sizes: tuple[int, int]) -> None:
+    rig = make_rig()
+    odd = [np.ones(sizes[0] if worker else sizes[1], np.float32) for worker in range(WORKERS)]
+    for work in rig.submit(odd):
+        with pytest.raises(MismatchError, match=f"smallest has {min(sizes)} elements, the largest {max(sizes)}"):
+            work.wait(DEADLINE)
+        assert isinstance(work.exception(), MismatchError)
+    with pytest.raises(MismatchError):
+        rig.engines[0].allreduce_async(odd[0])
+    rig.renew(epoch=2)
+    reduce_and_check(rig, 1, 5000)
+
+
+def test_different_operations_are_an_error_on_every_worker(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    works = [
+        engine.allreduce_async(np.ones(100, np.float32), "sum" if worker else "mean")
+        for worker, engine in enumerate(rig.engines)
+    ]
+    for work in works:
+        with pytest.raises(MismatchError, match="dtype or operation"):
+            work.wait(DEADLINE)
+
+
+def test_a_silent_server_is_named_by_the_deadline(make_rig: MakeRig) -> None:
+    rig = make_rig(timeout=0.5, without=["s1"])
+    for work in rig.submit([np.ones(1000, np.float32) for _ in range(WORKERS)]):
+        with pytest.raises(ProgressTimeoutError, match=r"tree [12] \(root s1\): chunk 0"):
+            work.wait(DEADLINE)
+
+
+def test_an_aborted_engine_says_why_until_it_is_configured_again(make_rig: MakeRig) -> None:
+    rig = make_rig(without=["s0", "s1"])
+    works = rig.submit([np.ones(1000, np.float32) for _ in range(WORKERS)])
+    for engine in rig.engines:
+        engine.abort("worker w2 is gone")
+    for work in works:
+        with pytest.raises(AbortedError, match="worker w2 is gone"):
+            work.wait(DEADLINE)
+    with pytest.raises(AbortedError, match="worker w2 is gone"):
+        rig.engines[0].allreduce_async(np.ones(1, np.float32))
+
+
+def test_a_new_epoch_ends_what_is_pending_and_packets_of_the_old_are_refused(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.faults(delay_seconds=0.02)
+    reduce_and_check(rig, 1, 5000)
+    for epoch in (2, 5, 6):
+        works = rig.submit([np.ones(200_000, np.float32) for _ in range(WORKERS)])
+        wait_until(lambda: rig.servers[0].stats().trees[0].completed > 20, "it is under way")
+        rig.renew(epoch)  # with packets of the old epoch still in the network
+        for work in works:
+            with pytest.raises(AbortedError, match="configured anew"):
+                work.wait(DEADLINE)
+        reduce_and_check(rig, epoch, 20_000)
+    assert sum(server.stats().other_epoch for server in rig.servers) > 0
+
+
+def test_a_tree_may_change_its_width_with_a_new_epoch(make_rig: MakeRig) -> None:
+    """A new configuration may have other packets altogether."""
+    rig = make_rig()
+    reduce_and_check(rig, 1, 1000)
+    with pytest.raises(AgentError, match="2048 values"):
+        rig.engines[0].reconfigure(replace(rig.engines[0].config, epoch=2, values_per_packet=4096))
+    with pytest.raises(AbortedError):
+        rig.engines[0].allreduce_async(np.ones(1, np.float32))
+    rig.renew(epoch=3)
+    reduce_and_check(rig, 1, 1000)
+
+
+def test_closing_ends_what_is_pending(make_rig: MakeRig) -> None:
+    rig = make_rig(without=["s0", "s1"])
+    works = rig.submit([np.ones(1000, np.float32) for _ in range(WORKERS)])
+    for engine in rig.engines:
+        engine.close()
+        engine.close()
+    for work in works:
+        with pytest.raises(AbortedError, match="closed"):
+            work.wait(DEADLINE)
+    with pytest.raises(AbortedError, match="closed"):
+        rig.engines[0].allreduce_async(np.ones(1, np.float32))
+    with pytest.raises(AbortedError, match="closed"):
+        rig.engines[0].stats()
+
+
+def test_an_engine_may_be_closed_by_a_callback(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    works = rig.submit([np.ones(1000, np.float32) for _ in range(WORKERS)])
+    closed: list[int] = []
+    for worker, work in enumerate(works):
+
+        def close(_: object, worker: int = worker) -> None:
+            # The others still need this one's answers: it has had all of its own.
+            rig.engines[worker].close()
+            closed.append(worker)
+
+        work.add_done_callback(close)
+    finish(works)
+    wait_until(lambda: len(closed) == WORKERS, "all engines are closed")
+
+
+@pytest.mark.parametrize(
+    ("array", "error", "says"),
+    [
+        (np.ones(10, np.float64), TypeError, "float32, float16 and bfloat16"),
+        (np.ones((4, 4), np.float32).T[1:], ValueError, "contiguous"),
+        (np.ones(4, ">f4"), TypeError, "byte order"),
+        ([1.0, 2.0], TypeError, "numpy array or a torch"),
+        (np.broadcast_to(np.float32(1), (1,)), ValueError, "writable"),
+    ],
+)
+def test_what_cannot_be_reduced_is_refused(array: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        host_array(array)
+
+
+def test_bad_configurations_are_refused(network: StarNetwork) -> None:
+    job = star(2)
+    worker, server = job.workers[0], job.servers[0]
+    with inside(network.hosts["w0"]):
+        with pytest.raises(AgentError, match="no interface nowhere0"):
+            Engine(worker, "nowhere0")
+        with pytest.raises(AgentError, match="power of two"):
+            Engine(replace(worker, worker_trees=(replace(worker.worker_trees[0], slots=48),)), "data0")
+        with pytest.raises(AgentError, match="power of two"):
+            Server(replace(server, root_trees=(replace(server.root_trees[0], slots=48),)), "data0")
+        with pytest.raises(ValueError, match="not as a worker"):
+            Engine(server, "data0")
+        with pytest.raises(ValueError, match="not as a parameter server"):
+            Server(worker, "data0")
+        with pytest.raises(ValueError, match="answer labels"):
+            Server(replace(server, root_trees=(replace(server.root_trees[0], answer_labels=(1,)),)), "data0")
+        with pytest.raises(ValueError, match="no trees"):
+            Engine(replace(worker, worker_trees=()), "data0")
+        with pytest.raises(AgentError, match=r"MTU of data0 is 1500.*ip link set data0 mtu 2072"):
+            Engine(replace(worker, values_per_packet=512), "data0")
+
+
+def test_a_link_that_goes_down_and_comes_back_costs_time_only(make_rig: MakeRig) -> None:
+    rig = make_rig([TreeShape(0, 1.0, True)], rate_mbps=50)
+    before = tensors(1, WORKERS, 100_000)
+    after = [tensor.copy() for tensor in before]
+    works = rig.submit(after)
+    wait_until(lambda: rig.servers[0].stats().trees[0].completed > 100, "it is under way")
+    down = rig.network.hosts["w1"]
+    run("ip", "-n", down, "link", "set", "dev", "data0", "down")
+    try:
+        wait_until(lambda: rig.engines[1].stats().send_errors > 0, "the worker has noticed")
+    finally:
+        run("ip", "-n", down, "link", "set", "dev", "data0", "up")
+    finish(works)
+    check(before, after, starts(rig, 100_000), VALUES)
+
+
+def test_the_compiler_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INART_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "answer.c"
+    source.write_text("int answer(void) { return 42; }\n")
+    first = build(source)
+    written = first.stat().st_mtime_ns
+    assert build(source) == first and first.stat().st_mtime_ns == written
+    source.write_text("int answer(void) { return 43; }\n")
+    assert build(source) != first
+
+
+def test_a_source_that_does_not_compile_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INART_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "broken.c"
+    source.write_text("int answer(void) { return nothing; }\n")
+    with pytest.raises(BuildError, match="nothing"):
+        build(source)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(BuildError, match="apt-get install"):
+        build(source)

@@ -1,0 +1,105 @@
+"""The server against the model of a root (tests/model/root.py), packet by packet."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.agentconfig import RootFlow, RootTree
+from evaluation.hosts.hub import TreeShape
+from p4src.protocol import Flag
+from tests.hosts.rig import Rig, wait_until
+from tests.model import root as model
+from tests.model.packet import Packet, decode
+
+VALUES, SLOTS, WORKERS = 4, 4, 3
+EXPECTED = (1 << WORKERS) - 1
+RETURN, ANSWERS = 900, (901, 902, 903)
+# Direct flows of every worker, one partial flow of all and one of the first two.
+FLOWS = (
+    *(RootFlow(10 + worker, 1 << worker, False) for worker in range(WORKERS)),
+    RootFlow(20, EXPECTED, True),
+    RootFlow(21, 0b011, True),
+)
+
+# What happens: (flow, bitmap in the packet, flags, how far past the oldest incomplete chunk, a value).
+events = st.lists(
+    st.tuples(
+        st.sampled_from(FLOWS),
+        st.integers(0, 15),
+        st.sampled_from([0, int(Flag.RESEND), int(Flag.RESULT)]),
+        st.integers(-SLOTS, SLOTS),
+        st.integers(-(2**31), 2**31 - 1),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
+    server = rig.servers[0]
+    # At the hub's end of the server's link: its hub sees the answers too, and has no label for them.
+    raw = rig.raw_port("s0")
+    epochs = iter(range(100, 10_000))
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(events)
+    def run(story: list[tuple[RootFlow, int, int, int, int]]) -> None:
+        epoch = next(epochs)
+        server.reconfigure(
+            replace(server.config, epoch=epoch, root_trees=(RootTree(0, EXPECTED, FLOWS, RETURN, ANSWERS, SLOTS),))
+        )
+        before = server.stats().packets_received
+        ring = [model.RootSlot() for _ in range(2 * SLOTS)]
+        expected: list[tuple[int, int, int, tuple[int, ...]]] = []
+        oldest = 0
+        for sent, (flow, bitmap, flags, ahead, value) in enumerate(story, 1):
+            sequence = max(0, oldest + ahead)
+            values = tuple((value + position) & 0xFFFFFFFF for position in range(VALUES))
+            # The kind of a chunk is the same for all of its packets.
+            packet = Packet(
+                flow.label, epoch, sequence, bitmap, values, flags | (int(Flag.MAXIMUM) if sequence % 3 == 0 else 0), 7
+            )
+            raw.send(packet.encode())
+            wait_until(lambda sent=sent: server.stats().packets_received == before + sent, "the server has it")  # type: ignore[misc]
+            if sequence >= oldest + SLOTS:
+                continue  # nobody's window reaches there
+            index = sequence % (2 * SLOTS)
+            ring[index], answer = model.root_receive(
+                ring[index], packet, model.RootFlow(flow.contributors, flow.partial), EXPECTED
+            )
+            if answer is not None:
+                labels = (
+                    [RETURN]
+                    if not answer.workers
+                    else [ANSWERS[bit] for bit in range(WORKERS) if answer.workers >> bit & 1]
+                )
+                expected += [(label, sequence, EXPECTED, answer.values) for label in labels]
+            while ring[oldest % (2 * SLOTS)].sequence == oldest and ring[oldest % (2 * SLOTS)].bitmap == EXPECTED:
+                oldest += 1
+        assert server.stats().trees[0].oldest_incomplete == oldest
+        assert received(raw, len(expected)) == expected
+
+    run()
+
+
+def received(raw: socket.socket, count: int) -> list[tuple[int, int, int, tuple[int, ...]]]:
+    """(label, sequence, bitmap, values) of `count` results, and that no more have come."""
+    results = []
+    for _ in range(count):
+        results.append(raw.recv(4096))
+    raw.setblocking(False)
+    try:
+        with pytest.raises(BlockingIOError):
+            raw.recv(4096)
+    finally:
+        raw.settimeout(30)
+    packets = [decode(frame, VALUES) for frame in results]
+    assert all(packet is not None and packet.flags & Flag.RESULT for packet in packets)
+    return [(packet.label, packet.sequence, packet.bitmap, packet.values) for packet in packets if packet is not None]

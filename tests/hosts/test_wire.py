@@ -1,0 +1,120 @@
+"""Scapy's packet and the C engines' packet are the same: each side speaks to an agent in place of the other."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scapy.layers.l2 import Ether
+
+from evaluation.hosts.hub import TreeShape
+from p4src.protocol import ETHERTYPE, GROUP_MAC, PROTOCOL, Flag, frame_bytes
+from tests.hosts.rig import Rig, finish, wait_until
+from worker_agent import fixedpoint
+from worker_agent.wire import InArt, packet
+
+VALUES = 64
+DIRECT = (TreeShape(0, 1.0, False),)
+
+
+def test_scapy_lays_the_header_out_as_protocol_json_says() -> None:
+    frame = bytes(
+        packet(
+            [1, -2],
+            flags=5,
+            job=0x0203,
+            label=0x04050607,
+            epoch=0x08090A0B,
+            sequence=0x0C0D0E0F,
+            bitmap=0x1011121314151617,
+        )
+    )
+    assert frame[:6] == GROUP_MAC
+    assert struct.unpack_from(">H", frame, 12) == (ETHERTYPE,)
+    expected = {
+        "version": 1,
+        "flags": 5,
+        "job": 0x0203,
+        "label": 0x04050607,
+        "epoch": 0x08090A0B,
+        "sequence": 0x0C0D0E0F,
+        "bitmap": 0x1011121314151617,
+    }
+    for field in PROTOCOL.header:
+        assert int.from_bytes(frame[field.offset : field.offset + field.size], "big") == expected[field.name]
+    assert struct.unpack_from(">2i", frame, PROTOCOL.values_offset) == (1, -2)
+    assert len(frame) == frame_bytes(2)
+
+
+def sent_by_engine(raw: Any) -> Any:
+    frame = raw.recv(4096)
+    assert len(frame) == frame_bytes(VALUES)
+    decoded = Ether(frame)[InArt]
+    assert bytes(Ether(frame)) == frame
+    return decoded
+
+
+def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"])
+    config, server = rig.job.workers[0], rig.raw("s0")
+    tree = config.worker_trees[0]
+    tensor = np.linspace(-3, 5, 100, dtype=np.float32)
+    work = rig.engines[0].allreduce_async(tensor)
+
+    def result(of: Any, values: list[int]) -> bytes:
+        return bytes(
+            packet(
+                values,
+                flags=int(of.flags) & Flag.MAXIMUM | Flag.RESULT,
+                job=of.job,
+                label=tree.return_label,
+                epoch=of.epoch,
+                sequence=of.sequence,
+                bitmap=1,
+            )
+        )
+
+    exponents = sent_by_engine(server)
+    assert (exponents.version, exponents.flags, exponents.job, exponents.label) == (1, Flag.MAXIMUM, 7, tree.up_label)
+    assert (exponents.epoch, exponents.sequence, exponents.bitmap) == (config.epoch, 0, 0)
+    chunks = [tensor[:VALUES], np.concatenate([tensor[VALUES:], np.zeros(2 * VALUES - 100, np.float32)])]
+    agreed = [fixedpoint.exponent(chunk) for chunk in chunks]
+    assert exponents.values[:2] == [100, -100]
+    assert exponents.values[2] == -exponents.values[3] != 0
+    assert exponents.values[4:] == agreed + [0] * (VALUES - 6)
+    server.send(result(exponents, exponents.values))
+    for number, chunk in enumerate(chunks):
+        data = sent_by_engine(server)
+        assert (data.flags, data.sequence) == (0, 1 + number)
+        assert data.values == fixedpoint.quantise(chunk, agreed[number], 1).tolist()
+        server.send(result(data, [7 + number] * VALUES))
+    finish([work])
+    expected = [
+        fixedpoint.dequantise(np.full(VALUES, 7 + number, np.int32), biased, 1) for number, biased in enumerate(agreed)
+    ]
+    assert (tensor == np.concatenate(expected)[:100]).all()
+
+
+def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(DIRECT, values=VALUES, workers=2, without=["w0", "w1"])
+    raws = [rig.raw("w0"), rig.raw("w1")]
+    labels = [config.worker_trees[0] for config in rig.job.workers]
+    for worker in range(2):
+        values = [(worker + 1) * (position - 30) for position in range(VALUES)]
+        raws[worker].send(bytes(packet(values, job=7, label=labels[worker].up_label, epoch=1, sequence=0)))
+    for raw in raws:
+        decoded = Ether(raw.recv(4096))[InArt]
+        assert (decoded.flags, decoded.job, decoded.epoch, decoded.sequence) == (Flag.RESULT, 7, 1, 0)
+        assert decoded.bitmap == 0b11
+        assert decoded.label == labels[0].return_label
+        assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
+    # Worker 1 asks again and is answered alone.
+    raws[1].send(
+        bytes(packet([0] * VALUES, flags=int(Flag.RESEND), job=7, label=labels[1].up_label, epoch=1, sequence=0))
+    )
+    decoded = Ether(raws[1].recv(4096))[InArt]
+    assert decoded.label == labels[1].answer_label
+    assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
+    wait_until(lambda: rig.servers[0].stats().trees[0].answers == 1, "the answer is counted")
