@@ -1,10 +1,13 @@
-"""How much CPU time bmv2 needs for an aggregation packet.
+"""How much CPU time a switch needs for an aggregation packet.
 
-    python -m tests.p4.measure [--values 256] [--artifact FOLDER] [--workers 4] [--packets 8000]
+    python -m tests.p4.measure [--switch bmv2|softswitch] [--values 256] [--artifact FOLDER] [--workers 4] [--packets N]
 
-W workers' packets for one chunk after another go into one port; the sums leave by another. Printed are CPU
-microseconds per packet: of the whole process, and of its busiest thread (ingress), whose inverse is the packet rate
-that the switch can reach. CPU time is less disturbed than a rate by what else runs on the machine.
+W workers' packets for one chunk after another go into one port; the sums leave by another. CPU time is less disturbed
+than a rate by what else runs on the machine.
+
+bmv2: CPU microseconds per packet of the whole process and of its busiest thread (ingress), whose inverse is the packet
+rate that the switch can reach. softswitch: of a call that runs one packet through the pipeline, without ports and
+queues; a call from Python costs about as much as the packet that is only forwarded, which is printed beside it.
 """
 
 from __future__ import annotations
@@ -12,15 +15,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from p4src.artifacts import find, load
+from p4src.artifacts import Artifact, find, load
 from tests.model.packet import Packet
-from tests.model.switch import Aggregate, Switch
+from tests.model.switch import Aggregate, Forward, Replicate, Switch
 from tests.p4 import bmv2
+from tests.p4.targets import SoftswitchTarget
 
 IN_FLIGHT = 16
 """Packets that are sent before waiting for what they cause: bmv2 loses longer bursts, its capture buffer is small."""
+FORWARD_LABEL = 50
 
 
 def thread_ticks(pid: int) -> dict[int, int]:
@@ -38,50 +45,82 @@ def child_of(pid: int) -> int:
     return int(children[0]) if children else pid
 
 
-def main() -> int:
-    """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.p4.measure")
-    parser.add_argument("--values", type=int, default=256)
-    parser.add_argument(
-        "--artifact", type=Path, help="folder of a compiled program (default: the one in the repository)"
-    )
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--packets", type=int, default=8000)
-    options = parser.parse_args()
-    reason = bmv2.missing()
-    if reason:
-        print(f"tests.p4.measure: {reason}", file=sys.stderr)
-        return 1
-    artifact = load(options.artifact) if options.artifact else find(values=options.values)
-    values = artifact.manifest.values_per_packet
-    expected = (1 << options.workers) - 1
-    labels = {(1, 10 + w): Aggregate(0, 1023, 1 << w, expected, 100, 2) for w in range(options.workers)}
-    target = bmv2.Bmv2Target(artifact, Switch(values, artifact.manifest.slots, labels=dict(labels)), (1, 2))
+def configuration(artifact: Artifact, workers: int) -> Switch:
+    """All workers on port 1, sums to port 2."""
+    labels: dict[tuple[int, int], Forward | Replicate | Aggregate] = {(1, FORWARD_LABEL): Forward(2)}
+    for worker in range(workers):
+        labels[1, 10 + worker] = Aggregate(0, 1023, 1 << worker, (1 << workers) - 1, 100, 2)
+    return Switch(artifact.manifest.values_per_packet, artifact.manifest.slots, labels=labels)
+
+
+def frames_of(artifact: Artifact, workers: int, sequence: int) -> list[bytes]:
+    """What the workers send for one chunk."""
+    values = (sequence,) * artifact.manifest.values_per_packet
+    return [Packet(10 + worker, 1, sequence, 0, values).encode() for worker in range(workers)]
+
+
+def measure_bmv2(artifact: Artifact, workers: int, packets: int) -> str:
+    """One line about bmv2."""
+    target = bmv2.Bmv2Target(artifact, configuration(artifact, workers), (1, 2))
     try:
         assert target.process_ is not None
         pid = child_of(target.process_.pid)
-        batch = max(1, IN_FLIGHT // options.workers)
-        chunks = options.packets // options.workers // batch * batch
+        batch = max(1, IN_FLIGHT // workers)
+        chunks = packets // workers // batch * batch
         before = thread_ticks(pid)
         received = 0
         for start in range(0, chunks, batch):
             for sequence in range(start, start + batch):
-                for worker in range(options.workers):
-                    packet = Packet(10 + worker, 1, sequence, 0, (sequence + worker,) * values)
-                    target.sockets[1].send(packet.encode())
+                for frame in frames_of(artifact, workers, sequence):
+                    target.sockets[1].send(frame)
             received += len(target.settle(1))
         after = thread_ticks(pid)
     finally:
         target.close()
-    packets = chunks * options.workers + chunks // batch
-    tick = 1e6 / os.sysconf("SC_CLK_TCK") / packets
-    used = [(after[thread] - before.get(thread, 0)) * tick for thread in after]
     if received != chunks:
-        print(
-            f"{chunks - received} of {chunks} sums were lost: the numbers are of a switch that drops", file=sys.stderr
-        )
+        raise RuntimeError(f"{chunks - received} of {chunks} sums were lost: send fewer at once (IN_FLIGHT)")
+    tick = 1e6 / os.sysconf("SC_CLK_TCK") / (chunks * workers + chunks // batch)
+    used = [(after[thread] - before.get(thread, 0)) * tick for thread in after]
     total, ingress = sum(used), max(used)
-    print(f"{values} values: {total:.0f} us CPU a packet, ingress {ingress:.0f} us = {1e6 / ingress:.0f} packets/s")
+    return f"{total:.0f} us CPU a packet, ingress {ingress:.0f} us = {1e6 / ingress:.0f} packets/s"
+
+
+def measure_softswitch(artifact: Artifact, workers: int, packets: int) -> str:
+    """One line about softswitch."""
+    target = SoftswitchTarget(artifact, configuration(artifact, workers))
+    values = (0,) * artifact.manifest.values_per_packet
+    try:
+        chunks = packets // workers
+        aggregated = [frame for chunk in range(chunks) for frame in frames_of(artifact, workers, chunk)]
+        forwarded = [Packet(FORWARD_LABEL, 1, 0, 0, values).encode()] * len(aggregated)
+        times = []
+        for frames in (aggregated, forwarded):
+            process: Callable[[int, bytes], object] = target.process
+            begin = time.thread_time()
+            for frame in frames:
+                process(1, frame)
+            times.append((time.thread_time() - begin) / len(frames) * 1e6)
+    finally:
+        target.close()
+    return f"{times[0]:.1f} us CPU a call for aggregation, {times[1]:.1f} us for forwarding"
+
+
+def main() -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.p4.measure")
+    parser.add_argument("--switch", choices=("bmv2", "softswitch"), default="bmv2")
+    parser.add_argument("--values", type=int, default=256)
+    parser.add_argument("--artifact", type=Path, help="folder of a compiled program (default: the repository's)")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--packets", type=int, default=8000)
+    options = parser.parse_args()
+    reason = bmv2.missing()
+    if options.switch == "bmv2" and reason:
+        print(f"tests.p4.measure: {reason}", file=sys.stderr)
+        return 1
+    artifact = load(options.artifact) if options.artifact else find(values=options.values)
+    measure = measure_bmv2 if options.switch == "bmv2" else measure_softswitch
+    print(f"{artifact.manifest.values_per_packet} values: {measure(artifact, options.workers, options.packets)}")
     return 0
 
 
