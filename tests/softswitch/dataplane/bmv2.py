@@ -144,8 +144,8 @@ class Bmv2:
         entry.table_id = table.preamble.id
         entry.priority = row.priority
         for key, m in zip(table.match_fields, row.match, strict=True):
-            if m is None:
-                continue
+            if m is None or (m[0] == "lpm" and m[2] == 0):
+                continue  # P4Runtime leaves out what may be anything
             out = entry.match.add(field_id=key.id)
             if m[0] == "exact":
                 out.exact.value = as_bytes(m[1])

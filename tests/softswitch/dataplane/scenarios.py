@@ -77,7 +77,7 @@ def sums(seed: int = 2, values: int = 32) -> Scenario:
         command = struct.pack(">I", source.choice([0, 1, 1, 2, 3, 4, 4, 9]) << 24 | source.choice([0, 1, 1023]))
         frames.append((source.choice([1, 2]), head + command + struct.pack(f">{values}I", *numbers) + b"tail"))
     whole = frames[0][1]
-    frames += [(1, whole[:n]) for n in (0, 13, 14, 17, 18, 18 + 4 * values - 1)]
+    frames += [(1, whole[:n]) for n in (14, 17, 18, 18 + 4 * values - 1)]
     return Scenario("sums", (1, 2), frames=frames)
 
 
@@ -164,4 +164,89 @@ def router(seed: int = 3) -> Scenario:
     return scenario
 
 
-ALL = {"arithmetic": arithmetic, "sums": sums, "router": router}
+def label(number: int, bottom: int, ttl: int) -> bytes:
+    """One element of the features program's header stack."""
+    return struct.pack(">I", number << 12 | bottom << 8 | ttl)
+
+
+def features(seed: int = 4) -> Scenario:
+    """Stacks of all depths, wide slices and registers, hashes, look-ahead, and broken packets."""
+    source = random.Random(seed)
+    frames: Frames = []
+
+    def command(operation: int, index: int, value: int) -> bytes:
+        return struct.pack(">BBH", operation, index, value)
+
+    for _ in range(90):
+        depth = source.choice([1, 1, 2, 2, 3, 4, 4, 5])
+        ttls = [source.choice([255] + list(range(1, 250))) for _ in range(depth)]
+        stack = b"".join(label(source.getrandbits(20), i + 1 == depth, ttl) for i, ttl in enumerate(ttls))
+        operation = source.choice([0, 1, 2, 3, 4, 5, 6])
+        frames.append((1, command(operation, source.randrange(256), source.getrandbits(16)) + stack + b"and a payload"))
+    for _ in range(110):
+        operation = source.choice([0x10, 0x11, 0x12, 0x12, 0x13, 0x14, 0x14, 0x15, 0x15])
+        blob = source.choice([source.randbytes(26), bytes(26), b"\xff" * 26])
+        payload = source.randbytes(source.randrange(0, 40))
+        head = command(operation, source.randrange(4), source.getrandbits(16))
+        if operation == 0x13 and source.random() < 0.7:
+            body = head[:2] + payload + b"\0" * (len(payload) % 2)
+            head = head[:2] + checksum(body).to_bytes(2, "big")
+        frames.append((1, head + blob + payload))
+    for _ in range(30):
+        skip = source.choice([0, 1, 2, 4, 30, 200])
+        ahead = source.choice([b"\x11", b"\x12"]) + source.choice([b"\x12\x34", b"\x56\x78"])
+        rest = ahead + source.randbytes(source.randrange(45, 80))
+        frames.append((1, command(0x20, skip, source.getrandbits(16)) + rest))
+        frames.append((1, command(0x30, source.choice([0, 1, 6, 7]), source.choice([0, 999, 1000, 1001, 65535])) + rest))
+    whole = command(0x10, 1, 2) + bytes(range(26))
+    frames += [(1, whole[:n]) for n in range(14, 30, 3)]
+    frames += [(1, (command(1, 0, 0) + label(5, 0, 9) * 5)[:n]) for n in range(14, 24, 2)]
+    return Scenario("features", (1,), frames=frames)
+
+
+def matching_frame(a: int, b: int, c: int, d: int, e: int) -> bytes:
+    """The keys of the matching program."""
+    return struct.pack(">IH", a, b << 7 | c) + d.to_bytes(16, "big") + e.to_bytes(8, "big") + b"rest"
+
+
+def matching(seed: int = 5) -> Scenario:
+    """Entries with few distinct keys, so that they overlap, and frames that hit, nearly hit and miss them."""
+    source = random.Random(seed)
+    a_values = [0, 1, 0x0A000001, 0x0A000002, 0x0A010000, 0xFFFFFFFF]
+    d_values = [0, 1, 1 << 127, (1 << 128) - 1, 0x20010DB8 << 96, 0x20010DB8 << 96 | 1]
+    rows: dict[tuple[object, ...], Row] = {}
+
+    def add(table: str, match: tuple[tuple[object, ...] | None, ...], priority: int = 0) -> None:
+        row = Row(f"MyIngress.{table}", match, "MyIngress.answer", (len(rows) + 100,), priority)
+        rows.setdefault((table, match, priority), row)
+
+    for _ in range(30):
+        add("exact_one", (("exact", source.choice(a_values[:5])),))
+        add("exact_many", (("exact", source.randrange(3)), ("exact", source.choice(d_values[:4])), ("exact", 5)))
+        length = source.choice([0, 8, 15, 16, 24, 31, 32])
+        value = source.choice(a_values) >> (32 - length) << (32 - length)
+        add("prefix", (("lpm", value, length),))
+        length = source.choice([0, 1, 32, 64, 127, 128])
+        value = source.choice(d_values) >> (128 - length) << (128 - length)
+        add("prefix_wide", (("exact", source.randrange(2)), ("lpm", value, length)))
+    for i in range(40):
+        mask = source.choice([0, 0xFFFFFFFF, 0xFF000000, 0x0000FFFF, 1])
+        a = ("ternary", source.choice(a_values) & mask, mask) if mask else None
+        e = source.choice([None, ("ternary", 1 << 63, 1 << 63), ("ternary", 0, 1)])
+        c = source.choice([None, ("optional", 5), ("optional", 0)])
+        add("masked", (a, e, ("exact", source.randrange(2)), c), 1 + i)
+        low = source.choice(a_values)
+        high = source.choice([x for x in a_values if x >= low])
+        span = source.choice([None, ("range", 0, 1), ("range", 1, 511)])
+        add("ranged", (("range", low, high), span, source.choice([None, ("ternary", 4, 0x7C)])), 1 + i)
+    rows[("wide",)] = Row("MyIngress.exact_one", (("exact", 0xFFFFFFFF),), "MyIngress.wide", (d_values[5], 99, 7))
+    frames: Frames = []
+    for _ in range(150):
+        a = source.choice([*a_values, source.getrandbits(32)])
+        e = source.choice([0, 1, 1 << 63, source.getrandbits(64)])
+        c = source.choice([0, 1, 5, 4])
+        frames.append((1, matching_frame(a, source.choice([0, 1, 2, 7]), c, source.choice(d_values), e)))
+    return Scenario("matching", (1,), list(rows.values()), frames=frames)
+
+
+ALL = {"arithmetic": arithmetic, "features": features, "matching": matching, "router": router, "sums": sums}
