@@ -44,7 +44,7 @@ class FallbackWarning(UserWarning):
 class InArtState:
     """State of `inart_hook`: joins the job's controller when it is made.
 
-    Make it on all ranks, after `torch.distributed.init_process_group`: the ranks agree over the process group on whether
+    Make it on all ranks, after `torch.distributed.init_process_group`: the ranks agree over the process group whether
     all of them can run in-network. If one cannot, all use torch.distributed's all-reduce, with a FallbackWarning.
     Later failures are errors, since gradients may be lost in one.
 
@@ -78,7 +78,9 @@ class InArtState:
     ) -> None:
         if not dist.is_initialized():
             raise RuntimeError("call torch.distributed.init_process_group before making an InArtState")
-        self.process_group = process_group if process_group is not None else dist.group.WORLD
+        group = process_group or dist.group.WORLD
+        assert group is not None, "initialised, so there is a default group"
+        self.process_group: dist.ProcessGroup = group
         self.reducer: Reducer | None = None
         self._owns_reducer = agent is None or isinstance(agent, str)
         self._staging: CudaStaging | None = None
@@ -160,7 +162,7 @@ def _start_cpu(reducer: Reducer, buffer: torch.Tensor) -> torch.futures.Future[t
         if error is None:
             future.set_result(buffer)
         else:
-            future.set_exception(error)
+            future.set_exception(error)  # type: ignore[arg-type]  # torch's stub is wrong
 
     reducer.allreduce_async(buffer, "mean").add_done_callback(finish)
     return future

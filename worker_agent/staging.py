@@ -89,7 +89,7 @@ class CudaStaging:
                 transfer.copied.synchronize()
                 work = self._allreduce_async(transfer.host, "mean")
             except Exception as error:
-                transfer.future.set_exception(error)
+                transfer.future.set_exception(error)  # type: ignore[arg-type]  # torch's stub is wrong
                 continue
             work.add_done_callback(self._finisher(transfer))
 
@@ -97,7 +97,7 @@ class CudaStaging:
         def finish(work: Work) -> None:
             error = work.exception()
             if error is not None:
-                transfer.future.set_exception(error)
+                transfer.future.set_exception(error)  # type: ignore[arg-type]  # torch's stub is wrong
                 return
             with torch.cuda.stream(transfer.stream):
                 transfer.buffer.copy_(transfer.host.view_as(transfer.buffer), non_blocking=True)

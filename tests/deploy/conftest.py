@@ -1,0 +1,48 @@
+"""Switches, rules and waiting with a deadline, for the tests of deployment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controlplane.targets.p4runtime import P4RuntimeTarget
+from controlplane.targets.program import Program
+from p4src.artifacts import find
+from tests.deploy.fake_switch import FakeSwitch
+
+
+@pytest.fixture(scope="session")
+def program() -> Program:
+    artifact = find("v1model", 4)
+    return Program.load(artifact.program, artifact.p4info)
+
+
+@pytest.fixture
+def switches() -> Iterator[list[FakeSwitch]]:
+    made = [FakeSwitch(device_id=number) for number in (1, 2, 3)]
+    yield made
+    for switch in made:
+        switch.stop()
+
+
+@pytest.fixture
+def targets(switches: list[FakeSwitch], program: Program) -> Iterator[list[P4RuntimeTarget]]:
+    made = [P4RuntimeTarget(f"s{s.device_id}", s.address, s.device_id, program) for s in switches]
+    yield made
+    for target in made:
+        target.close()
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """until(condition): poll it, fail after some seconds."""
+
+    def wait(condition: Callable[[], object], what: str = "", seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+            time.sleep(0.01)
+
+    return wait
