@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -76,22 +77,22 @@ def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: 
     to_worker, to_server = rig.raw_port("w0"), rig.raw_port("s0")
     good = bytes(packet([0] * VALUES))
     assert len(good) == frame_bytes(VALUES)
-    malformed = malformed_frames(generator, good)
-    foreign = [hostile_frames(generator, rig, result) for result in (True, False)]
+    malformed = list(itertools.islice(malformed_frames(generator, good), 200))
+    foreign = [list(itertools.islice(hostile_frames(generator, rig, result), 200)) for result in (True, False)]
     before = tensors(1, WORKERS, 100_000)
     after = [tensor.copy() for tensor in before]
     works = rig.submit(after)
     sent = 0
     while not all(work.done() for work in works) and sent < 20_000:
         for raw, frames in zip((to_worker, to_server), foreign, strict=True):
-            raw.send(next(malformed))
-            raw.send(next(frames))
-            sent += 1
+            raw.send(malformed[sent % 200])
+            raw.send(frames[sent % 200])
+        sent += 1
     finish(works)
     check(before, after, starts(rig, 100_000), VALUES)
     assert sent > 100
-    wait_until(lambda: rig.engines[0].stats().malformed == sent // 2, "the worker has counted the malformed frames")
-    wait_until(lambda: rig.servers[0].stats().malformed == sent // 2, "the server has counted the malformed frames")
+    wait_until(lambda: rig.engines[0].stats().malformed == sent, "the worker has counted the malformed frames")
+    wait_until(lambda: rig.servers[0].stats().malformed == sent, "the server has counted the malformed frames")
     worker, server = rig.engines[0].stats(), rig.servers[0].stats()
     assert worker.unknown > 0 and worker.other_epoch > 0
     assert server.unknown > 0 and server.other_epoch > 0
