@@ -1,0 +1,192 @@
+"""SelMcast's selections: feasible, as the pseudo-code says, and held against brute force, flow and MILP."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.wan import selmcast
+from controlplane.wan.errors import WanError
+from evaluation.selmcast.figures import simulated
+from evaluation.selmcast.ssp import Setup, Training
+
+
+@st.composite
+def instances(draw: st.DrawFn, largest: int = 8, equal: bool = False) -> selmcast.Instance:
+    n = draw(st.integers(1, largest))
+    rates = st.lists(st.integers(1, 8), min_size=n, max_size=n)
+    bits = st.lists(st.lists(st.sampled_from([False, False, True]), min_size=n, max_size=n), min_size=n, max_size=n)
+    return selmcast.instance(
+        draw(rates),
+        draw(rates),
+        draw(st.lists(st.integers(0, n - 1), min_size=n, max_size=n)),
+        layer=draw(st.sampled_from(["L3", "L7"])),
+        volumes=2.0 if equal else draw(rates),
+        must=draw(bits),
+        stale=np.arange(n * n).reshape(n, n) % 5,
+    )
+
+
+def check(x: np.ndarray, task: selmcast.Instance) -> None:
+    assert not x.diagonal().any()
+    assert (x.sum(axis=1) >= task.receivers).all()
+    assert (x | ~task.must).all()
+
+
+def literal_bsp(task: selmcast.Instance) -> np.ndarray:
+    """Algorithm 1, line by line, with Python's lists and no shortcut."""
+    n, v = task.n, task.volumes
+    x = task.must.copy()
+    for i in sorted(range(n), key=lambda i: -x[i].sum()):
+        q = max(0, int(task.receivers[i] - x[i].sum()))
+        load = {j: (v[i] + sum(v[k] * x[k, j] for k in range(n) if k != j)) / task.download[j] for j in range(n)}
+        for j in sorted((j for j in range(n) if j != i and not x[i, j]), key=lambda j: (load[j], j))[:q]:
+            x[i, j] = True
+    t = selmcast.completion(x, task)
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j and not x[i, j]]
+    for i, j in sorted(pairs, key=lambda e: -task.stale[e]):
+        y = x.copy()
+        y[i, j] = True
+        out = selmcast.sent(y, v, task.layer)[i] / task.upload[i]
+        if max(out, (v @ y)[j] / task.download[j]) <= t * (1 + 1e-9):
+            x = y
+    return x
+
+
+@settings(max_examples=150, deadline=None)
+@given(instances())
+def test_selection_is_the_pseudo_codes(task: selmcast.Instance) -> None:
+    x = selmcast.select(task)
+    check(x, task)
+    assert (x == literal_bsp(task)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(instances())
+def test_random_selection_takes_exactly_what_it_must(task: selmcast.Instance) -> None:
+    x = selmcast.orpheus(task, np.random.default_rng(0))
+    check(x, task)
+    assert (x.sum(axis=1) == np.maximum(task.receivers, task.must.sum(axis=1))).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(instances(4, equal=True))
+def test_the_flow_optimum_is_the_best_of_all_selections(task: selmcast.Instance) -> None:
+    n = task.n
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    free = [pair for pair in pairs if not task.must[pair]]
+    best: tuple[float, int] | None = None
+    for bits in itertools.product([False, True], repeat=len(free)):
+        x = task.must.copy()
+        for pair, bit in zip(free, bits, strict=True):
+            x[pair] = bit
+        if (x.sum(axis=1) >= task.receivers).all():
+            key = (round(selmcast.completion(x, task), 9), -int(x.sum()))
+            best = key if best is None or key < best else best
+    x = selmcast.optimal_equal(task)
+    check(x, task)
+    assert (round(selmcast.completion(x, task), 9), -int(x.sum())) == best
+
+
+@settings(max_examples=15, deadline=None)
+@given(instances(5))
+def test_no_selection_beats_the_milp(task: selmcast.Instance) -> None:
+    x = selmcast.optimal_milp(task)
+    check(x, task)
+    assert selmcast.completion(x, task) <= selmcast.completion(selmcast.select(task), task) * (1 + 1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(instances(5, equal=True))
+def test_milp_and_flow_agree(task: selmcast.Instance) -> None:
+    flow, solved = selmcast.optimal_equal(task), selmcast.optimal_milp(task)
+    assert selmcast.completion(flow, task) == pytest.approx(selmcast.completion(solved, task), rel=1e-6)
+    assert flow.sum() == solved.sum()
+
+
+def test_unequal_volumes_have_no_flow_formulation() -> None:
+    with pytest.raises(WanError, match="optimal_milp"):
+        selmcast.optimal_equal(selmcast.instance([1, 1], [1, 1], 1, volumes=[1, 2]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(instances(6))
+def test_max_min_never_beats_the_planned_time(task: selmcast.Instance) -> None:
+    x = selmcast.select(task)
+    assert simulated(x, task) >= selmcast.completion(x, task) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: selmcast.instance([], [], 0), "at least one"),
+        (lambda: selmcast.instance([1, 1], [1], 1), "as many"),
+        (lambda: selmcast.instance([1, 1], [1, 1], 2), "can have"),
+        (lambda: selmcast.instance([0, 1], [1, 1], 1), r"\[0\] have receivers but no upload"),
+        (lambda: selmcast.instance([1, 1], [1, 0], 1), r"\[0\] have more receivers"),
+        (lambda: selmcast.instance([1, 1], [0, 1], 0, must=[[0, 0], [1, 0]]), "must receive"),
+        (lambda: selmcast.instance([1, 1], [1, 1], 1, volumes=[1, 0]), "volumes"),
+        (lambda: selmcast.instance([1, -1], [1, 1], 1), "upload"),
+        (lambda: selmcast.instance([1, 1], [1, 1], 1, layer="L2"), "layer"),
+    ],
+)
+def test_wrong_instances_name_the_worker(wrong, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(WanError, match=message):
+        wrong()
+
+
+def test_one_worker_has_nobody_to_send_to() -> None:
+    task = selmcast.instance([1], [1], 0)
+    for choose in (selmcast.select, selmcast.optimal_equal, selmcast.optimal_milp):
+        assert not choose(task).any()
+
+
+# --- SSP ---
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances(), st.data())
+def test_ssp_only_drops_and_keeps_what_is_nearly_there(task: selmcast.Instance, data: st.DataObject) -> None:
+    n = task.n
+    x = ~np.eye(n, dtype=bool)
+    part = np.array(data.draw(st.lists(st.integers(0, 10), min_size=n, max_size=n))) / 10
+    v = np.where(x, (part * task.volumes)[:, None], 0.0)
+    waits = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), float)
+    now = selmcast.Ongoing(x, v, waits, range(n))
+    for waiting_first in (False, True):
+        y = selmcast.select_ssp(task, now, eta=0.75, waiting_first=waiting_first)
+        assert not (y & ~x).any()
+        check(y, task)
+        assert y[x & (v < 0.75 * task.volumes[:, None])].all()
+
+
+def test_ssp_of_one_new_worker_is_the_basic_selection_and_what_fits() -> None:
+    """Downloads 1, 2, 4 of workers 1, 2, 3: the new worker 0 takes 3 (0.25 s); nobody else has it by then."""
+    task = selmcast.instance([9] * 4, [1, 1, 2, 4], 1)
+    x = np.zeros((4, 4), bool)
+    x[0, 1:] = True
+    y = selmcast.select_ssp(task, selmcast.Ongoing(x, np.where(x, 1.0, 0.0), np.zeros(4), [0]))
+    assert np.flatnonzero(y[0]).tolist() == [3]
+    waiting = selmcast.Ongoing(x, np.where(x, 1.0, 0.0), np.array([0.5, 0, 0, 0]), [0])
+    assert np.flatnonzero(selmcast.select_ssp(task, waiting)[0]).tolist() == [2, 3]  # it would wait anyway
+
+
+@pytest.mark.parametrize("layer", ["L3", "L7"])
+@pytest.mark.parametrize("scheme", ["SelMcast", "Orpheus"])
+def test_training_keeps_its_promises(scheme: str, layer: str) -> None:
+    run = Training(Setup(scheme, n=8, layer=layer, prioritised=True, threshold=2, k=3), 1)  # type: ignore[arg-type]
+    busy, scale = run.run(20.0)
+    assert 0 < busy < 1
+    assert min(run.scales) >= run.p and scale >= run.p / 8
+    assert run.stale.max() <= 3 + 1  # every pair at least once in k + 1 rounds
+    assert run.round.max() - run.round.min() <= 2 + 1
+
+
+def test_training_repeats_exactly_and_follows_bandwidths() -> None:
+    results = {g: Training(Setup(n=6, gamma=g), 5).run(5.0) for g in (0.0, 0.5)}
+    assert results[0.5] == Training(Setup(n=6, gamma=0.5), 5).run(5.0)
+    assert results[0.0] != results[0.5]
