@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -60,6 +61,7 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
     axes.add_collection(lines)
     figure.colorbar(lines, ax=axes, label="link load / residual bandwidth", shrink=0.8)
 
+    style: dict[str, Any]
     colours = {root: plt.get_cmap("tab10")(i % 10) for i, root in enumerate(plan.job.parameter_servers)}
     shares: dict[str, dict[str, float]] = {}
     for tree in plan.trees:
@@ -85,9 +87,8 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
         u, v = full.name.split("->")
         axes.plot([place[u][0], place[v][0]], [place[u][1], place[v][1]], color="red", linewidth=4, alpha=0.5, zorder=2)
     else:
-        axes.scatter(
-            *[[value] for value in place[full.name]], s=500, facecolors="none", edgecolors="red", linewidths=2.5
-        )
+        x, y = place[full.name]
+        axes.scatter([x], [y], s=500, facecolors="none", edgecolors="red", linewidths=2.5)
     legend = [Line2D([], [], marker="s", linestyle="", color=c, label=f"root {root}") for root, c in colours.items()]
     legend.append(Line2D([], [], marker="o", linestyle="", color="grey", label="aggregates (size: share of the model)"))
     legend.append(Line2D([], [], color="red", linewidth=3, alpha=0.5, label=f"bottleneck: {full.name}"))

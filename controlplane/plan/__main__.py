@@ -101,9 +101,8 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     if arguments.json:
         print(json.dumps({"topology": topology.name, "job": job.to_json(), "strategies": rows}, indent=2))
         return
-    print(
-        f"{'strategy':<14}{'rate Mbit/s':>12}{'gap':>9}{'trees':>7}{'time s':>10}{'PS bytes':>12}{'solve s':>9}  bottleneck"
-    )
+    heads = f"{'rate Mbit/s':>12}{'gap':>9}{'trees':>7}{'time s':>10}{'PS bytes':>12}{'solve s':>9}"
+    print(f"{'strategy':<14}{heads}  bottleneck")
     for row in rows:
         if "refused" in row:
             print(f"{row['strategy']:<14}  {row['refused']}")

@@ -10,9 +10,11 @@ from controlplane.strategies.common import Infeasible, Split, Strategy
 from controlplane.strategies.equal import equal
 from controlplane.strategies.inart import inart
 from controlplane.strategies.lbmm import lbmm
+from controlplane.strategies.strict import inart_strict
 
 STRATEGIES: dict[str, Strategy] = {
     "inart": inart,
+    "inart-strict": inart_strict,
     "lbmm": lbmm,
     "atp": atp,
     "atp-strict": atp_strict,
