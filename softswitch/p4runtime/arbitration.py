@@ -20,13 +20,13 @@ MAX_SESSIONS_PER_ROLE = 64
 
 
 class Session:
-    """One client's stream to one device: ``send`` a message, ``end`` it with an error.
+    """One client's stream to one device: ``send`` a message (false: dropped, the client is slow), ``end`` it.
 
     ``role`` is ``None`` until its first arbitration message.
     """
 
     def __init__(
-        self, send: Callable[[p4rt.StreamMessageResponse], None], end: Callable[[P4RuntimeError], None]
+        self, send: Callable[[p4rt.StreamMessageResponse], bool], end: Callable[[P4RuntimeError], None]
     ) -> None:
         self.send = send
         self.end = end

@@ -75,9 +75,11 @@ class Stream:
         self.disconnect()
         self.end(error)
 
-    def _send(self, message: p4rt.StreamMessageResponse) -> None:
-        if self._queue.qsize() < MAX_WAITING or message.HasField("arbitration"):
-            self._queue.put(message)
+    def _send(self, message: p4rt.StreamMessageResponse) -> bool:
+        if self._queue.qsize() >= MAX_WAITING and not message.HasField("arbitration"):
+            return False
+        self._queue.put(message)
+        return True
 
     def _handle(self, request: p4rt.StreamMessageRequest | Malformed) -> None:
         if isinstance(request, Malformed):

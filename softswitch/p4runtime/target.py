@@ -42,6 +42,7 @@ class PacketStats:
     packet_in: int = 0
     packet_in_no_primary: int = 0
     packet_in_malformed: int = 0
+    packet_in_slow_client: int = 0
     packet_out: int = 0
     packet_out_refused: int = 0
 
@@ -303,10 +304,12 @@ class Target:
         if packet is None:
             self.packets.packet_in_malformed += 1
             return
-        self.packets.packet_in += 1
         message = p4rt.StreamMessageResponse(packet=packet)
         for session in primaries:
-            session.send(message)
+            if session.send(message):
+                self.packets.packet_in += 1
+            else:
+                self.packets.packet_in_slow_client += 1
 
 
 def _find(handlers: dict[str, Any], which: str | None) -> Any:

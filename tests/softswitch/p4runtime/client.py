@@ -37,6 +37,8 @@ class Stream:
         self._out: queue.SimpleQueue = queue.SimpleQueue()
         self._in: queue.SimpleQueue = queue.SimpleQueue()
         self._call = stub.StreamChannel(iter(self._out.get, None))
+        self._reading = threading.Event()
+        self._reading.set()
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
 
@@ -44,6 +46,7 @@ class Stream:
         try:
             for message in self._call:
                 self._in.put(message)
+                self._reading.wait()
             self._in.put(grpc.StatusCode.OK)
         except grpc.RpcError as error:
             self._in.put(error)
@@ -85,6 +88,13 @@ class Stream:
 
     def quiet(self) -> bool:
         return self._in.empty()
+
+    def hold(self) -> None:
+        """Stop reading until :meth:`release`."""
+        self._reading.clear()
+
+    def release(self) -> None:
+        self._reading.set()
 
     def half_close(self) -> None:
         self._out.put(None)

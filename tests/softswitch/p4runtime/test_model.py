@@ -150,7 +150,7 @@ def test_tables_behave_like_a_dictionary(target: Target, sequence: list[tuple[li
     target.open()
     target.install(CONFIG)
     arbitration = p4rt.MasterArbitrationUpdate(election_id=p4rt.Uint128(low=1))
-    target.arbiter.update(Session(lambda message: None, lambda error: None), arbitration)
+    target.arbiter.update(Session(lambda message: True, lambda error: None), arbitration)
     model = Model()
     for changes, atomicity in sequence:
         request = p4rt.WriteRequest(updates=changes, atomicity=atomicity, election_id=p4rt.Uint128(low=1))

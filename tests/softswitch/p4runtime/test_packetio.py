@@ -133,3 +133,22 @@ def test_digest_acks_and_other_messages_are_refused_without_ending_the_stream(se
     message.other.type_url = "x"
     stream.send(message)
     assert stream.next().error.WhichOneof("details") == "other"
+
+
+def test_slow_client_loses_packets_and_not_the_server(served: Served) -> None:
+    client = served.client()
+    stream = client.become_primary()
+    client.set_pipeline(PROGRAM_JSON)
+    stream.hold()
+    stats = served.server.targets[1].packets
+    for _ in range(100_000):  # gRPC's own buffers fill first
+        served.devices[1].packet_in(b"\x80\x85" + bytes(1400))  # type: ignore[misc]
+        if stats.packet_in_slow_client:
+            break
+    assert stats.packet_in_slow_client == 1
+    watcher = served.client(election_id=7).become_primary()  # others are served meanwhile
+    stream.release()
+    while stream.next().WhichOneof("update") != "arbitration":
+        pass  # what waited, and then that another is primary
+    served.devices[1].packet_in(b"\x80\x85frame")  # type: ignore[misc]
+    assert watcher.next().packet.payload == b"frame"
