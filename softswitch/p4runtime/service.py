@@ -56,7 +56,9 @@ class Service:
     def write(self, request: p4rt.WriteRequest, context: grpc.ServicerContext) -> p4rt.WriteResponse:
         outcomes = self._find(request.device_id).write(request)
         if any(outcomes):
-            raise BatchError(outcomes, "updates")
+            failure = BatchError(outcomes, "updates")
+            _log.info("device %d: %s", request.device_id, failure)  # large statuses may not reach the client
+            raise failure
         return p4rt.WriteResponse()
 
     def read(self, request: p4rt.ReadRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
