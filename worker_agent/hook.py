@@ -8,8 +8,7 @@ agent's thread. Any number of buckets may be under way. Gradients may be on the 
 or bfloat16.
 """
 
-from __future__ import annotations
-
+# No postponed annotations here: DDP compares the hook's with the class itself.
 import threading
 import warnings
 from typing import Any, Protocol
