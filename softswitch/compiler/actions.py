@@ -192,7 +192,7 @@ class ActionGen:
             raise UnsupportedConstruct(f"primitive {primitive.op!r}", primitive.source)
         try:
             return handler(primitive)
-        except (IndexError, AssertionError):
+        except (IndexError, ValueError, AssertionError):
             raise BadProgram(f"{primitive.source}: wrong arguments for primitive {primitive.op!r}") from None
 
     def _number(self, argument: Argument | object, demand: int | None = None) -> Value:

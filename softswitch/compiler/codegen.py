@@ -12,7 +12,7 @@ from softswitch.compiler.layout import Layout, storage_bits
 from softswitch.compiler.parser import ParserGen
 from softswitch.compiler.registers import MAX_BYTES, RegisterPlace, place_registers
 from softswitch.compiler.reroll import plain
-from softswitch.errors import UnsupportedConstruct
+from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 MAX_PACKET_STATE = 1 << 20  # bytes
 
@@ -43,7 +43,16 @@ class Generated:
 
 
 def generate(program: P4Program) -> Generated:
-    """C for ``program``; raises ``UnsupportedConstruct`` for anything that it cannot express."""
+    """C for ``program``; raises ``UnsupportedConstruct`` for what it cannot express, ``BadProgram`` for nonsense."""
+    try:
+        return _generate(program)
+    except (LookupError, TypeError, AttributeError, ValueError, AssertionError, RecursionError) as error:
+        if isinstance(error, SoftswitchError):
+            raise
+        raise BadProgram(f"inconsistent bmv2 JSON: {type(error).__name__}: {error}") from error
+
+
+def _generate(program: P4Program) -> Generated:
     layout = Layout(program)
     registers, group_bytes = place_registers(program)
     if sum(group_bytes) > MAX_BYTES:

@@ -1,0 +1,15 @@
+"""A fabric per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from softswitch import Fabric
+
+
+@pytest.fixture
+def fabric() -> Iterator[Fabric]:
+    with Fabric(seed=7) as made:
+        yield made

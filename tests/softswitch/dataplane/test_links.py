@@ -1,0 +1,197 @@
+"""Links between devices of one process: forwarding, rate, queue, delay, and injected faults."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NoSuchObject, NotFound
+from tests.softswitch.dataplane.programs import program
+from tests.softswitch.dataplane.scenarios import ethernet
+from tests.softswitch.dataplane.waiting import until
+
+SIZE = 1000
+
+
+def frame(number: int) -> bytes:
+    return ethernet(5, 6, 0x1234) + number.to_bytes(4, "big") + bytes(SIZE - 18)
+
+
+class Line:
+    """device 1 --port 2 to port 1--> device 2, whose port 3 is captured as (time, number)."""
+
+    def __init__(self, fabric: Fabric, **shape: float) -> None:
+        self.fabric = fabric
+        self.devices = [fabric.add_device(n) for n in (1, 2)]
+        for device, port in zip(self.devices, (2, 3), strict=True):
+            device.load(program("router"))
+            key = [Match("exact", 5), Match("exact", 0)]
+            device.insert("MyIngress.switching", key, "MyIngress.forward", [port])
+        fabric.connect((1, 2), (2, 1), **shape)
+        self.arrived: list[tuple[float, int]] = []
+        self.devices[1].capture = self._capture
+        fabric.start()
+
+    def _capture(self, port: int, data: bytes) -> None:
+        assert port == 3 and data[18:] == bytes(SIZE - 18)
+        self.arrived.append((time.monotonic(), int.from_bytes(data[14:18], "big")))
+
+    def send(self, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            self.devices[0].inject(9, frame(number))
+
+    def accounted(self, count: int) -> Callable[[], bool]:
+        """All ``count`` frames have arrived or been dropped."""
+        def check() -> bool:
+            drops = sum(self.devices[0].drop_stats().values())
+            return len(self.arrived) + drops >= count
+
+        return check
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for _, number in self.arrived]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_unshaped_link_keeps_everything_in_order(threads: int) -> None:
+    with Fabric(threads=threads) as fabric:
+        line = Line(fabric)
+        for start in range(0, 5000, 500):
+            line.send(start, 500)
+            until(lambda n=start + 500: len(line.arrived) >= n)  # type: ignore[misc]
+        assert line.numbers == list(range(5000))
+        stats = line.devices[0].port_stats()
+        assert stats[2].tx_packets == 5000 and stats[2].tx_bytes == 5000 * SIZE
+        assert line.devices[1].port_stats()[1].rx_packets == 5000
+
+
+def test_a_line_is_never_faster_than_its_rate(fabric: Fabric) -> None:
+    """200 frames of 8000 bits at 40 Mbit/s take 40 ms from the first to the last, however they are offered."""
+    line = Line(fabric, rate_mbps=40, queue_packets=1000)
+    begin = time.monotonic()
+    line.send(0, 200)
+    until(lambda: len(line.arrived) == 200)
+    assert line.numbers == list(range(200))
+    assert line.arrived[-1][0] - begin >= 199 * SIZE * 8 / 40e6
+    assert line.devices[0].drop_stats()["queue_full"] == 0
+
+
+def test_a_burst_passes_at_once_and_no_more(fabric: Fabric) -> None:
+    line = Line(fabric, rate_mbps=1, burst_bytes=10 * SIZE, queue_packets=1000)
+    begin = time.monotonic()
+    line.send(0, 13)
+    until(lambda: len(line.arrived) == 13)
+    assert line.arrived[-1][0] - begin >= 2 * SIZE * 8 / 1e6  # eleven without waiting, then one per 8 ms
+
+
+@pytest.mark.parametrize("queue", [{"queue_packets": 20}, {"queue_bytes": 20 * SIZE}])
+def test_a_full_queue_drops_the_newest(fabric: Fabric, queue: dict[str, float]) -> None:
+    line = Line(fabric, rate_mbps=1, **queue)
+    line.fabric.stop()  # all are there when the thread goes on, so how many fit is certain
+    line.send(0, 200)
+    line.fabric.start()
+    until(lambda: line.devices[0].drop_stats()["queue_full"] == 179)
+    fabric.shape(1, 2)
+    until(lambda: len(line.arrived) == 21)
+    assert line.numbers == list(range(21))  # one on the line and twenty that wait
+    assert line.devices[0].port_stats()[2].drops == {"queue_full": 179}
+
+
+def test_delay(fabric: Fabric) -> None:
+    line = Line(fabric, delay_ms=30, jitter_ms=5)
+    begin = time.monotonic()
+    line.send(0, 50)
+    until(lambda: len(line.arrived) == 50)
+    assert line.arrived[0][0] - begin >= 0.025
+    assert line.numbers == list(range(50))  # jitter keeps the order
+
+
+def test_loss_and_duplication_have_their_probability(fabric: Fabric) -> None:
+    line = Line(fabric, loss=0.1, duplicate=0.05)
+    count = 4000
+    for start in range(0, count, 500):
+        line.send(start, 500)
+        until(line.accounted(start + 500))
+    lost = line.devices[0].drop_stats()["injected_loss"]
+    until(lambda: len(set(line.numbers)) == count - lost)
+    twice = len(line.arrived) - len(set(line.numbers))
+    assert 300 < lost < 500  # 400 +- 5 standard deviations
+    assert 110 < twice < 250  # 180 +- 5 standard deviations
+    assert line.numbers == sorted(line.numbers)
+
+
+def test_reordered_frames_arrive_late_but_all(fabric: Fabric) -> None:
+    line = Line(fabric, reorder=0.2, reorder_ms=5)
+    for number in range(300):
+        line.send(number, 1)
+    until(lambda: len(line.arrived) == 300)
+    assert sorted(line.numbers) == list(range(300))
+    assert line.numbers != list(range(300))
+
+
+def test_faults_repeat_with_the_seed() -> None:
+    outcomes = []
+    for _ in range(2):
+        with Fabric(seed=99) as fabric:
+            line = Line(fabric, loss=0.3)
+            line.send(0, 400)
+            until(line.accounted(400))
+            until(lambda: len(line.arrived) + line.devices[0].drop_stats()["injected_loss"] == 400)  # noqa: B023
+            outcomes.append(line.numbers)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_shaping_can_be_taken_off_again(fabric: Fabric) -> None:
+    line = Line(fabric, loss=1.0)
+    line.send(0, 10)
+    until(lambda: line.devices[0].drop_stats()["injected_loss"] == 10)
+    fabric.shape(1, 2)
+    line.send(10, 10)
+    until(lambda: len(line.arrived) == 10)
+    assert line.numbers == list(range(10, 20))
+
+
+def test_a_loop_of_links_does_not_stop_the_switch(fabric: Fabric) -> None:
+    """Two devices that send a frame back and forth for ever; control calls and other frames still get through."""
+    for number in (1, 2):
+        device = fabric.add_device(number)
+        device.load(program("router"))
+        key = [Match("exact", 5), Match("exact", 0)]
+        device.insert("MyIngress.switching", key, "MyIngress.forward", [2])
+    fabric.connect((1, 2), (2, 2))
+    fabric.start()
+    fabric.devices[1].inject(9, frame(1))
+    until(lambda: fabric.devices[1].port_stats()[2].tx_packets > 1000)
+    sent: list[int] = []
+    fabric.devices[1].capture = lambda port, _: sent.append(port)
+    fabric.devices[1].insert("MyIngress.switching", [Match("exact", 8), Match("exact", 0)], "MyIngress.forward", [7])
+    fabric.devices[1].inject(9, ethernet(8, 1, 0x1234) + bytes(20))
+    until(lambda: sent == [7])
+    fabric.devices[2].unload()
+    until(lambda: fabric.devices[2].drop_stats()["no_program"] == 1)
+
+
+def test_links_and_ports_that_cannot_be(fabric: Fabric) -> None:
+    for number in (1, 2):
+        fabric.add_device(number)
+    fabric.connect((1, 1), (2, 1))
+    with pytest.raises(AlreadyExists):
+        fabric.connect((1, 1), (2, 2))
+    with pytest.raises(NoSuchObject):
+        fabric.connect((1, 3), (9, 1))
+    with pytest.raises(InvalidValue):
+        fabric.connect((1, 511), (2, 3))
+    with pytest.raises(InvalidValue, match="probability"):
+        fabric.shape(1, 1, loss=1.5)
+    with pytest.raises(InvalidValue, match="unknown link property"):
+        fabric.shape(1, 1, speed=3)
+    with pytest.raises(InvalidValue, match="no interface"):
+        fabric.devices[1].add_port(4, "inart-t-none")
+    device: Device = fabric.devices[1]
+    device.remove_port(1)
+    with pytest.raises(NotFound):
+        device.remove_port(1)
+    fabric.connect((1, 1), (2, 1))
