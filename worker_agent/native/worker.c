@@ -35,6 +35,7 @@
 #define MS (INART_NS / 1000)
 #define RTO_INITIAL (200 * MS)
 #define RTO_LOWEST (20 * MS)
+#define RTO_LOWEST_START (50 * MS) /* while nothing has been answered: peers seldom start at once */
 #define RTO_LOWEST_RESENT (5 * MS) /* of a chunk that was resent: waits for no peer */
 #define RTO_HIGHEST_GAP (250 * MS)
 #define RTO_HIGHEST (2000 * MS)
@@ -42,7 +43,7 @@
 #define BACKOFF_MOST 6
 #define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart */
 #define SPARSE 8                       /* ... when fewer than this came at a time */
-#define TOKEN_SLEEP (4 * MS)           /* up to here, waiting for tokens does not listen for packets */
+#define TOKEN_SLEEP (20 * MS)          /* up to here, waiting for tokens does not listen for packets */
 #define NONE UINT32_MAX
 
 enum { UNSENT, SENT, ANSWERED };
@@ -406,6 +407,12 @@ static uint64_t timeout_of(const struct tree *t, uint64_t least)
     return wait > RTO_HIGHEST ? RTO_HIGHEST : (uint64_t)wait;
 }
 
+/* For a chunk of which nothing says that it was lost: a peer may be late. */
+static uint64_t patient_timeout_of(const struct tree *t)
+{
+    return timeout_of(t, t->stats.last_answer_ns < t->active_since ? RTO_LOWEST_START : RTO_LOWEST);
+}
+
 static uint64_t spread(struct inart_worker *w, uint64_t t) { return t + random_below(w, t / 4 + 1); }
 
 /* The deadline of the oldest unanswered chunk, when it was sent once and no gap has shown; 0: none. */
@@ -414,7 +421,7 @@ static uint64_t oldest_due(struct tree *t)
     struct chunk *c = chunk_of(t, t->base);
     if (!t->parts || c->state != SENT || c->list != LIST_FIRST)
         return 0;
-    return (c->sent_at > t->base_since ? c->sent_at : t->base_since) + timeout_of(t, RTO_LOWEST);
+    return (c->sent_at > t->base_since ? c->sent_at : t->base_since) + patient_timeout_of(t);
 }
 
 static void resend_at(struct tree *t, struct chunk *c, uint64_t due)
@@ -469,17 +476,18 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
         resend_at(t, chunk_of(t, t->base), now);
     if (t->resend_due > now)
         return;
-    uint64_t earliest = UINT64_MAX, rto = timeout_of(t, RTO_LOWEST_RESENT);
+    uint64_t earliest = UINT64_MAX, patient = patient_timeout_of(t), quick = timeout_of(t, RTO_LOWEST_RESENT);
     for (uint32_t i = t->resend.head; i != NONE; i = t->ring[i].next) {
         struct chunk *c = &t->ring[i];
         if (c->due <= now && t->tokens >= 1 && packet_io_room(&w->io)) {
-            uint64_t sequence = sequence_of(t, c), wait = rto;
+            uint64_t sequence = sequence_of(t, c), wait = c->gap ? quick : patient;
             if (c->gap && !c->resends)
                 t->stats.resent_gap++;
             else
                 t->stats.resent_timeout++;
             uint64_t most = c->gap ? RTO_HIGHEST_GAP : RTO_HIGHEST;
-            wait <<= c->resends / 2 < BACKOFF_MOST ? c->resends / 2 : BACKOFF_MOST;
+            unsigned doublings = c->gap ? c->resends / 2 : c->resends + 1;
+            wait <<= doublings < BACKOFF_MOST ? doublings : BACKOFF_MOST;
             if (wait > most)
                 wait = most;
             if (c->resends < UINT16_MAX)
