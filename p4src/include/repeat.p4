@@ -13,9 +13,11 @@
 #define INART_EACH_16(F, x)  INART_EACH_8(F, x) F(x##8) F(x##9) F(x##a) F(x##b) F(x##c) F(x##d) F(x##e) F(x##f)
 #define INART_EACH_32(F)     INART_EACH_16(F, 0) INART_EACH_16(F, 1)
 #define INART_EACH_64(F)     INART_EACH_32(F) INART_EACH_16(F, 2) INART_EACH_16(F, 3)
-#define INART_EACH_128(F)    INART_EACH_64(F) INART_EACH_16(F, 4) INART_EACH_16(F, 5) INART_EACH_16(F, 6) INART_EACH_16(F, 7)
+#define INART_EACH_128(F)    INART_EACH_64(F) INART_EACH_16(F, 4) INART_EACH_16(F, 5) INART_EACH_16(F, 6) \
+                             INART_EACH_16(F, 7)
 #define INART_EACH_256(F)    INART_EACH_128(F) INART_EACH_16(F, 8) INART_EACH_16(F, 9) INART_EACH_16(F, a) \
-                             INART_EACH_16(F, b) INART_EACH_16(F, c) INART_EACH_16(F, d) INART_EACH_16(F, e) INART_EACH_16(F, f)
+                             INART_EACH_16(F, b) INART_EACH_16(F, c) INART_EACH_16(F, d) INART_EACH_16(F, e) \
+                             INART_EACH_16(F, f)
 
 #if INART_VALUES == 4
 #define INART_EACH_VALUE(F) INART_EACH_4(F, 0)
