@@ -330,7 +330,7 @@ class Device:
                     needs = program.tables[name].needs_priority
                     priority = CONST_PRIORITY - entry.priority if needs else 0
                     action = program.p4.actions[entry.action_id].name
-                    self._insert(self._codecs[name], match, action, entry.params, priority, const=True)
+                    self._insert(self._codecs[name], match, action, entry.params, priority=priority, const=True)
             self._lib.ss_device_activate(self._handle)
 
     def unload(self) -> None:
@@ -374,10 +374,17 @@ class Device:
         codec = self._mutable(table)
         if not codec.info.keys:
             raise InvalidValue(f"table {table} has no key: only its default action can be set")
-        return self._insert(codec, match, action, params, priority, const=False)
+        return self._insert(codec, match, action, params, priority=priority, const=False)
 
     def _insert(
-        self, codec: _TableCodec, match: Sequence[Match], action: str, params: Sequence[int], priority: int, const: bool
+        self,
+        codec: _TableCodec,
+        match: Sequence[Match],
+        action: str,
+        params: Sequence[int],
+        *,
+        priority: int,
+        const: bool,
     ) -> int:
         key = codec.key(match, priority)
         number, data = codec.action(action, params)

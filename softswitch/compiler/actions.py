@@ -7,8 +7,8 @@ from collections.abc import Callable
 from softswitch.bmv2json import (
     Action,
     Argument,
-    Calculation,
     CalcInput,
+    Calculation,
     Const,
     FieldRef,
     HeaderRef,
@@ -253,7 +253,8 @@ class ActionGen:
     def _remove_header(self, primitive: Primitive) -> list[Statement]:
         place = self.expr.header(primitive.args[0])  # type: ignore[arg-type]
         size = self.program.header_types[place.type_name].width // 8
-        return [Statement(f"if ({place.valid}) {{ {place.valid} = 0; p->base.target.length -= {size}; }}", barrier=True)]
+        text = f"if ({place.valid}) {{ {place.valid} = 0; p->base.target.length -= {size}; }}"
+        return [Statement(text, barrier=True)]
 
     def _shift_stack(self, primitive: Primitive, direction: str) -> list[Statement]:
         ref, count = primitive.args
@@ -437,9 +438,8 @@ class ActionGen:
             value = self.expr.number(Const(part.value & (1 << width) - 1))
         store = self.expr.store(temporary, value)
         size = (width + 7) // 8 + 16
-        return (
-            f"{{ uint8_t tmp[{size}] = {{0}}; {store} ss_append_bits(buf, at, tmp, {-width % 8}, {width}); at += {width}; }}"
-        )
+        append = f"ss_append_bits(buf, at, tmp, {-width % 8}, {width}); at += {width};"
+        return f"{{ uint8_t tmp[{size}] = {{0}}; {store} {append} }}"
 
     # ---------------------------------------------------------------------------------------------- the switch's work
 

@@ -211,7 +211,7 @@ def _descriptor(program: P4Program, plans: dict[str, TablePlan], group_bytes: li
         ranges = "NULL"
         if plan.ranges:
             ranges = f"ranges_{plan.index}"
-            pairs = ", ".join("{%d, %d}" % plan.key_places[i] for i in plan.ranges)
+            pairs = ", ".join(f"{{{at}, {size}}}" for at, size in (plan.key_places[i] for i in plan.ranges))
             lines.append(f"static const struct ss_range_key {ranges}[] = {{{pairs}}};")
         default = plan.action_ids.index(plan.table.default_action)
         rows.append(

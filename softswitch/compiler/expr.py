@@ -179,7 +179,7 @@ class ExprGen:
         """A C statement that puts ``value``, modulo 2^width, into a slot."""
         width = slot.width
         kind = kind_for_bits(width)
-        fits = value.exact and 0 <= value.lo and value.hi < 1 << width
+        fits = value.exact and value.lo >= 0 and value.hi < 1 << width
         if slot.kind == "native":
             c = self.convert(value, kind)
             if not fits and width != slot.bits:
@@ -285,7 +285,7 @@ class ExprGen:
         bounds = self._interval(op, a, b) if a.exact and b.exact else None
         if bounds is not None:
             lo, hi = bounds
-            if demand is None or (0 <= lo and hi < 1 << demand):
+            if demand is None or (lo >= 0 and hi < 1 << demand):
                 kind = fit(min(lo, a.lo, b.lo), max(hi, a.hi, b.hi))
                 return self._exact(self._infix(op, self.convert(a, kind), self.convert(b, kind), kind), lo, hi, kind)
         assert demand is not None  # without a demand both operands are exact

@@ -113,7 +113,8 @@ def _loop(run: Sequence[Statement], period: int, repeats: int) -> list[str]:
     writes = frozenset().union(*(s.writes for s in run))
     if varying or reads & writes:
         return checked
-    fast = [header, *(_affine(a.fast or a.checked, b.fast or b.checked) for a, b in zip(body, second, strict=True)), "}"]
+    pairs = ((a.fast or a.checked, b.fast or b.checked) for a, b in zip(body, second, strict=True))
+    fast = [header, *(_affine(a, b) for a, b in pairs), "}"]
     lines = ["{"]
     lines += [f"const uint64_t {row.name}_ix = {plain(row.index)};" for row in rows.values()]
     lines.append(f"if ({' && '.join(f'{row.name}_ix < {row.rows}u' for row in rows.values())}) {{")

@@ -50,7 +50,7 @@ def checksum(data: bytes) -> int:
 
 
 def ipv4(
-    source: int, destination: int, protocol: int = 17, ttl: int = 64, payload: bytes = b"", bad: bool = False,
+    source: int, destination: int, protocol: int = 17, ttl: int = 64, payload: bytes = b"", *, bad: bool = False,
     version: int = 4, options: bytes = b"",
 ) -> bytes:  # fmt: skip
     words = 5 + len(options) // 4
@@ -148,7 +148,8 @@ def _router_frames(source: random.Random) -> Iterator[tuple[int, bytes]]:
             options=b"" if source.random() < 0.93 else bytes(8),
         )
         vlan = None if source.random() < 0.7 else source.choice([5, 5, 0x0FF, 0x100, 0xFFF])
-        mac = source.choice([0xFE] * 8 + [0x020000000002, 0xFFFFFFFFFFFF, 0xFFFFFFFFFFFF, 0x020000000009, 0x030000000000])
+        others = [0x020000000002, 0xFFFFFFFFFFFF, 0xFFFFFFFFFFFF, 0x020000000009, 0x030000000000]
+        mac = source.choice([0xFE] * 8 + others)
         yield port, ethernet(mac, HOSTS[port][0], 0x0800 if source.random() < 0.93 else 0x0806, vlan) + packet
     whole = ethernet(0xFE, 1, 0x0800, 5) + ipv4(0x01020304, 0x0A000101, 6, 64, bytes(8))
     for length in range(14, len(whole), 3):
@@ -179,7 +180,7 @@ def features(seed: int = 4) -> Scenario:
 
     for _ in range(90):
         depth = source.choice([1, 1, 2, 2, 3, 4, 4, 5])
-        ttls = [source.choice([255] + list(range(1, 250))) for _ in range(depth)]
+        ttls = [source.choice([255, *range(1, 250)]) for _ in range(depth)]
         stack = b"".join(label(source.getrandbits(20), i + 1 == depth, ttl) for i, ttl in enumerate(ttls))
         operation = source.choice([0, 1, 2, 3, 4, 5, 6])
         frames.append((1, command(operation, source.randrange(256), source.getrandbits(16)) + stack + b"and a payload"))
@@ -197,7 +198,8 @@ def features(seed: int = 4) -> Scenario:
         ahead = source.choice([b"\x11", b"\x12"]) + source.choice([b"\x12\x34", b"\x56\x78"])
         rest = ahead + source.randbytes(source.randrange(45, 80))
         frames.append((1, command(0x20, skip, source.getrandbits(16)) + rest))
-        frames.append((1, command(0x30, source.choice([0, 1, 6, 7]), source.choice([0, 999, 1000, 1001, 65535])) + rest))
+        limits = [0, 999, 1000, 1001, 65535]
+        frames.append((1, command(0x30, source.choice([0, 1, 6, 7]), source.choice(limits)) + rest))
     whole = command(0x10, 1, 2) + bytes(range(26))
     frames += [(1, whole[:n]) for n in range(14, 30, 3)]
     frames += [(1, (command(1, 0, 0) + label(5, 0, 9) * 5)[:n]) for n in range(14, 24, 2)]
@@ -242,10 +244,11 @@ def matching(seed: int = 5) -> Scenario:
     rows[("wide",)] = Row("MyIngress.exact_one", (("exact", 0xFFFFFFFF),), "MyIngress.wide", (d_values[5], 99, 7))
     frames: Frames = []
     for _ in range(150):
-        a = source.choice([*a_values, source.getrandbits(32)])
-        e = source.choice([0, 1, 1 << 63, source.getrandbits(64)])
-        c = source.choice([0, 1, 5, 4])
-        frames.append((1, matching_frame(a, source.choice([0, 1, 2, 7]), c, source.choice(d_values), e)))
+        key_a = source.choice([*a_values, source.getrandbits(32)])
+        key_e = source.choice([0, 1, 1 << 63, source.getrandbits(64)])
+        key_c = source.choice([0, 1, 5, 4])
+        frame = matching_frame(key_a, source.choice([0, 1, 2, 7]), key_c, source.choice(d_values), key_e)
+        frames.append((1, frame))
     return Scenario("matching", (1,), list(rows.values()), frames=frames)
 
 

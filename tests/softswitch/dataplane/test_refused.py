@@ -149,7 +149,9 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 PATHS = paths(ROUTER)
-REPLACEMENTS = [None, 0, -1, 1 << 70, "", "0x", "no such thing", [], {}, [1, 2], True, 3.5, {"type": "field", "value": 1}]
+REPLACEMENTS = [
+    None, 0, -1, 1 << 70, "", "0x", "no such thing", [], {}, [1, 2], True, 3.5, {"type": "field", "value": 1},
+]  # fmt: skip
 
 
 @settings(max_examples=400, deadline=None)

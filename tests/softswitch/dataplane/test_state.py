@@ -1,4 +1,4 @@
-"""Registers, counters, groups, sessions, loading and unloading, and the order of what a control call and a frame see."""
+"""Registers, counters, groups, sessions, loading and unloading; control calls against frames."""
 
 from __future__ import annotations
 

@@ -90,7 +90,9 @@ class Model:
         return None if best is None else best[2]
 
 
-def ask(device: Device, table: str, a: int, b: int, c: int, e: int) -> int:
+def ask(device: Device, table: str, *keys: int) -> int:
+    """A table's answer for keys a, b, c and e."""
+    a, b, c, e = keys
     ((_, frame),) = device.process(1, matching_frame(a, b, c, 0, e))
     at = HEADER + OFFSET[table]
     return int.from_bytes(frame[at : at + 2], "big")
@@ -198,20 +200,21 @@ def test_default_actions(fabric: Fabric) -> None:
 
 
 @pytest.mark.parametrize(
-    ("match", "action", "params", "priority", "error"),
+    ("match", "action", "params_priority", "error"),
     [
-        ([Match("exact", 1 << 32)], "MyIngress.answer", [1], 0, InvalidValue),
-        ([Match("lpm", 1, prefix_len=32)], "MyIngress.answer", [1], 0, InvalidValue),
-        ([Match("exact", 1), Match("exact", 1)], "MyIngress.answer", [1], 0, InvalidValue),
-        ([Match("exact", 1)], "MyIngress.answer", [1 << 16], 0, InvalidValue),
-        ([Match("exact", 1)], "MyIngress.answer", [], 0, InvalidValue),
-        ([Match("exact", 1)], "MyIngress.answer", [1], 5, InvalidValue),
-        ([Match("exact", 1)], "nothing", [1], 0, NoSuchObject),
+        ([Match("exact", 1 << 32)], "MyIngress.answer", ([1], 0), InvalidValue),
+        ([Match("lpm", 1, prefix_len=32)], "MyIngress.answer", ([1], 0), InvalidValue),
+        ([Match("exact", 1), Match("exact", 1)], "MyIngress.answer", ([1], 0), InvalidValue),
+        ([Match("exact", 1)], "MyIngress.answer", ([1 << 16], 0), InvalidValue),
+        ([Match("exact", 1)], "MyIngress.answer", ([], 0), InvalidValue),
+        ([Match("exact", 1)], "MyIngress.answer", ([1], 5), InvalidValue),
+        ([Match("exact", 1)], "nothing", ([1], 0), NoSuchObject),
     ],
 )
 def test_wrong_entries_are_refused(
-    fabric: Fabric, match: list[Match], action: str, params: list[int], priority: int, error: type[Exception]
+    fabric: Fabric, match: list[Match], action: str, params_priority: tuple[list[int], int], error: type[Exception]
 ) -> None:
+    params, priority = params_priority
     device = fabric.add_device(1)
     device.load(program("matching"))
     with pytest.raises(error):
