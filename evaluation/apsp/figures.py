@@ -1,0 +1,113 @@
+"""APSP's Table III (Fig. 4 draws it), Figs. 5 and 6, and its headline (section V), with the exact optimum beside.
+
+Two readings of a path's time: `stored` (|p| D / b, as printed) and `fluid` (hops pipelined, D / b). Baselines place the
+server and are routed as APSP routes; `shortest` says that their flows take shortest paths instead. Each seed varies the
+links' lengths by about 20 % (evaluation/wan/networks.py) and draws the rounding.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import networkx as nx
+import numpy as np
+
+from controlplane.wan import apsp
+from evaluation.wan.networks import by_distance
+from evaluation.wan.report import Claim, Row, claim
+
+MODELS = {"ResNet50": 92 * 8.0, "ResNet152": 240 * 8.0, "AlexNet": 256 * 8.0, "VGG-Net": 552 * 8.0}
+NETWORKS = ("b4", "internet2")
+DELAYS: tuple[apsp.Delay, ...] = ("stored", "fluid")
+PAPER = {  # Table III: seconds for a random, the most connected, and APSP's server
+    ("b4", "ResNet50"): (14.88, 7.36, 5.88),
+    ("b4", "ResNet152"): (37.68, 19.20, 14.40),
+    ("b4", "AlexNet"): (39.74, 20.48, 18.20),
+    ("b4", "VGG-Net"): (87.18, 44.16, 39.26),
+    ("internet2", "ResNet50"): (12.54, 12.26, 9.82),
+    ("internet2", "ResNet152"): (32.72, 32.00, 25.60),
+    ("internet2", "AlexNet"): (34.90, 34.14, 27.30),
+    ("internet2", "VGG-Net"): (75.24, 73.60, 58.88),
+}
+
+
+def seconds(graph: nx.DiGraph, delay: apsp.Delay, seed: int) -> dict[str, float]:
+    """Seconds per epoch and Mbit: each way to place the server (averages over its possible places) and the optimum."""
+    routed = {root: apsp.place(graph, 1.0, seed=seed, roots=[root], delay=delay) for root in graph.nodes}
+    best = min(routed.values(), key=lambda placement: placement.time)
+    short = {root: apsp.epoch_time(graph, apsp.shortest_routes(graph, root), 1.0, delay) for root in graph.nodes}
+    connected = apsp.most_connected(graph)
+    return {
+        "random": float(np.mean([p.time for p in routed.values()])),
+        "most_connected": float(np.mean([routed[root].time for root in connected])),
+        "random_shortest": float(np.mean(list(short.values()))),
+        "most_connected_shortest": float(np.mean([short[root] for root in connected])),
+        "apsp": best.time,
+        "shortest_routing": short[best.root],
+        "balanced_routing": apsp.epoch_time(graph, apsp.balanced_routes(graph, best.root), 1.0, delay),
+    }
+
+
+def _mean(name: str, delay: apsp.Delay, trials: int, least: float = 500.0) -> dict[str, float]:
+    runs = []
+    for seed in range(trials):
+        graph = by_distance(name, seed=seed, least=least)
+        exact = apsp.place_exactly(graph, 1.0, delay=delay, time_limit=5.0)
+        runs.append({**seconds(graph, delay, seed), "exact": exact.time, "bound": exact.bound})
+    return {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
+
+
+def table3(trials: int) -> list[Row]:
+    rows = []
+    for name in NETWORKS:
+        for delay in DELAYS:
+            unit = _mean(name, delay, trials)
+            for model, mbit in MODELS.items():
+                paper = PAPER[name, model]
+                rows.append(
+                    {
+                        "network": name,
+                        "model": model,
+                        "delay": delay,
+                        **{key: unit[key] * mbit for key in ("random", "most_connected", "apsp", "exact", "bound")},
+                        "less_than_random_%": 100 * (1 - unit["apsp"] / unit["random"]),
+                        "less_than_connected_%": 100 * (1 - unit["apsp"] / unit["most_connected"]),
+                        "paper": "/".join(map(str, paper)),
+                        "paper_%": f"{100 * (1 - paper[2] / paper[0]):.1f}/{100 * (1 - paper[2] / paper[1]):.1f}",
+                    }
+                )
+    return rows
+
+
+def _series(trials: int, keys: tuple[str, ...]) -> list[Row]:
+    rows = []
+    for name in NETWORKS:
+        for delay in DELAYS:
+            for least in (500, 1000, 2000, 3000, 4000, 5000):
+                unit = _mean(name, delay, trials, float(least))
+                rows += [
+                    {"network": name, "delay": delay, "least_mbps": least, "scheme": key,
+                     "seconds": unit[key] * MODELS["ResNet152"]}
+                    for key in keys
+                ]  # fmt: skip
+    return rows
+
+
+fig5 = partial(_series, keys=("random", "most_connected", "apsp", "exact"))
+fig6 = partial(_series, keys=("shortest_routing", "balanced_routing", "apsp", "exact"))
+
+
+def headline(trials: int) -> list[Claim]:
+    """Percent less time than with a random server. The aim is at least the paper's."""
+    claims = []
+    for name, paper, least in (("b4", "52 to 62 % (54.2 to 61.8 by Table III)", 52), ("internet2", "21.7 %", 21)):
+        for delay in DELAYS:
+            runs = [seconds(by_distance(name, seed=seed), delay, seed) for seed in range(trials)]
+            less = [100 * (1 - run["apsp"] / run["random"]) for run in runs]
+            connected = np.mean([100 * (1 - run["apsp"] / run["most_connected"]) for run in runs])
+            short = np.mean([100 * (1 - run["apsp"] / run["random_shortest"]) for run in runs])
+            note = f"than the most connected: {connected:.1f} %; than random with shortest paths: {short:.1f} %"
+            text = f"% less time than with a random server, {name}, {delay}"
+            aim = least if delay == "stored" or name == "internet2" else None
+            claims.append(claim(text, paper, less, least=aim, note=note))
+    return claims
