@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import grpc
 import pytest
 from google.protobuf import any_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.p4runtime.arbitration import Arbiter, Session
+from softswitch.p4runtime.status import P4RuntimeError
 from tests.softswitch.p4runtime.client import Client, exact_entry, insert
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
@@ -229,3 +234,62 @@ def test_restarted_device_forgets_clients_and_election_ids(served: Served, prima
     again.become_primary()
     assert not again.get_pipeline().HasField("config")
     again.set_pipeline(PROGRAM_JSON)
+
+
+# Any history of five clients that arbitrate (an election id or none) and leave.
+STEPS = st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), st.integers(0, 4), st.just("leave"))), max_size=30)
+
+
+@given(STEPS)
+def test_any_history_leaves_everybody_with_the_truth(steps: list[tuple[int, int | str | None]]) -> None:
+    arbiter = Arbiter(1, threading.RLock())
+    sessions: dict[int, Session] = {}
+    heard: dict[int, p4rt.MasterArbitrationUpdate] = {}
+    ids: dict[int, int | None] = {}  # of live clients
+    highest: int | None = None
+    primary: int | None = None
+
+    def hear(client: int, message: p4rt.StreamMessageResponse) -> bool:
+        heard[client] = message.arbitration
+        return True
+
+    def leave(client: int) -> None:
+        nonlocal primary
+        if client in ids:
+            arbiter.disconnect(sessions[client])
+            del ids[client], sessions[client], heard[client]
+            if primary == client:
+                primary = None
+
+    for client, step in steps:
+        if isinstance(step, str):
+            leave(client)
+        else:
+            session = sessions.setdefault(client, Session(partial(hear, client), lambda error: None))
+            message = p4rt.MasterArbitrationUpdate(device_id=1)
+            if step is not None:
+                message.election_id.low = step
+            if step is not None and step in [number for other, number in ids.items() if other != client]:
+                with pytest.raises(P4RuntimeError):
+                    arbiter.update(session, message)
+                leave(client)
+                sessions.pop(client, None)
+            else:
+                arbiter.update(session, message)
+                ids[client] = step
+                if step is not None and (highest is None or step >= highest):
+                    primary, highest = client, step
+                elif primary == client:
+                    primary = None
+        assert arbiter.primaries() == ([] if primary is None else [sessions[primary]])
+        for number in (None, *range(5)):
+            if primary is not None and number == ids[primary]:
+                arbiter.require_primary("", number)
+            else:
+                with pytest.raises(P4RuntimeError):
+                    arbiter.require_primary("", number)
+        for live in ids:
+            expected = OK if primary == live else NOT_FOUND if primary is None else ALREADY_EXISTS
+            assert heard[live].status.code == expected
+            assert heard[live].HasField("election_id") == (highest is not None)
+            assert heard[live].election_id.low == (highest or 0)

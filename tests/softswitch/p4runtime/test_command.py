@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import pytest
 from p4.v1 import p4runtime_pb2 as p4rt
+from p4.v1 import p4runtime_pb2_grpc
 
 from softswitch import control
 from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, MODIFY, Client, action, demo_p4info, update
@@ -104,6 +105,22 @@ def test_no_p4_waits_for_a_pipeline(start: Start, tmp_path: Path) -> None:
         stream.half_close()
         assert stream.ended() == grpc.StatusCode.OK
         client.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl to make a certificate with")
+def test_tls(start: Start, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*make, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
+    files = ["--grpc-server-cert", str(certificate), "--grpc-server-key", str(key)]
+    process = start("--no-p4", "--device-id", "1", "--grpc-server-ssl", *files, *LOCAL)
+    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+    request = p4rt.CapabilitiesRequest()
+    with grpc.secure_channel(process.ready["grpc"], credentials) as channel:
+        assert p4runtime_pb2_grpc.P4RuntimeStub(channel).Capabilities(request, timeout=10).p4runtime_api_version
+    with grpc.insecure_channel(process.ready["grpc"]) as channel, pytest.raises(grpc.RpcError):
+        p4runtime_pb2_grpc.P4RuntimeStub(channel).Capabilities(request, timeout=10)
 
 
 def write_fabric(folder: Path, **more: Any) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import queue
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 
+import grpc
 import pytest
 from p4.v1 import p4runtime_pb2 as p4rt
 
@@ -214,3 +216,61 @@ def send(stream: Stream, port: int, frame: bytes) -> None:
     message.packet.metadata.add(metadata_id=1, value=port.to_bytes(2, "big"))
     message.packet.metadata.add(metadata_id=2, value=b"\x00")
     stream.send(message)
+
+
+def test_new_pipelines_and_reboots_while_traffic_flows_and_others_work(served: Served, primary: Client) -> None:
+    """The neighbour notices nothing; clients of the device get a status that says what happened, and never INTERNAL."""
+    allowed = {
+        grpc.StatusCode.OK,
+        grpc.StatusCode.UNKNOWN,  # an update that met an entry of the moment before
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+    neighbour = served.client(device_id=2)
+    neighbour.become_primary()
+    neighbour.set_pipeline(PROGRAM_JSON)
+    neighbour.write(insert(exact_entry()))
+    done = threading.Event()
+    seen: dict[str, set[grpc.StatusCode]] = {"write": set(), "read": set(), "neighbour": set()}
+    sent = [0]
+
+    def repeat(name: str, call: Callable[[], object]) -> None:
+        while not done.is_set():
+            try:
+                call()
+                seen[name].add(grpc.StatusCode.OK)
+            except grpc.RpcError as error:
+                seen[name].add(error.code())
+
+    def traffic() -> None:
+        while not done.is_set():
+            served.devices[1].inject(1, demo_frame())
+            sent[0] += 1
+
+    write = served.client()
+    entries = p4rt.Entity(table_entry=p4rt.TableEntry(counter_data=p4rt.CounterData()))
+    delete = update(p4rt.Update.DELETE, table_entry=exact_entry())
+    to_cpu = insert(acl_entry(action=action(FORWARD, b"\xff")))
+    threads = [
+        threading.Thread(target=repeat, args=("write", lambda: write.write(insert(exact_entry()), to_cpu, delete))),
+        threading.Thread(target=repeat, args=("read", lambda: write.read(entries, entries))),
+        threading.Thread(target=repeat, args=("neighbour", lambda: neighbour.read(entries))),
+        threading.Thread(target=traffic),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(15):
+            primary.set_pipeline(PROGRAM_JSON)
+            served.server.targets[1].shut()
+            served.server.targets[1].open()
+            primary.become_primary()
+            primary.set_pipeline(PROGRAM_JSON)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(30)
+    assert sent[0] > 0
+    assert seen["write"] <= allowed and seen["read"] <= allowed
+    assert seen["neighbour"] == {grpc.StatusCode.OK}
