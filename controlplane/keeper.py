@@ -46,16 +46,18 @@ class Keeper:
         self._wake.set()
 
     def _run(self) -> None:
-        pause = 0.1
+        pause, filled = 0.1, True
         while not self._closed.is_set():
             try:
-                if self._healthy():
+                if self._healthy() and filled:
                     pause = 0.1
                     self._wake.wait(HEARTBEAT_SECONDS)
                     self._wake.clear()
                     continue
+                filled = False
                 self._say("reconnecting")
                 self._refill()
+                filled = True
                 self._say("connected")
             except NotPrimary as error:
                 self.problem = str(error)

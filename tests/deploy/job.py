@@ -1,0 +1,34 @@
+"""A small job: a plan's agents without a network."""
+
+from __future__ import annotations
+
+from controlplane.agentconfig import AgentConfig, RootFlow, RootTree, WorkerTree
+
+WORKERS = ("w1", "w2")
+SERVERS = ("ps1",)
+
+
+def configs(address: str = "") -> dict[str, AgentConfig]:
+    """Two workers and a parameter server; `address` for all, else 10.0.0.1, ... in order."""
+    common = {"job": "test", "job_id": 1, "epoch": 0, "workers": WORKERS, "parameter_servers": SERVERS}
+    made = {}
+    for index, node in enumerate((*WORKERS, *SERVERS)):
+        own = address or f"10.0.0.{index + 1}"
+        if node in WORKERS:
+            trees = (WorkerTree(0, "ps1", 1.0, 1 + index, 10, 20 + index, 64, 100.0),)
+            made[node] = AgentConfig(
+                **common, node=node, role="worker", index=index, values_per_packet=256, worker_trees=trees, address=own
+            )
+        else:
+            flows = tuple(RootFlow(1 + worker, 1 << worker, False) for worker in range(len(WORKERS)))
+            roots = (RootTree(0, 3, flows, 10, (20, 21), 64),)
+            made[node] = AgentConfig(
+                **common,
+                node=node,
+                role="parameter_server",
+                index=0,
+                values_per_packet=256,
+                root_trees=roots,
+                address=own,
+            )
+    return made

@@ -1,0 +1,280 @@
+"""The controller over real gRPC: agents in threads and as processes, lost, killed, and with TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.controller import Controller, PlanSummary, format_status, main
+from controlplane.epochs import EpochStore
+from controlplane.roster import Roster
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
+from controlplane.rpc.tls import Tls
+from p4src.protocol import VERSION
+from tests.deploy.job import configs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Listener:
+    """Writes down what happens to an agent."""
+
+    def __init__(self) -> None:
+        self.config: AgentConfig | None = None
+        self.missing: tuple[str, ...] = ()
+        self.aborts: list[tuple[str, tuple[str, ...]]] = []
+        self.refused = ""
+        self.unreachable: list[str] = []
+        self.configurations = 0
+
+    def on_waiting(self, missing: tuple[str, ...]) -> None:
+        self.missing = missing
+
+    def on_configuration(self, config: AgentConfig) -> None:
+        self.config = config
+        self.configurations += 1
+
+    def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
+        self.config = None
+        self.aborts.append((reason, nodes))
+
+    def on_refused(self, reason: str) -> None:
+        self.refused = reason
+
+    def on_unreachable(self, reason: str) -> None:
+        self.unreachable.append(reason)
+
+
+class Job:
+    """A controller, and agents that tests start."""
+
+    def __init__(self, folder: Path, address: str = "") -> None:
+        self.folder = folder
+        self.configs = configs(address)
+        self.log: list[str] = []
+        self.memberships: list[Membership] = []
+        self.tls: Tls | None = None
+        self.controller: Controller | None = None
+        self.port = 0
+
+    def start(self, port: int = 0, tls: Tls | None = None) -> None:
+        roster = Roster(self.configs, EpochStore(self.folder / "epoch"), VERSION, self.log.append, grace=0.2)
+        self.controller = Controller(PlanSummary("test", "star", 100.0), roster, (), self.log.append)
+        self.port = self.controller.start(f"127.0.0.1:{port}", tls)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def join(self, node: str, tls: Tls | None = None) -> tuple[Membership, Listener]:
+        listener = Listener()
+        role = self.configs[node].role if node in self.configs else "worker"
+        membership = Membership(self.address, Identity(node, (), role, VERSION), listener, tls)
+        membership.start()
+        self.memberships.append(membership)
+        return membership, listener
+
+    def stop(self) -> None:
+        if self.controller is not None:
+            self.controller.stop()
+            self.controller = None
+
+    def close(self) -> None:
+        for membership in self.memberships:
+            membership.close(announce=False)
+        self.stop()
+
+
+@pytest.fixture
+def job(tmp_path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    made.start()
+    yield made
+    made.close()
+
+
+def test_missing_nodes_are_named_and_everybody_starts_together(job, until):
+    _, first = job.join("w1")
+    until(lambda: first.missing == ("w2", "ps1"), "w1 hears who is missing")
+    others = [job.join(node)[1] for node in ("w2", "ps1")]
+    until(lambda: all(one.config for one in (first, *others)), "everybody gets a configuration")
+    assert len({one.config.epoch for one in (first, *others)}) == 1
+    assert first.config.worker_trees == job.configs["w1"].worker_trees
+
+
+def test_lost_agent_is_named_and_back_in_a_new_epoch(job, until):
+    joined = {node: job.join(node) for node in job.configs}
+    until(lambda: all(listener.config for _, listener in joined.values()), "the job runs")
+    before = joined["w1"][1].config.epoch
+    joined["ps1"][0].close(announce=False)
+    until(lambda: joined["w1"][1].aborts and joined["w2"][1].aborts, "the others are told")
+    reason, nodes = joined["w1"][1].aborts[0]
+    assert nodes == ("ps1",)
+    assert "ps1 is gone" in reason
+    job.join("ps1")
+    until(lambda: joined["w1"][1].config, "the job runs again")
+    assert joined["w1"][1].config.epoch > before
+
+
+def test_agent_that_leaves_in_order_does_not_stop_the_others_at_once(job, until):
+    joined = {node: job.join(node) for node in job.configs}
+    until(lambda: all(listener.config for _, listener in joined.values()), "the job runs")
+    joined["w1"][0].close()
+    until(lambda: any("w1 has left" in line for line in job.log), "the controller notices")
+    assert not joined["w2"][1].aborts
+    until(lambda: joined["w2"][1].aborts, "the grace ends")
+    assert joined["w2"][1].aborts[0][0] == "w1 has left the job"
+
+
+def test_controller_that_restarts_does_not_disturb_the_job(job, until):
+    joined = {node: job.join(node) for node in job.configs}
+    until(lambda: all(listener.config for _, listener in joined.values()), "the job runs")
+    epoch, port = joined["w1"][1].config.epoch, job.port
+    job.stop()
+    until(lambda: all(listener.unreachable for _, listener in joined.values()), "the agents notice")
+    job.start(port)
+    until(lambda: all(listener.configurations == 2 for _, listener in joined.values()), "the agents are back")
+    assert {listener.config.epoch for _, listener in joined.values()} == {epoch}
+    assert not any(listener.aborts for _, listener in joined.values())
+
+
+def test_refusal_reaches_the_agent_and_ends_its_tries(job, until):
+    membership, listener = job.join("w9")
+    until(lambda: listener.refused, "the agent is refused")
+    assert "its nodes are w1, w2, ps1" in listener.refused
+    until(lambda: not membership._thread.is_alive(), "it stops trying")
+
+
+def test_absent_controller_is_tried_until_it_is_there(tmp_path, until):
+    job = Job(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        job.port = probe.getsockname()[1]
+    joined = {node: job.join(node) for node in job.configs}
+    until(lambda: joined["w1"][1].unreachable, "the agent says so")
+    assert "UNAVAILABLE" in joined["w1"][1].unreachable[0]
+    job.start(job.port)
+    until(lambda: all(listener.config for _, listener in joined.values()), "the job runs")
+    job.close()
+
+
+def test_reports_and_status(job, until, capsys):
+    joined = {node: job.join(node) for node in job.configs}
+    until(lambda: all(listener.config for _, listener in joined.values()), "the job runs")
+    assert joined["w1"][0].report({"packets_sent": 12.0})
+    trees = [pb.TreeReport(tree=0, oldest_chunk=3, missing=["w2"], waiting_seconds=4.0)]
+    assert joined["ps1"][0].report({"ingress_bytes": 1000.0}, trees)
+    status = fetch_status(job.address)
+    assert status.state == "running"
+    assert "tree 0 (root ps1): oldest chunk 3 has lacked w2 for 4.0 s" in format_status(status)
+    assert main(["status", "--controller", job.address, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["agents"][0]["statistics"] == {"packets_sent": 12.0}
+    assert printed["trees"][0]["missing"] == ["w2"]
+    joined["w2"][0].close(announce=False)
+    until(lambda: fetch_status(job.address).state == "waiting", "w2 is gone")
+    assert "waiting for w2" in format_status(fetch_status(job.address))
+
+
+def test_status_of_nothing_says_what_to_check(capsys):
+    assert main(["status", "--controller", "127.0.0.1:1", "--timeout", "2"]) == 1
+    assert "controlplane.deploy --serve" in capsys.readouterr().err
+
+
+def test_taken_port_is_reported(job):
+    second = Controller(PlanSummary("x", "y", 1.0), job.controller.roster)
+    with pytest.raises(ControllerError, match="is the port free"):
+        second.start(job.address)
+
+
+def make_certificates(folder: Path) -> dict[str, Path]:
+    """A CA, a server certificate for 127.0.0.1 and a client certificate, by openssl."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    (folder / "san").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.pem")  # fmt: skip
+    for name in ("server", "client"):
+        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
+                "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-days", "2", "-extfile", "san", "-out", f"{name}.pem")  # fmt: skip
+    return {name: folder / name for name in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")}
+
+
+def test_mutual_tls(tmp_path, until):
+    try:
+        files = make_certificates(tmp_path)
+    except FileNotFoundError:
+        pytest.skip("needs openssl to make certificates")
+    job = Job(tmp_path)
+    job.start(tls=Tls(files["server.pem"], files["server.key"], files["ca.pem"]))
+    try:
+        client = Tls(files["client.pem"], files["client.key"], files["ca.pem"])
+        _, listener = job.join("w1", client)
+        until(lambda: listener.missing, "the agent joins over TLS")
+        _, plain = job.join("w2")
+        until(lambda: plain.unreachable, "plaintext is not let in")
+        _, anonymous = job.join("w2", Tls(authority=files["ca.pem"]))
+        until(lambda: anonymous.unreachable, "nobody without a certificate is let in")
+        assert fetch_status(job.address, client).state == "waiting"
+    finally:
+        job.close()
+
+
+def test_tls_files_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="a certificate needs its key"):
+        Tls(certificate=tmp_path / "a.pem")
+    with pytest.raises(ValueError, match="does not exist"):
+        Tls(authority=tmp_path / "a.pem")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the parameter server opens a raw socket")
+def test_processes_join_die_and_come_back(tmp_path, until):
+    job = Job(tmp_path)
+    job.start()
+    command = [sys.executable, "-m", "ps_server", "--controller", job.address, "--node", "ps1", "--interface", "lo"]
+    server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        workers = [job.join(node)[1] for node in ("w1", "w2")]
+        until(lambda: all(worker.config for worker in workers), "the server process joins", 60)
+        until(lambda: fetch_status(job.address).agents[2].reported_seconds >= 0, "it reports")
+        server.send_signal(signal.SIGKILL)
+        until(lambda: all(worker.aborts for worker in workers), "its death is noticed")
+        assert workers[0].aborts[0][1] == ("ps1",)
+        server.wait()
+        server.stderr.close()
+        epoch = job.controller.roster.epoch
+        server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        until(lambda: all(worker.config for worker in workers), "it is back", 60)
+        assert workers[0].config.epoch > epoch
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
+    finally:
+        server.kill()
+        server.wait()
+        server.stderr.close()
+        job.close()
+
+
+def test_process_that_waits_in_vain_says_for_whom(tmp_path):
+    job = Job(tmp_path)
+    job.start()
+    try:
+        command = [sys.executable, "-m", "ps_server", "--controller", job.address, "--node", "ps1", "--timeout", "1"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        job.close()
+    assert done.returncode == 1
+    assert "waiting for w1, w2, which have not joined" in done.stderr

@@ -1,0 +1,183 @@
+"""`python -m controlplane.deploy`, as users call it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.deploy import DeployError, load_artifact, load_switches, main
+from controlplane.rpc.client import fetch_status
+from p4src.artifacts import ArtifactError
+from tests.deploy.fake_switch import FakeSwitch
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAN = ["--topology", "testbed", "--job", "workers=4,ps=2", "--strategy", "atp"]
+
+
+@pytest.fixture
+def testbed(tmp_path):
+    """Two fake switches and the file that says where they are."""
+    switches = {name: FakeSwitch(number) for number, name in enumerate(("V1", "V2"), 1)}
+    file = tmp_path / "switches.json"
+    entries = {name: {"address": switch.address, "device_id": switch.device_id} for name, switch in switches.items()}
+    file.write_text(json.dumps(entries))
+    yield switches, file
+    for switch in switches.values():
+        switch.stop()
+
+
+def test_dry_run_prints_every_entry_and_touches_nothing(capsys):
+    assert main([*PLAN, "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert main([*PLAN, "--dry-run", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert set(data["switches"]) == {"V1", "V2"}
+    for name, rules in data["switches"].items():
+        assert f"switch {name}: {len(rules['labels'])} labels" in text
+        for entry in rules["labels"]:
+            assert f"port {entry['ingress_port']}, label {entry['label']} -> {entry['action']}(" in text
+        for route in rules["routes"]:
+            assert f"{route['address']}/32 -> route(mac={route['mac']}, port={route['port']})" in text
+    assert len(re.findall("label_table:", text)) == sum(len(s["labels"]) for s in data["switches"].values())
+    assert {agent["role"] for agent in data["agents"].values()} == {"worker", "parameter_server"}
+
+
+def test_dry_run_says_what_travels_under_each_label(capsys):
+    main(["--topology", "testbed", "--job", "workers=6,ps=1", "--strategy", "equal", "--dry-run"])
+    text = capsys.readouterr().out
+    assert re.search(r"aggregate\(.*# tree 0: from W1", text)
+    assert re.search(r"# tree 0: partial sums of V[12]", text)
+    assert re.search(r"replicate\(.*# tree 0: results to all", text)
+    assert "# partial sums\n" not in text
+
+
+def test_install_again_and_remove(testbed, capsys):
+    switches, file = testbed
+    command = [*PLAN, "--bmv2", "--switches", str(file)]
+    assert main(command) == 0
+    assert re.search(r"installed: \d+ changes on 2 switches", capsys.readouterr().err)
+    installed = {name: switch.snapshot() for name, switch in switches.items()}
+    assert all(installed.values())
+    assert main(command) == 0
+    assert "everything was there already" in capsys.readouterr().err
+    assert {name: switch.snapshot() for name, switch in switches.items()} == installed
+    assert main(["--bmv2", "--switches", str(file), "--remove"]) == 0
+    assert not any(switch.entities for switch in switches.values())
+
+
+def test_failure_is_reported_and_nothing_is_left(testbed, capsys):
+    switches, file = testbed
+    switches["V2"].faults.fail_updates = {4}
+    assert main([*PLAN, "--bmv2", "--switches", str(file)]) == 1
+    message = capsys.readouterr().err
+    assert "switch V2 refused 1 of" in message
+    assert "all switches are as they were before" in message
+    assert not any(switch.entities for switch in switches.values())
+
+
+def test_plan_file_is_deployed_when_it_fits(testbed, tmp_path, capsys):
+    _, file = testbed
+    main([*PLAN, "--dry-run", "--json"])
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    command = ["--topology", "testbed", "--plan", str(tmp_path / "plan.json"), "--bmv2", "--switches", str(file)]
+    assert main(command) == 0
+    plan["rate_mbps"] *= 3
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "plan again for this topology" in capsys.readouterr().err
+
+
+def test_tofino_says_at_once_what_is_missing(capsys, monkeypatch):
+    monkeypatch.delenv("SDE_INSTALL", raising=False)
+    assert main([*PLAN, "--tofino"]) == 2
+    message = capsys.readouterr().err
+    assert "$SDE_INSTALL (not set here)" in message
+    assert "--bmv2" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*PLAN], "--bmv2 for P4Runtime switches, or --dry-run"),
+        ([*PLAN, "--bmv2"], "--switches FILE is missing"),
+        (["--bmv2", "--switches", "x"], "--topology is missing"),
+        (["--topology", "testbed", "--dry-run"], "--job is missing"),
+        ([*PLAN, "--dry-run", "--remove"], "goes with neither"),
+        ([*PLAN, "--bmv2", "--serve", "9600"], "needs HOST:PORT"),
+        ([*PLAN, "--bmv2", "--json"], "--json needs --dry-run"),
+        ([*PLAN, "--dry-run", "--job-id", "65536"], "must be in 0..65535"),
+        ([*PLAN[:-1], "magic", "--dry-run"], "unknown strategy 'magic'; known: "),
+        (["--topology", "nowhere.json", "--job", "ps=1", "--dry-run"], "nowhere.json"),
+        ([*PLAN, "--dry-run", "--artifacts", "v1model-7"], "not compiled for 7 values"),
+        ([*PLAN, "--dry-run", "--tls-cert", "/nonexistent"], "a certificate needs its key"),
+    ],
+)
+def test_mistakes_are_explained(arguments, message, capsys):
+    assert main(arguments) in (1, 2)
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert not captured.out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("nonsense", "is not JSON"),
+        ("[]", "must be an object"),
+        ('{"V1": {"device_id": 1}}', "V1 needs an address host:port, got None"),
+        ('{"V1": {"address": "h:1", "device_id": "x"}}', "V1 needs a device_id"),
+        ('{"a": {"address": "h:1", "device_id": 1}, "b": {"address": "h:1", "device_id": 1}}', "are both device 1"),
+    ],
+)
+def test_switches_files_are_checked(tmp_path, content, message):
+    (tmp_path / "switches.json").write_text(content)
+    with pytest.raises(DeployError, match=message):
+        load_switches(tmp_path / "switches.json")
+
+
+def test_switch_of_the_topology_without_address_is_named(testbed, tmp_path, capsys):
+    _, file = testbed
+    entries = json.loads(file.read_text())
+    del entries["V2"]
+    file.write_text(json.dumps(entries))
+    assert main([*PLAN, "--bmv2", "--switches", str(file)]) == 2
+    assert "lacks V2 of the topology" in capsys.readouterr().err
+
+
+def test_artifacts_by_name_and_folder():
+    assert load_artifact("v1model-64").manifest.values_per_packet == 64
+    assert load_artifact(str(ROOT / "p4src" / "artifacts" / "v1model-64")).manifest.values_per_packet == 64
+    with pytest.raises(ArtifactError):
+        load_artifact("/nowhere/at-all")
+
+
+def test_serve_installs_keeps_and_answers_until_told_to_stop(testbed, tmp_path, until):
+    switches, file = testbed
+    command = [sys.executable, "-m", "controlplane.deploy", *PLAN, "--bmv2", "--switches", str(file)]
+    command += ["--serve", "127.0.0.1:0", "--epoch-file", str(tmp_path / "epoch")]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().removeprefix("controller serves on ").strip()
+        status = fetch_status(address)
+        assert {agent.node for agent in status.agents if agent.joined} == set()
+        assert {switch.name: switch.state for switch in status.switches} == {"V1": "connected", "V2": "connected"}
+        installed = switches["V1"].snapshot()
+        port = switches["V1"].port
+        switches["V1"].stop()
+        switches["V1"] = FakeSwitch(1, port)
+        until(lambda: switches["V1"].snapshot() == installed, "the restarted switch is filled again", 20)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert switches["V1"].snapshot() == installed
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,104 @@
+"""The doctor: its findings on this machine, and what it says where something is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from controlplane import doctor, probe
+from tests.deploy.fake_switch import FakeSwitch
+
+
+def test_json_names_every_finding(capsys):
+    code = doctor.main(["--json"])
+    report = json.loads(capsys.readouterr().out)
+    failed = [check for check in report["checks"] if check["required"] and not check["ok"]]
+    assert report["ok"] == (not failed) == (code == 0)
+    assert all(check["fix"] for check in failed)
+    assert {"python", "programs", "abilities", "machine"} <= {check["group"] for check in report["checks"]}
+
+
+def test_missing_programs_come_with_their_package(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name, path=None: None)
+    checks = {check.name: check for check in doctor.check_programs()}
+    assert not checks["mnexec"].ok
+    assert checks["mnexec"].fix == "apt-get install mininet"
+    assert checks["mnexec"].required
+    assert not checks["simple_switch_grpc"].required
+
+
+def test_missing_and_other_packages(tmp_path):
+    (tmp_path / "requirements.txt").write_text("numpy==0.1\nno-such-package-at-all==1.0\n# comment\n")
+    checks = {check.name: check for check in doctor.check_packages(tmp_path / "requirements.txt")}
+    assert not checks["no-such-package-at-all"].ok
+    assert checks["no-such-package-at-all"].fix == "make setup"
+    assert "tested with 0.1" in checks["numpy"].detail
+
+
+def test_failing_check_fails_the_doctor(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "check_abilities", lambda: [doctor.Check("abilities", "x", False, True, "no", "do y")])
+    assert doctor.main([]) == 1
+    text = capsys.readouterr().out
+    assert "NO  x: no" in text
+    assert "-> do y" in text
+    assert "missing: " in text.splitlines()[-1]
+
+
+def test_probe_without_namespaces_tries_nothing_else(monkeypatch):
+    def refuse():
+        raise probe.Unable("not allowed here")
+
+    def must_not_run():
+        raise AssertionError("tried in the machine's own namespace")
+
+    monkeypatch.setattr(probe, "enter_namespace", refuse)
+    monkeypatch.setattr(probe, "ABILITIES", {"network namespaces": refuse, "veth pairs": must_not_run})
+    monkeypatch.setattr(probe, "enter_namespace", refuse)
+    assert probe.probe() == {"network namespaces": "not allowed here", "veth pairs": "no network namespace"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+def test_probe_leaves_nothing_behind():
+    def interfaces():
+        return subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout.count("doctor0")
+
+    checks = {check.name: check for check in doctor.check_abilities()}
+    assert checks["raw sockets (AF_PACKET)"].ok, checks["raw sockets (AF_PACKET)"].detail
+    assert interfaces() == 0
+
+
+def test_switches_that_answer_and_that_do_not(tmp_path):
+    switch = FakeSwitch()
+    file = tmp_path / "switches.json"
+    entries = {
+        "good": {"address": switch.address, "device_id": 1},
+        "wrong": {"address": switch.address, "device_id": 9},
+        "dead": {"address": "127.0.0.1:1", "device_id": 1},
+    }
+    file.write_text(json.dumps(entries))
+    try:
+        checks = {check.name: check for check in doctor.check_switches(file)}
+    finally:
+        switch.stop()
+    assert checks["good"].ok
+    assert "is the device id right" in checks["wrong"].detail
+    assert "start the switch at 127.0.0.1:1" in checks["dead"].fix
+
+
+def test_controller_and_its_missing_agents(tmp_path):
+    from tests.deploy.test_controller import Job
+
+    job = Job(tmp_path)
+    job.start()
+    try:
+        checks = {check.name: check for check in doctor.check_controller(job.address)}
+    finally:
+        job.close()
+    assert checks[job.address].ok
+    assert not checks["w1"].ok
+    assert checks["ps1"].fix == f"on ps1: python -m ps_server ... --controller {job.address}"
+    absent = list(doctor.check_controller("127.0.0.1:1"))
+    assert not absent[0].ok

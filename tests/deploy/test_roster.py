@@ -1,0 +1,218 @@
+"""Joining, starting, stopping: the agents of a job without any network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.epochs import LAST_EPOCH, EpochStore
+from controlplane.roster import Member, Refused, Roster
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.client import config_digest
+from p4src.protocol import VERSION
+from tests.deploy.job import configs
+
+
+@pytest.fixture
+def roster(tmp_path):
+    made = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION, grace=0.05)
+    yield made
+    made.close()
+
+
+def request(node: str, /, **changes) -> pb.JoinRequest:
+    role = "parameter_server" if node.startswith("ps") else "worker"
+    return pb.JoinRequest(**{"node": node, "role": role, "version": VERSION, "agent": f"agent-{node}"} | changes)
+
+
+def join_all(roster: Roster) -> dict[str, Member]:
+    return {node: roster.join(request(node)) for node in roster.configs}
+
+
+def events(member: Member) -> list[pb.Event]:
+    found = []
+    while not member.events.empty():
+        event = member.events.get()
+        if event is not None:
+            found.append(event)
+    return found
+
+
+def kinds(member: Member) -> list[str]:
+    return [event.WhichOneof("kind") or "" for event in events(member)]
+
+
+def configuration(member: Member) -> AgentConfig:
+    last = [event for event in events(member) if event.HasField("configuration")][-1]
+    return AgentConfig.from_json(last.configuration.agent_config)
+
+
+def test_configuration_comes_when_all_are_there(roster):
+    first = roster.join(request("w1"))
+    assert [list(event.waiting.missing) for event in events(first)] == [["w2", "ps1"]]
+    second = roster.join(request("ps1"))
+    assert [list(event.waiting.missing) for event in events(first)] == [["w2"]]
+    third = roster.join(request("w2"))
+    epochs = set()
+    for member in (first, second, third):
+        config = configuration(member)
+        assert config == replace(roster.configs[member.node], epoch=config.epoch)
+        epochs.add(config.epoch)
+    assert epochs == {roster.epoch}
+    assert roster.status().state == "running"
+
+
+def test_lost_agent_stops_the_others_and_comes_back_with_a_new_epoch(roster):
+    members = join_all(roster)
+    first_epoch = roster.epoch
+    for member in members.values():
+        events(member)
+    roster.leave(members["w2"])
+    for node in ("w1", "ps1"):
+        abort, waiting = events(members[node])
+        assert list(abort.abort.nodes) == ["w2"]
+        assert "w2 is gone" in abort.abort.reason
+        assert list(waiting.waiting.missing) == ["w2"]
+    assert roster.status().state == "waiting"
+    members["w2"] = roster.join(request("w2"))
+    assert {configuration(member).epoch for member in members.values()} == {roster.epoch}
+    assert roster.epoch > first_epoch
+
+
+def test_agent_that_is_done_lets_the_others_finish(roster, until):
+    members = join_all(roster)
+    for member in members.values():
+        events(member)
+    roster.announce_leave("agent-w1")
+    roster.leave(members["w1"])
+    assert kinds(members["w2"]) == []
+    status = roster.status()
+    assert status.state == "waiting"
+    until(lambda: not members["w2"].events.empty(), "the grace ends")
+    abort = events(members["w2"])[0].abort
+    assert abort.reason == "w1 has left the job"
+    assert list(abort.nodes) == ["w1"]
+
+
+def test_next_run_may_start_before_the_grace_of_the_last_one_ends(tmp_path):
+    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION, grace=60)
+    members = join_all(roster)
+    before = roster.epoch
+    for node in ("w1", "w2"):
+        roster.announce_leave(f"agent-{node}")
+        roster.leave(members[node])
+    events(members["ps1"])
+    again = [roster.join(request(node)) for node in ("w1", "w2")]
+    assert configuration(again[0]).epoch == configuration(members["ps1"]).epoch > before
+    roster.close()
+
+
+def test_second_process_for_a_node_replaces_the_first(roster):
+    members = join_all(roster)
+    for member in members.values():
+        events(member)
+    again = roster.join(request("w1"), "ipv4:10.0.0.9:1234")
+    refused = events(members["w1"])[0].refused
+    assert "another process joined as w1 (from ipv4:10.0.0.9:1234)" in refused.reason
+    assert kinds(members["w2"]) == ["abort", "configuration"]
+    assert configuration(again).node == "w1"
+    # The end of the first one's stream, which comes later, is not the loss of the second.
+    roster.leave(members["w1"])
+    assert roster.status().state == "running"
+
+
+def test_agents_are_found_by_address(roster):
+    member = roster.join(request("", addresses=["172.31.0.2", "10.0.0.2"]))
+    assert member.node == "w2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"node": "w7"}, "'w7' is not a node of this job; its nodes are w1, w2, ps1"),
+        ({"node": "", "addresses": ["192.0.2.1"]}, "no node of the job at the agent's addresses .192.0.2.1."),
+        ({"node": "", "addresses": ["10.0.0.1", "10.0.0.2"]}, "several nodes of the job .*Give the name with --node"),
+        ({"role": "parameter_server"}, "w1 is a worker of this job, not a parameter server"),
+        ({"version": VERSION + 1}, "install the same version"),
+    ],
+)
+def test_wrong_agents_are_refused_with_the_reason(roster, changes, message):
+    with pytest.raises(Refused, match=message):
+        roster.join(request("w1", **changes))
+    assert not roster.members()
+
+
+def test_restarted_controller_adopts_what_runs(tmp_path, roster):
+    join_all(roster)
+    running = {node: (roster.epoch, config_digest(config)) for node, config in roster.configs.items()}
+    later = Roster(configs(), EpochStore(tmp_path / "other"), VERSION)
+    for node, (epoch, digest) in running.items():
+        member = later.join(request(node, running_epoch=epoch, running_digest=digest))
+    assert configuration(member).epoch == roster.epoch
+    # And what comes later is larger, although this controller's own file did not know that epoch.
+    later.leave(member)
+    member = later.join(request(member.node))
+    assert configuration(member).epoch > roster.epoch
+    later.close()
+
+
+def test_restarted_controller_begins_anew_when_one_agent_does_not_run(tmp_path, roster):
+    join_all(roster)
+    later = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION)
+    for node, config in roster.configs.items():
+        running = {} if node == "w2" else {"running_epoch": roster.epoch, "running_digest": config_digest(config)}
+        later.join(request(node, **running))
+    assert later.epoch > roster.epoch
+    later.close()
+
+
+def test_restarted_controller_begins_anew_when_the_plan_changed(tmp_path, roster):
+    join_all(roster)
+    later = Roster(configs("10.0.0.9"), EpochStore(tmp_path / "epoch"), VERSION)
+    for node, config in roster.configs.items():
+        later.join(request(node, running_epoch=roster.epoch, running_digest=config_digest(config)))
+    assert later.epoch > roster.epoch
+    later.close()
+
+
+def test_status_says_whose_contribution_is_missing(roster):
+    join_all(roster)
+    report = pb.ReportRequest(node="ps1", epoch=roster.epoch, statistics={"packets_received": 7})
+    report.trees.add(tree=0, oldest_chunk=41, missing=["w2"], waiting_seconds=1.5)
+    roster.report(report)
+    status = roster.status()
+    tree = status.trees[0]
+    assert (tree.root, tree.oldest_chunk, list(tree.missing)) == ("ps1", 41, ["w2"])
+    server = next(agent for agent in status.agents if agent.node == "ps1")
+    assert server.statistics["packets_received"] == 7
+
+
+def test_reports_of_an_earlier_epoch_do_not_count(roster):
+    join_all(roster)
+    roster.report(pb.ReportRequest(node="w1", epoch=roster.epoch - 1, statistics={"packets_sent": 7}))
+    assert not next(agent for agent in roster.status().agents if agent.node == "w1").statistics
+
+
+def test_epochs_increase_whatever_the_clock_and_the_file(tmp_path, monkeypatch):
+    clock = [1_000_000.0]
+    monkeypatch.setattr("controlplane.epochs.time.time", lambda: clock[0])
+    store = EpochStore(tmp_path / "state" / "epoch")
+    assert [store.next(), store.next()] == [1_000_000, 1_000_001]
+    clock[0] = 500.0  # the clock went back
+    assert EpochStore(tmp_path / "state" / "epoch").next() == 1_000_002
+    (tmp_path / "state" / "epoch").unlink()  # the file was lost, the clock is right
+    clock[0] = 2_000_000.0
+    assert store.next() == 2_000_000
+    store.adopt(3_000_000)
+    assert store.next() == 3_000_001
+
+
+def test_epoch_file_that_is_something_else(tmp_path):
+    (tmp_path / "epoch").write_text("hello")
+    with pytest.raises(OSError, match="does not hold an epoch"):
+        EpochStore(tmp_path / "epoch").next()
+    (tmp_path / "epoch").write_text(str(LAST_EPOCH))
+    with pytest.raises(OSError, match="is the clock right"):
+        EpochStore(tmp_path / "epoch").next()
