@@ -37,13 +37,18 @@ FLAGS = (
 
 
 def cache_directory() -> Path:
-    """Where compiled libraries are kept; made when missing."""
+    """Where compiled libraries are kept; made when missing. Raises BuildError."""
     configured = os.environ.get("INART_CACHE")
     if configured:
         path = Path(configured)
     else:
         path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inart"
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(f"cannot make the cache {path} ({error.strerror}): set INART_CACHE") from error
+    if not os.access(path, os.W_OK):
+        raise BuildError(f"cannot write to the cache {path}: set INART_CACHE to a directory of this user")
     return path
 
 

@@ -17,6 +17,7 @@
 
 #include "labels.h"
 #include "packet_io.h"
+#include "threads.h"
 
 #define WAKE_SPACING (INART_NS / 5000) /* wake-ups are at least this far apart while packets come few at a time */
 #define SPARSE 8
@@ -373,7 +374,7 @@ struct inart_root *inart_root_create(const char *interface, const struct inart_r
         inart_root_destroy(r);
         return NULL;
     }
-    if (r->event < 0 || pthread_create(&r->thread, NULL, run, r)) {
+    if (r->event < 0 || inart_thread_start(&r->thread, run, r)) {
         snprintf(error, size, "cannot start the server's thread: %s", strerror(errno));
         inart_root_destroy(r);
         return NULL;

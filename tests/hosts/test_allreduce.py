@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evaluation.hosts.hub import TreeShape
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
-from worker_agent.engine import Work
+from worker_agent.engine import Operation, Work
 from worker_agent.split import ranges
 
 MakeRig = Callable[..., Rig]
@@ -94,7 +94,7 @@ def test_many_operations_in_flight(make_rig: MakeRig, lossy: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("op", ["sum", "mean"])
-def test_narrow_dtypes(make_rig: MakeRig, dtype: str, op: str) -> None:
+def test_narrow_dtypes(make_rig: MakeRig, dtype: str, op: Operation) -> None:
     torch = pytest.importorskip("torch")
     rig = make_rig()
     rig.faults(loss=0.01)

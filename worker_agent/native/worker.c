@@ -28,6 +28,7 @@
 #include "labels.h"
 #include "numbers.h"
 #include "packet_io.h"
+#include "threads.h"
 
 #define CHECK_VALUES 4 /* at the start of a part: n, -n, tag, -tag */
 #define NAME_BYTES 64
@@ -941,7 +942,7 @@ struct inart_worker *inart_worker_create(const char *interface, const struct ina
         inart_worker_destroy(w);
         return NULL;
     }
-    if (w->event < 0 || pthread_create(&w->thread, NULL, run, w)) {
+    if (w->event < 0 || inart_thread_start(&w->thread, run, w)) {
         snprintf(error, size, "cannot start the engine's thread: %s", strerror(errno));
         inart_worker_destroy(w);
         return NULL;

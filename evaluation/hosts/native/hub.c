@@ -11,6 +11,7 @@
 
 #include "labels.h"
 #include "packet_io.h"
+#include "threads.h"
 
 enum { FORWARD, REPLICATE, AGGREGATE };
 enum { FORWARDED, REPLICATED, ABSORBED, COMPLETED, DUPLICATE, STALE, FLUSHED, REFUSED, MALFORMED, UNKNOWN, VERDICTS };
@@ -314,7 +315,7 @@ int hub_label(struct hub *h, uint32_t port, uint32_t label, const struct hub_act
 
 void hub_faults(struct hub *h, const struct hub_faults *faults) { h->faults = *faults; }
 
-int hub_start(struct hub *h) { return pthread_create(&h->thread, NULL, run, h) ? -1 : 0; }
+int hub_start(struct hub *h) { return inart_thread_start(&h->thread, run, h) ? -1 : 0; }
 
 void hub_reboot(struct hub *h)
 {
