@@ -1,8 +1,6 @@
 """One `simple_switch_grpc` process for each switch."""
 
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from topologies.network import EmulationError
@@ -22,10 +20,10 @@ class Bmv2:
         self._commands: dict[str, list[str]] = {}
         self._environment: dict[str, str] = {}
         self._addresses: dict[str, SwitchAddress] = {}
-        self._logs = Path(tempfile.mkdtemp(prefix="inart-bmv2-"))
+        self._logs = Path()
 
     def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
-        topology = layout.topology
+        topology, self._logs = layout.topology, layout.directory
         ports = free_ports(len(topology.switches) * 2)
         self._environment = environment
         # Builds with Thrift listen on a fixed port unless told another; builds without it do not know the option.
@@ -47,7 +45,7 @@ class Bmv2:
         return dict(self._addresses)
 
     def _launch(self, switch: str) -> None:
-        with (self._logs / f"{switch}.log").open("wb") as log:
+        with (self._logs / f"bmv2-{switch}.log").open("wb") as log:
             self._processes[switch] = subprocess.Popen(
                 self._commands[switch],
                 stdin=subprocess.DEVNULL,
@@ -74,7 +72,7 @@ class Bmv2:
     def check(self) -> None:
         for switch, process in self._processes.items():
             if process.poll() is not None:
-                words = (self._logs / f"{switch}.log").read_text(errors="replace").strip().splitlines()[-5:]
+                words = (self._logs / f"bmv2-{switch}.log").read_text(errors="replace").strip().splitlines()[-5:]
                 raise EmulationError(f"{PROGRAM} of {switch} ended with {process.returncode}: " + " / ".join(words))
 
     def close(self) -> None:
@@ -82,4 +80,3 @@ class Bmv2:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        shutil.rmtree(self._logs, ignore_errors=True)

@@ -111,7 +111,7 @@ class Emulation:
             if not self._switches.links_in_memory and a.node.name in self.topology.switches:
                 fabric[a.node.name, b.node.name] = a.name
                 fabric[b.node.name, a.node.name] = b.name
-        layout = Layout(self.topology, host_interfaces, fabric)
+        layout = Layout(self.topology, host_interfaces, fabric, lifetime.directory)
         self.switch_addresses = self._switches.start(layout, lifetime.environment)
 
     def stop(self) -> None:
@@ -170,9 +170,14 @@ class Emulation:
         """What a process must be started with to end with the emulation."""
         return self._running().environment
 
-    def namespace(self, host: str) -> str:
-        """Path of the host's network namespace, for setns."""
-        return f"/proc/{self.net[host].pid}/ns/net"
+    @property
+    def directory(self) -> Path:
+        """For files that go with the emulation."""
+        return self._running().directory
+
+    def namespace(self, host: str, kind: str = "net") -> str:
+        """Path of one of the host's namespaces (net, mnt), for setns."""
+        return f"/proc/{self.net[host].pid}/ns/{kind}"
 
     def packet_socket(self, host: str) -> socket.socket:
         """A raw socket on the host's data interface, made in its namespace, for use by this process."""

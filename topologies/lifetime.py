@@ -5,6 +5,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import IO
 
@@ -19,14 +20,16 @@ class Lifetime:
     """Reserves a number and guards everything that is made under it.
 
     The number gives interface names (`inart<number>h3`) and management addresses, so that emulations can run beside
-    each other. The reservation is an abstract Unix socket: the kernel frees it however the process ends.
+    each other. The reservation is an abstract Unix socket: the kernel frees it however the process ends. Files of the
+    emulation belong in `directory`.
     """
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(8)
         self.number, self._reservation = _reserve()
+        self.directory = Path(tempfile.mkdtemp(prefix="inart-emulation-"))
         self._reaper: subprocess.Popen[bytes] | None = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(reaper.__file__)), self.token, str(self.number)],
+            [sys.executable, "-I", "-S", str(Path(reaper.__file__)), self.token, str(self.number), str(self.directory)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

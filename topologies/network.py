@@ -5,7 +5,8 @@
     ctl0         not shaped             --- inart<n>c<i>   172.31.0.1: controller, agents' management
 
 A host has one address (/32), one default route to a gateway that does not exist, and a static neighbour entry for it:
-no ARP on the data network, the switches route.
+no ARP on the data network, the switches route. Its /etc/hosts has the names of all hosts, and its /etc/resolv.conf is
+empty: there is no name server here, and libraries that look up a peer's name would wait for one.
 """
 
 import os
@@ -113,6 +114,8 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool) -> Mininet:
     """
     Mininet.inited = True  # else it changes host-wide kernel settings for good (fixLimits); nothing here needs them
     network = Mininet(topo=None, build=False, controller=None, host=Host, switch=P4Switch, link=Link)
+    names = lifetime.directory / "hosts"
+    names.write_text("127.0.0.1 localhost\n" + "".join(f"{topology.address(s)} {s}\n" for s in topology.servers))
     try:
         for number, switch in enumerate(topology.switches, 1):
             network.addSwitch(switch, dpid=f"{number:x}")
@@ -137,6 +140,12 @@ def _add_host(network: Mininet, topology: Topology, lifetime: Lifetime, index: i
     switch = topology.access_switch(server)
     host = network.addHost(server, ip=None, mac=None)
     _run(host, "sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1", may_fail=True)
+    _run(
+        host,
+        "mount --make-rprivate /",  # in the host's own mount namespace: what follows is seen only there
+        f"mount --bind {lifetime.directory / 'hosts'} /etc/hosts",
+        "{ [ ! -e /etc/resolv.conf ] || mount --bind /dev/null /etc/resolv.conf; }",
+    )
     data = data_interface(server)
     network.addLink(
         host,

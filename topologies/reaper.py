@@ -5,13 +5,15 @@ it waits until the pipe from its parent closes. Whatever belongs to the emulatio
 written it down first, so nothing can be missed between making and noting:
 
 - processes: by the variable MARK=token in the environment that they were started with,
-- interfaces of the root namespace: by the name prefix that only this emulation uses (see `topologies.lifetime`).
+- interfaces of the root namespace: by the name prefix that only this emulation uses (see `topologies.lifetime`),
+- files: everything is in one directory.
 
 Standard library only: it runs with `python -I -S`.
 """
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,8 +70,8 @@ def interfaces(number: int) -> list[str]:
     return [name for name in os.listdir("/sys/class/net") if pattern.fullmatch(name)]
 
 
-def clean(token: str, number: int) -> bool:
-    """End the processes and delete the interfaces; returns whether nothing is left."""
+def clean(token: str, number: int, directory: str) -> bool:
+    """End the processes, delete interfaces and files; returns whether nothing is left."""
     start = time.monotonic()
     end(token, signal.SIGTERM)
     end(token, signal.SIGHUP)  # Mininet's shells are interactive: they ignore SIGTERM
@@ -81,15 +83,16 @@ def clean(token: str, number: int) -> bool:
         time.sleep(0.02)
     for name in interfaces(number):
         subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
+    shutil.rmtree(directory, ignore_errors=True)
     return not interfaces(number) and not any(True for _ in marked(token))
 
 
 def main() -> int:
-    token, number = sys.argv[1], int(sys.argv[2])
+    token, number, directory = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, signal.SIG_IGN)
     sys.stdin.buffer.read()  # returns when the parent closes its end or is gone
-    return 0 if clean(token, number) else 1
+    return 0 if clean(token, number, directory) else 1
 
 
 if __name__ == "__main__":

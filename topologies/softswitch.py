@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +25,15 @@ class Softswitch:
         self._seed, self._threads = seed, threads
         self._topology: Topology | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._directory = Path(tempfile.mkdtemp(prefix="inart-softswitch-"))
-        self._control = self._directory / "control"
+        self._directory = Path()
 
     def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
-        self._topology = layout.topology
+        self._topology, self._directory = layout.topology, layout.directory
         file = self._directory / "fabric.json"
         file.write_text(json.dumps(self.description(layout), indent=1))
         reader, writer = os.pipe()
         try:
-            with (self._directory / "log").open("wb") as log:
+            with (self._directory / "softswitch.log").open("wb") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "softswitch", "fabric", str(file), "--ready-fd", str(writer)],
                     stdin=subprocess.DEVNULL,
@@ -116,7 +113,10 @@ class Softswitch:
             if self._process.poll() is None:
                 self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
+
+    @property
+    def _control(self) -> Path:
+        return self._directory / "control"
 
     def _call(self, command: str, **arguments: Any) -> Any:
         """One command over the control socket. Raises EmulationError."""
@@ -135,5 +135,5 @@ class Softswitch:
         return answer["result"]
 
     def _last_words(self) -> str:
-        lines = (self._directory / "log").read_text(errors="replace").strip().splitlines()
+        lines = (self._directory / "softswitch.log").read_text(errors="replace").strip().splitlines()
         return "\n".join(lines[-8:]) or "it said nothing"

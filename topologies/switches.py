@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from controlplane.topology import Topology
@@ -30,6 +31,7 @@ class Layout:
     topology: Topology
     host_interfaces: dict[str, str]  # server -> interface
     fabric_interfaces: dict[tuple[str, str], str]  # (switch, neighbour) -> interface at switch; empty: links in memory
+    directory: Path  # for files of the switches; goes with the emulation
 
 
 class Switches(Protocol):
@@ -54,7 +56,7 @@ class Switches(Protocol):
         """Raise EmulationError, with the last words of the process, when one has ended."""
 
     def close(self) -> None:
-        """End the processes and remove their files. Called when they may have ended already."""
+        """End the processes. Called when they may have ended already."""
 
 
 def choose(kind: str | None = None) -> str:

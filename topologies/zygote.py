@@ -20,16 +20,16 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topologies.emulation import CLONE_NEWNET, Emulation
+from topologies.emulation import Emulation
 from topologies.network import EmulationError
 
 START_SECONDS = 180.0
+NAMESPACES = ("mnt", "net")  # with the host's own /sys, /etc/hosts and /etc/resolv.conf
 _LENGTH_BYTES = 4
 _REQUEST_BYTES = 1 << 16
 
@@ -135,11 +135,11 @@ class Zygote:
 
     def __init__(self, emulation: Emulation, preload: Sequence[str] = ()) -> None:
         self._emulation = emulation
-        self._logs = tempfile.TemporaryDirectory(prefix="inart-hosts-")
+        self._logs = emulation.directory
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests = ours
         self._count = 0
-        log = Path(self._logs.name) / "zygote.log"
+        log = self._logs / "zygote.log"
         root = Path(__file__).resolve().parent.parent
         with theirs, log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -161,15 +161,20 @@ class Zygote:
         except TimeoutError:
             alive = b""
         if not alive:
-            words = (Path(self._logs.name) / "zygote.log").read_text(errors="replace").strip()
+            words = (self._logs / "zygote.log").read_text(errors="replace").strip()
             raise EmulationError(f"the process that starts the workers failed: {words[-2000:]}")
 
     def spawn(self, host: str, target: str, arguments: Mapping[str, Any]) -> HostProcess:
         """Start module:function in the host's network namespace."""
         ours, theirs = socket.socketpair()
         self._count += 1
-        log = Path(self._logs.name) / f"{self._count}-{host}.log"
-        request = {"host": host, "namespace": self._emulation.namespace(host), "target": target, "log": str(log)}
+        log = self._logs / f"{self._count}-{host}.log"
+        request = {
+            "host": host,
+            "namespaces": [self._emulation.namespace(host, kind) for kind in NAMESPACES],
+            "target": target,
+            "log": str(log),
+        }
         data = json.dumps(request | {"arguments": dict(arguments)}).encode()
         if len(data) > _REQUEST_BYTES:
             raise ValueError(f"the arguments for {host} are {len(data)} bytes long, at most {_REQUEST_BYTES} fit")
@@ -191,7 +196,6 @@ class Zygote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._logs.cleanup()
 
 
 def _serve(requests: socket.socket) -> None:
@@ -217,7 +221,7 @@ def _child(request: Mapping[str, Any], channel: Channel) -> None:
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        _enter(request["namespace"])
+        _enter(request["namespaces"])
         module, _, name = request["target"].partition(":")
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
         channel.send({"message": function(_Messages(channel), **request["arguments"])})
@@ -246,14 +250,16 @@ class _Messages(Channel):
         return super().receive(timeout)["message"]
 
 
-def _enter(namespace: str) -> None:
-    descriptor = os.open(namespace, os.O_RDONLY)
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(descriptor, CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"setns to {namespace}")
-    finally:
+def _enter(namespaces: Sequence[str]) -> None:
+    """Move this process, which has one thread, into the namespaces."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    directory = os.getcwd()
+    descriptors = [os.open(path, os.O_RDONLY) for path in namespaces]
+    for descriptor, path in zip(descriptors, namespaces, strict=True):
+        if libc.setns(descriptor, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"setns to {path}")
         os.close(descriptor)
+    os.chdir(directory)
 
 
 def _reap() -> None:

@@ -14,6 +14,7 @@ from evaluation.bmv2_fattree import hosts
 from evaluation.bmv2_fattree.load import LoadMonitor
 from evaluation.bmv2_fattree.results import Report, StrategyResult, Training
 from evaluation.bmv2_fattree.settings import Settings
+from evaluation.bmv2_fattree.training import train_both
 from topologies import Emulation, EmulationError
 from topologies.deployment import Fabric, Service
 from topologies.zygote import HostProcess, Zygote
@@ -24,7 +25,7 @@ ALL_PAIRS_UP_TO = 16  # hosts; more are pinged in a ring
 READY_SECONDS = 120.0
 HERE = "evaluation.bmv2_fattree.hosts"
 LIGHT_MODULES = ("numpy", "worker_agent", "ps_server.__main__", HERE)
-HEAVY_MODULES = ("torch.distributed", "sklearn.datasets", "evaluation.bmv2_fattree.training")
+HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.hook")
 
 Progress = Callable[[str], None]
 
@@ -77,7 +78,7 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
             gloo_seconds = measure_gloo(everything)
             best = max(plans, key=lambda plan: plan.rate_mbps)
             with fabric.serve(best) as service:
-                training = None
+                training = train_both(everything, service, best)
         elif settings.steps:
             say(f"no training: {settings.workers} processes with torch are too many for this experiment")
     report = Report(

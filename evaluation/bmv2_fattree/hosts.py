@@ -45,11 +45,11 @@ def allreduce(channel: Channel, *, controller: str, interface: str, seed: int, w
     a digest of the result and, with `check`, its largest error and what that may be. Ends with the message null.
     """
     from worker_agent import connect
-
     from worker_agent.fixedpoint import error_bound
 
     agent = connect(controller, timeout=JOIN_SECONDS)
     try:
+        assert agent.config is not None
         index = agent.config.index
         agent.allreduce(np.zeros(1, np.float32), op="sum")  # everybody is there, code and memory are warm
         channel.send({"index": index})

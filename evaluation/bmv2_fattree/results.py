@@ -57,7 +57,10 @@ class StrategyResult:
 
 @dataclass(frozen=True)
 class Training:
-    """Loss of every step, mean over the workers. strategy: by whose plan the gradients went through the switches."""
+    """Loss of every step, mean over the workers; seconds: of all steps.
+
+    strategy: by whose plan the gradients went through the switches.
+    """
 
     loss_gloo: list[float]
     loss_inart: list[float]
@@ -66,6 +69,9 @@ class Training:
     strategy: str
     workers: int
     dataset: str
+    parameters: int
+    test_accuracy_gloo: float
+    test_accuracy_inart: float
 
     @property
     def largest_difference(self) -> float:
@@ -238,6 +244,9 @@ def _training_json(training: Training) -> dict[str, Any]:
         "strategy": training.strategy,
         "workers": training.workers,
         "dataset": training.dataset,
+        "parameters": training.parameters,
+        "test_accuracy_gloo": training.test_accuracy_gloo,
+        "test_accuracy_inart": training.test_accuracy_inart,
     }
 
 
@@ -249,7 +258,9 @@ def _loss_lines(training: Training) -> list[str]:
         a, b = training.loss_gloo[step], training.loss_inart[step]
         rows.append([str(step + 1), f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}"])
     rows.append(["time", f"{training.seconds_gloo:.1f} s", f"{training.seconds_inart:.1f} s", ""])
-    return [f"Training: {training.dataset}, {training.workers} workers, {steps} steps.", *_aligned(rows)]
+    rows.append(["test", f"{training.test_accuracy_gloo:.1%}", f"{training.test_accuracy_inart:.1%}", ""])
+    what = f"{training.parameters:,} parameters, {training.workers} workers, {steps} steps"
+    return [f"Training: {training.dataset}, {what}.", *_aligned(rows)]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

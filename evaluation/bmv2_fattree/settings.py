@@ -35,8 +35,9 @@ class Settings:
     heterogeneous: bool = False
     seed: int = 0
     switch: str = "softswitch"
-    strategies: tuple[str, ...] = ("lbmm", "atp", "equal")
+    strategies: tuple[str, ...] = DEFAULT_STRATEGIES[:3]
     steps: int = 40
+    cifar100: Path | None = None
     output: Path = field(default=Path("results/bmv2-fattree"))
 
     @property
@@ -95,6 +96,9 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--strategies", default="", help=f"of {', '.join(STRATEGIES)}")
     parser.add_argument("--steps", type=int, default=40, help="training steps, 0: no training")
+    parser.add_argument(
+        "--cifar100", type=Path, metavar="FOLDER", help="train on CIFAR-100 (python version) from there"
+    )
     parser.add_argument("--switch", choices=("bmv2", "softswitch"), default=switch)
     parser.add_argument("--output", type=Path, default=Path("results/bmv2-fattree"))
     arguments = parser.parse_args(argv)
@@ -110,6 +114,8 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
             f"{arguments.workers} workers and {arguments.ps} parameter servers do not fit the {hosts} hosts of "
             f"k={arguments.k}: name fewer (WORKERS=, PS=) or a larger K="
         )
+    if arguments.cifar100 is not None and not arguments.cifar100.is_dir():
+        parser.error(f"--cifar100 {arguments.cifar100} is not a folder")
     if arguments.bandwidth <= 0 or arguments.steps < 0:
         parser.error("--bandwidth must be above 0 and --steps not below")
     return Settings(
@@ -122,5 +128,6 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
         switch=arguments.switch,
         strategies=chosen or tuple(name for name in DEFAULT_STRATEGIES if name in STRATEGIES),
         steps=arguments.steps,
+        cifar100=arguments.cifar100,
         output=arguments.output,
     )

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ def small() -> Topology:
 
 def test_interfaces_addresses_and_routes() -> None:
     topology = small()
+    resolver = Path("/etc/resolv.conf").read_text()
     with Emulation(topology, "softswitch") as emulation:
         for host in topology.servers:
             name = emulation.interface(host)
@@ -46,6 +48,10 @@ def test_interfaces_addresses_and_routes() -> None:
             assert "tbf" in queue
             assert "rate 8Mbit" in queue
             assert "burst 256Kb" in queue
+            found_name = emulation.run(host, ["getent", "hosts", "h1"]).stdout.split()
+            assert found_name == [topology.address("h1"), "h1"]
+            assert emulation.run(host, ["cat", "/etc/resolv.conf"]).stdout == ""
+        assert Path("/etc/resolv.conf").read_text() == resolver, "only the hosts' own view may change"
         assert emulation.interface("h1") == "h1-eth0"
         assert len(emulation.interface(LONG)) <= 15
 

@@ -34,11 +34,13 @@ class Traces:
 
     token: str
     number: int
+    directory: Path
 
     @classmethod
     def of(cls, emulation: Emulation) -> "Traces":
         assert emulation._lifetime is not None
-        return cls(emulation._lifetime.token, emulation._lifetime.number)
+        lifetime = emulation._lifetime
+        return cls(lifetime.token, lifetime.number, lifetime.directory)
 
     @classmethod
     def of_process(cls, pid: int) -> "Traces | None":
@@ -46,15 +48,15 @@ class Traces:
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
             if any(word.endswith("reaper.py") for word in words):
-                return cls(words[-3], int(words[-2]))
+                return cls(words[-4], int(words[-3]), Path(words[-2]))
         return None
 
     def interfaces(self) -> list[str]:
         return [name for name in os.listdir("/sys/class/net") if interface_pattern(self.number).fullmatch(name)]
 
     def any(self) -> bool:
-        """Whether a process (and with it a namespace) or an interface is left."""
-        return any(True for _ in marked(self.token)) or bool(self.interfaces())
+        """Whether a process (and with it a namespace), an interface or a file is left."""
+        return any(True for _ in marked(self.token)) or bool(self.interfaces()) or self.directory.exists()
 
 
 def test_leaving_the_context_takes_everything_down() -> None:
