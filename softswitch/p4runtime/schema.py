@@ -70,7 +70,11 @@ class ActionSchema:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """One table. ``scopes`` maps the ids of its actions to their ``ActionRef.Scope``."""
+    """One table. ``scopes`` maps the ids of its actions to their ``ActionRef.Scope``.
+
+    ``is_const``: its entries come from the program and stay. That holds for ``entries`` without ``const`` too, which
+    the bmv2 JSON does not tell apart.
+    """
 
     id: int
     name: str
@@ -83,7 +87,6 @@ class TableSchema:
     scopes: dict[int, int]
     is_const: bool
     default_const: bool
-    has_initial_entries: bool
     has_direct_meter: bool
     has_implementation: bool
     has_idle_timeout: bool
@@ -209,9 +212,8 @@ def _table(
         actions_by_id=calls,
         actions_by_name={action.name: action for action in calls.values()},
         scopes={ref.id: ref.scope for ref in table.action_refs},
-        is_const=table.is_const_table,
+        is_const=table.is_const_table or info.const_entries,
         default_const=info.default_const or table.const_default_action_id != 0,
-        has_initial_entries=table.has_initial_entries,
         has_direct_meter=any(resource in direct_meters for resource in table.direct_resource_ids),
         has_implementation=table.implementation_id != 0,
         has_idle_timeout=table.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT,

@@ -71,7 +71,8 @@ def internal_error() -> P4RuntimeError:
 def from_data_plane(error: errors.SoftswitchError) -> P4RuntimeError:
     """The same refusal with the code that the specification gives it."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    return P4RuntimeError(code, str(error))
+    text = f"not supported: {error}" if isinstance(error, errors.UnsupportedConstruct) else str(error)
+    return P4RuntimeError(code, text)
 
 
 class BatchError(Exception):

@@ -71,7 +71,7 @@ class TableAccess:
 
     def _insert(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         if table.is_const:
-            raise denied(f"table {table.name} has const entries; nothing can be inserted")
+            raise denied(f"table {table.name} has its entries from the program; nothing can be inserted")
         action, params = _action(table, entry, default=False)
         key, priority = decode_key(table, entry)
         counts = _counter_data(table, entry)
@@ -84,13 +84,11 @@ class TableAccess:
     def _modify(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         changes_action = entry.HasField("action")
         if changes_action and table.is_const:
-            raise denied(f"table {table.name} has const entries; their actions cannot be changed")
+            raise denied(f"table {table.name} has its entries from the program; their actions cannot be changed")
         key, priority = decode_key(table, entry)
         action, params = _action(table, entry, default=False) if changes_action else ("", ())
-        if not changes_action or journal.active or table.has_initial_entries:
+        if not changes_action or journal.active:
             old = self._get(table, key, priority)
-            if changes_action and old.is_const:
-                raise denied(f"table {table.name}: this entry is const; its action cannot be changed")
         counts = _counter_data(table, entry)
         if changes_action:
             self._device.modify(table.name, key, action, params, priority)
@@ -105,14 +103,11 @@ class TableAccess:
 
     def _delete(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         if table.is_const:
-            raise denied(f"table {table.name} has const entries; nothing can be deleted")
+            raise denied(f"table {table.name} has its entries from the program; nothing can be deleted")
         key, priority = decode_key(table, entry)
         identity = (table.name, key, priority)
-        if journal.active or table.has_initial_entries:
-            old = self._get(table, key, priority)
-            if old.is_const:
-                raise denied(f"table {table.name}: this entry is const; it cannot be deleted")
         if journal.active:
+            old = self._get(table, key, priority)
             opaque = self._opaque.get(identity)
             counts = self._device.direct_counter_read(table.name, key, priority) if _has_counter(table) else None
 
