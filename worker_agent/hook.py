@@ -22,7 +22,7 @@ from worker_agent.agent import connect
 from worker_agent.engine import DEFAULT_TIMEOUT, DTYPES, Operation, Work
 from worker_agent.errors import AgentError
 from worker_agent.local import LocalAgent
-from worker_agent.staging import CudaStaging
+from worker_agent.staging import Completion, CudaStaging
 
 
 class Reducer(Protocol):
@@ -154,17 +154,9 @@ class InArtState:
 
 
 def _start_cpu(reducer: Reducer, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-
-    def finish(work: Work) -> None:
-        error = work.exception()
-        if error is None:
-            future.set_result(buffer)
-        else:
-            future.set_exception(error)  # type: ignore[arg-type]  # torch's stub is wrong
-
-    reducer.allreduce_async(buffer, "mean").add_done_callback(finish)
-    return future
+    completion = Completion(buffer)
+    reducer.allreduce_async(buffer, "mean").add_done_callback(lambda work: completion.finish(work.exception()))
+    return completion.future
 
 
 def inart_hook(state: InArtState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

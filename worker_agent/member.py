@@ -45,6 +45,7 @@ class Member(ABC):
         self._changed = threading.Condition()
         self._ready = False
         self._problem = f"no answer from the controller at {controller} yet"
+        self._stopped = ""  # why the last epoch ended
         self._failure: AgentError | None = None
         self._closed = threading.Event()
         identity = Identity(node or "", tuple(addresses()), self.role, VERSION)
@@ -128,10 +129,11 @@ class Member(ABC):
     # -- Listener of the membership ------------------------------------------------------------------------------------
 
     def on_waiting(self, missing: tuple[str, ...]) -> None:
-        self._log(f"waiting for {', '.join(missing)}")
+        waiting = f"waiting for {', '.join(missing)} to join the controller"
+        self._log(waiting)
         with self._changed:
             if not self._ready:
-                self._problem = f"waiting for {', '.join(missing)}, which have not joined the controller"
+                self._problem = f"{self._stopped}; {waiting}" if self._stopped else waiting
             self._changed.notify_all()
 
     def on_configuration(self, config: AgentConfig) -> None:
@@ -147,14 +149,14 @@ class Member(ABC):
             return
         self._log(f"{config.node}: epoch {config.epoch} begins")
         with self._changed:
-            self.config, self._ready, self._problem = config, True, ""
+            self.config, self._ready, self._problem, self._stopped = config, True, "", ""
             self._changed.notify_all()
 
     def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
         self._log(f"stopped: {reason}")
         with self._changed:
             self._ready = False
-            self._problem = reason
+            self._problem = self._stopped = reason
             self._changed.notify_all()
         self._stop(reason)
 

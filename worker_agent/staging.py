@@ -1,4 +1,5 @@
-"""CUDA tensors through the network: copied to pinned host memory and back, beside the compute stream.
+"""Futures of gradient buckets, and CUDA tensors through the network: to pinned host memory and back, beside the
+compute stream.
 
     compute stream   gradients ready -> side stream: copy to pinned memory -> staging thread: submit
     agent's thread   sum is there -> side stream: copy to the device -> whoever waits for the Future
@@ -19,6 +20,31 @@ import torch
 from worker_agent.engine import Work
 
 
+class Completion:
+    """The Future of a bucket, completed once from any thread.
+
+    Future.set_exception only works for who waits in Python: DDP, in C++, would take the exception for the result. A
+    continuation that raises makes a Future that has failed for both.
+    """
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        self._buffer = buffer
+        self._error: Exception | None = None
+        devices: list[int | str | torch.device] = [] if buffer.device.type == "cpu" else [buffer.device]
+        self._reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        self.future: torch.futures.Future[torch.Tensor] = self._reduced.then(self._result)
+
+    def finish(self, error: Exception | None) -> None:
+        """The bucket holds the result, or `error` happened. For CUDA: the current stream is the one that writes it."""
+        self._error = error
+        self._reduced.set_result(self._buffer)
+
+    def _result(self, _: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        if self._error is not None:
+            raise self._error
+        return self._buffer
+
+
 @dataclass
 class _Transfer:
     """One bucket on its way. copied: recorded when the host copy is complete."""
@@ -27,7 +53,7 @@ class _Transfer:
     host: torch.Tensor
     copied: torch.cuda.Event
     stream: torch.cuda.Stream
-    future: torch.futures.Future[torch.Tensor]
+    completion: Completion
 
 
 class CudaStaging:
@@ -50,7 +76,7 @@ class CudaStaging:
         """The mean of `buffer` over all ranks, in place, in stream order once the Future is done."""
         device = buffer.device
         stream = self._stream(device)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[device])
+        completion = Completion(buffer)
         host = self._take(buffer)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
@@ -59,8 +85,8 @@ class CudaStaging:
             copied.record(stream)
         # The caching allocator must not hand the memory out again while the side stream uses it.
         buffer.record_stream(stream)
-        self._queue.put(_Transfer(buffer, host, copied, stream, future))
-        return future
+        self._queue.put(_Transfer(buffer, host, copied, stream, completion))
+        return completion.future
 
     def close(self) -> None:
         """End the staging thread, after what was started."""
@@ -89,7 +115,7 @@ class CudaStaging:
                 transfer.copied.synchronize()
                 work = self._allreduce_async(transfer.host, "mean")
             except Exception as error:
-                transfer.future.set_exception(error)  # type: ignore[arg-type]  # torch's stub is wrong
+                transfer.completion.finish(error)
                 continue
             work.add_done_callback(self._finisher(transfer))
 
@@ -97,14 +123,14 @@ class CudaStaging:
         def finish(work: Work) -> None:
             error = work.exception()
             if error is not None:
-                transfer.future.set_exception(error)  # type: ignore[arg-type]  # torch's stub is wrong
+                transfer.completion.finish(error)
                 return
             with torch.cuda.stream(transfer.stream):
                 transfer.buffer.copy_(transfer.host.view_as(transfer.buffer), non_blocking=True)
                 read = torch.cuda.Event()
                 read.record(transfer.stream)
                 # The Future records the current stream: whoever waits for it waits for the copy.
-                transfer.future.set_result(transfer.buffer)
+                transfer.completion.finish(None)
             with self._lock:
                 self._free[transfer.host.numel(), transfer.host.dtype].append((transfer.host, read))
 

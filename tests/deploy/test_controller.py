@@ -277,4 +277,4 @@ def test_process_that_waits_in_vain_says_for_whom(tmp_path):
     finally:
         job.close()
     assert done.returncode == 1
-    assert "waiting for w1, w2, which have not joined" in done.stderr
+    assert "waiting for w1, w2 to join the controller" in done.stderr
