@@ -8,17 +8,22 @@ from __future__ import annotations
 from controlplane.strategies.atp import atp, atp_strict
 from controlplane.strategies.common import Infeasible, Split, Strategy
 from controlplane.strategies.equal import equal
+from controlplane.strategies.exact import exact
 from controlplane.strategies.inart import inart
 from controlplane.strategies.lbmm import lbmm
+from controlplane.strategies.paper import inart_paper, r_inart
 from controlplane.strategies.strict import inart_strict
 
 STRATEGIES: dict[str, Strategy] = {
     "inart": inart,
     "inart-strict": inart_strict,
+    "inart-paper": inart_paper,
+    "r-inart": r_inart,
     "lbmm": lbmm,
     "atp": atp,
     "atp-strict": atp_strict,
     "equal": equal,
+    "exact": exact,
 }
 
 __all__ = ["STRATEGIES", "Infeasible", "Split", "Strategy", "get_strategy"]

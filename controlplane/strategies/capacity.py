@@ -169,12 +169,14 @@ def _solve_twice(
     highs.silent()
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("presolve", "off")
+    for tolerance in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+        highs.setOptionValue(tolerance, 1e-10)
     highs.passModel(lp)
     highs.run()
     best = np.array(highs.getSolution().col_value)
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         raise Infeasible(f"inart: the solver ended with status {highs.modelStatusToString(highs.getModelStatus())}")
-    highs.changeColBounds(rate, float(best[rate]) * (1 - 1e-9), nic)
+    highs.changeColBounds(rate, min(float(best[rate]), nic), nic)
     everything = np.arange(columns, dtype=np.int32)
     highs.changeColsCost(columns, everything, cost)
     highs.run()

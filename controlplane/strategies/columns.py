@@ -92,6 +92,8 @@ class Master:
         self.highs.silent()
         self.highs.setOptionValue("threads", 1)
         self.highs.setOptionValue("presolve", "off")
+        for tolerance in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+            self.highs.setOptionValue(tolerance, 1e-9)
         nothing = np.array([], dtype=np.int32)
         for bound in self.capacity:
             self.highs.addRow(-highspy.kHighsInf, float(bound), 0, nothing, np.array([]))

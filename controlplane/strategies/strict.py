@@ -85,11 +85,12 @@ def inart_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: S
         tuple(topology.residual_ingress_mbps(s) for s in job.parameter_servers),
     )
     candidates: list[Plan] = []
+    refusals: list[str] = []
     for baseline in (lbmm, atp, atp_strict, equal):
         try:
             candidates.append(baseline(topology, job, seed=seed, frozen_split=frozen_split))
-        except (Infeasible, TopologyError):
-            continue  # what cannot run here offers no plan
+        except (Infeasible, TopologyError) as error:
+            refusals.append(str(error))
     if frozen_split is not None:
         vectors = _frozen_rates(instance, list(split_or_equal(job, frozen_split).values()))
     else:
@@ -100,7 +101,7 @@ def inart_strict(topology: Topology, job: Job, *, seed: int = 0, frozen_split: S
             choices = _choices(network, job, usable, rates, groups)
             candidates.append(plan_choices(topology, job, "inart-strict", choices, seed, network=network))
     if not candidates:
-        raise Infeasible("inart-strict: no plan with one tree per parameter server has a rate above 0")
+        raise Infeasible(f"inart-strict: no plan has a rate above 0; {'; '.join(refusals)}")
     best = max(candidates, key=lambda plan: plan.rate_mbps)
     return Plan(job, "inart-strict", best.rate_mbps, best.trees, seed=seed)
 

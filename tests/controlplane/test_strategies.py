@@ -1,0 +1,225 @@
+"""Strategies: the known values of the paper's example, and what holds on every instance."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.evaluate import bound, evaluate
+from controlplane.generators import fattree, testbed
+from controlplane.job import Job, JobError, place_job
+from controlplane.plan import Assignment, Plan, Relay, Tree
+from controlplane.routing import Unreachable
+from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
+from controlplane.strategies.paper import l_inart
+from controlplane.topology import Topology, TopologyError
+from tests.controlplane.instances import instances
+
+FIG1 = Job("fig1", ("W1", "W2", "W3", "W4", "W5", "W6"), ("S1", "S2"), 1000)
+REFUSALS = (Infeasible, Unreachable, TopologyError, JobError)
+FAST = [name for name in STRATEGIES if name != "exact"]
+
+
+def check_plan(plan: Plan, topology: Topology) -> None:
+    """Structure, shares, routes (Plan.check) and every capacity, recomputed here from the routes alone."""
+    evaluation = evaluate(plan, topology)
+    f = plan.rate_mbps
+    assert f == evaluation.rate_mbps > 0
+    assert abs(sum(tree.share for tree in plan.trees) - 1) < 1e-9
+    load: dict[object, float] = {}
+    for tree in plan.trees:
+        amount = f * tree.share
+        for route, end in [(a.route, a.point) for a in tree.assignments] + [(r.route, r.next) for r in tree.relays]:
+            load[end] = load.get(end, 0) + amount
+            for i in range(len(route) - 1):
+                load[route[i : i + 2]] = load.get(route[i : i + 2], 0) + amount
+        for edge in tree.return_edges if topology.results_on_links else ():
+            load[edge] = load.get(edge, 0) + amount
+    for what, amount in load.items():
+        if isinstance(what, tuple):
+            capacity = topology.residual_bandwidth_mbps(*what)
+        elif topology.kind(str(what)) == "switch":
+            capacity = topology.residual_aggregation_mbps(str(what))
+        else:
+            capacity = topology.residual_ingress_mbps(str(what))
+        assert amount <= capacity * (1 + 1e-9), f"{what}: {amount} of {capacity}"
+    assert f <= evaluation.bound_mbps * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [("lbmm", 4 / 3), ("atp", 2), ("atp-strict", 1.5), ("inart-strict", 8 / 3), ("inart", 3), ("exact", 8 / 3)],
+)
+def test_the_papers_example(name, rate):
+    topology = testbed()
+    plan = get_strategy(name)(topology, FIG1)
+    check_plan(plan, topology)
+    assert plan.rate_mbps == pytest.approx(rate, rel=1e-6)
+
+
+def papers_own_plan() -> Plan:
+    """Fig. 1(c); its text has W4, W5 and W6 "aggregated on S2", which must be V2."""
+
+    def tree(root: str, share: float, points: dict[str, str]) -> Tree:
+        home = {w: "V2" if w in ("W5", "W6") else "V1" for w in FIG1.workers}
+        access = "V1" if root == "S1" else "V2"
+        assignments = []
+        for w in FIG1.workers:
+            end = points.get(w, root)
+            near = access if end == root else end
+            path = [w, home[w], *([near] if near != home[w] else []), *([root] if end == root else [])]
+            assignments.append(Assignment(w, end, tuple(path)))
+        relays = tuple(
+            Relay(v, root, (v, root) if v == access else (v, access, root)) for v in dict.fromkeys(points.values())
+        )
+        other = "V2" if access == "V1" else "V1"
+        edges = [(root, access), (access, other), *((home[w], w) for w in FIG1.workers)]
+        return Tree(root, share, tuple(assignments), relays, tuple(edges))
+
+    first = tree("S1", 0.6, {**dict.fromkeys(("W1", "W2", "W3", "W4"), "V1"), "W5": "V2", "W6": "V2"})
+    second = tree("S2", 0.4, dict.fromkeys(("W4", "W5", "W6"), "V2"))
+    return Plan(FIG1, "paper", 0.0, (first, second))
+
+
+def test_the_evaluator_on_a_plan_by_hand():
+    topology = testbed()
+    evaluation = evaluate(papers_own_plan(), topology)
+    # S2 takes 3 direct flows and one sum of 0.4 f each; V2 adds 2 flows of 0.6 f and 3 of 0.4 f.
+    assert evaluation.rate_mbps == pytest.approx(2.5)
+    assert evaluation.load("parameter_server", "S2") == pytest.approx(4 * 0.4 * 2.5)
+    assert evaluation.load("switch", "V1") == pytest.approx(4 * 0.6 * 2.5)
+    assert evaluation.load("switch", "V2") == pytest.approx((2 * 0.6 + 3 * 0.4) * 2.5)
+    assert evaluation.load("link", "V1->V2") == pytest.approx(4 * 0.4 * 2.5)
+    assert evaluation.load("link", "V2->V1") == pytest.approx(0.6 * 2.5)
+    # Counting the results' way back adds S1's to V1->V2 and S2's to V2->V1.
+    counted = evaluate(papers_own_plan(), testbed(results_on_links=True))
+    assert counted.load("link", "V1->V2") == pytest.approx((4 * 0.4 + 0.6) * 2.5)
+    assert counted.load("nic", "V2->W5") == pytest.approx(2.5)
+    assert evaluation.bound_mbps == pytest.approx(3)
+
+
+def test_the_fattree_of_the_paper():
+    topology = fattree(6)
+    job = place_job(topology, 50, 4, seed=1)
+    assert bound(topology, job) == pytest.approx(9.538)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps >= 0.99 * 9.538
+    strict = get_strategy("inart-strict")(topology, job)
+    check_plan(strict, topology)
+    assert strict.rate_mbps == pytest.approx(7.2)
+    assert len(strict.trees) == 4
+
+
+def test_heterogeneous_links():
+    topology = fattree(6, heterogeneous=(10, 30), seed=3)
+    job = place_job(topology, 50, 4, seed=3)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps >= 0.97 * bound(topology, job)
+
+
+def test_oversubscribed_fabric_uses_hierarchy():
+    topology = fattree(4, oversubscription=4, aggregation_mbps=100)
+    job = place_job(topology, 12, 2, seed=0)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps > 2 * max(get_strategy(n)(topology, job).rate_mbps for n in ("lbmm", "atp", "equal"))
+    assert any(relay.next != tree.root for tree in plan.trees for relay in tree.relays)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=5, max_workers=5), st.booleans(), st.integers(0, 3))
+def test_every_plan_holds_and_ours_is_best(instance, frozen, seed):
+    topology, job = instance
+    split = None
+    if frozen:
+        weights = [1 + (seed * 7 + i * 3) % 5 for i in range(len(job.parameter_servers))]
+        split = {s: w / sum(weights) for s, w in zip(job.parameter_servers, weights, strict=True)}
+    rates = {}
+    for name in FAST:
+        try:
+            plan = get_strategy(name)(topology, job, seed=seed, frozen_split=split)
+        except REFUSALS as refusal:
+            assert str(refusal)
+            continue
+        check_plan(plan, topology)
+        if split is not None:
+            assert plan.split == pytest.approx(split)
+        rates[name] = plan.rate_mbps
+    for baseline in ("lbmm", "atp", "atp-strict", "equal"):
+        if baseline in rates:
+            assert rates["inart"] >= rates[baseline] * (1 - 1e-9)
+            assert rates["inart-strict"] >= rates[baseline] * (1 - 1e-9)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=3, max_workers=3))
+def test_nothing_with_one_tree_per_root_beats_the_exact_optimum(instance):
+    topology, job = instance
+    try:
+        best = get_strategy("exact")(topology, job)
+    except REFUSALS:
+        return
+    check_plan(best, topology)
+    for name in ("lbmm", "atp", "atp-strict", "equal", "inart-strict", "inart-paper", "r-inart"):
+        try:
+            plan = get_strategy(name)(topology, job)
+        except REFUSALS:
+            continue
+        assert plan.rate_mbps <= best.rate_mbps * (1 + 1e-5), name
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_same_seed_same_plan(name):
+    topology = fattree(4, heterogeneous=(10, 30), seed=1)
+    job = place_job(topology, 9, 3, seed=2)
+    assert get_strategy(name)(topology, job, seed=5) == get_strategy(name)(topology, job, seed=5)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_what_cannot_work_is_refused_by_name(name):
+    topology = testbed()
+    plan = get_strategy(name)
+    with pytest.raises(JobError, match="'W9' does not exist"):
+        plan(topology, Job("j", ("W9",), ("S1",), 1))
+    with pytest.raises(JobError, match="'V1' is a switch"):
+        plan(topology, Job("j", ("V1",), ("S1",), 1))
+    cut = topology.replace(remove_links=[("V1", "V2"), ("V2", "V1")])
+    with pytest.raises(Unreachable, match="parameter server S"):
+        plan(cut, FIG1)
+    deaf = topology.replace(nodes={"S2": {"ingress_mbps": 0}, "S1": {"ingress_mbps": 0}})
+    with pytest.raises(Infeasible, match=r"S1|S2|no parameter server"):
+        plan(deaf, FIG1)
+
+
+def test_a_root_without_capacity_gets_no_share():
+    topology = testbed().replace(nodes={"S2": {"ingress_mbps": 0}})
+    plan = get_strategy("inart")(topology, FIG1)
+    check_plan(plan, topology)
+    assert plan.split["S2"] == 0
+    with pytest.raises(Infeasible, match="S2"):
+        get_strategy("inart")(topology, FIG1, frozen_split={"S1": 0.5, "S2": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [({"S9": 1.0}, "S9"), ({"S1": 0.5}, "sum to 0.5"), ({"S1": 1.5, "S2": -0.5}, "between 0 and 1")],
+)
+def test_a_wrong_frozen_split_is_refused(split, message):
+    for name in FAST:
+        with pytest.raises(Infeasible, match=message):
+            get_strategy(name)(testbed(), FIG1, frozen_split=split)
+
+
+def test_background_load_counts():
+    topology = testbed().replace(nodes={"V1": {"used_aggregation_mbps": 6}, "S1": {"used_ingress_mbps": 2}})
+    plan = get_strategy("inart")(topology, FIG1)
+    check_plan(plan, topology)
+    assert plan.rate_mbps <= bound(topology, FIG1) == pytest.approx((6 * 5 / 6 + 6) / 6)
+
+
+def test_l_inart_splits_by_capacity():
+    topology = testbed().replace(nodes={"S2": {"used_ingress_mbps": 2}})
+    assert l_inart(topology, FIG1) == pytest.approx({"S1": 2 / 3, "S2": 1 / 3})
