@@ -1,0 +1,1 @@
+"""How fast the softswitch is, beside bmv2 where that is installed: ``python -m evaluation.softswitch``."""

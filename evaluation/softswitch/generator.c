@@ -1,0 +1,106 @@
+/* A packet generator: sends a ring of frames on an interface in batches, at full speed or at a given rate.
+ *
+ *   generator INTERFACE FRAMES SECONDS PACKETS_PER_SECOND OFFSET
+ *
+ * FRAMES is a file of frames, each a 4-byte little-endian length and the bytes. Every time the ring has been sent, the
+ * 32-bit big-endian number at OFFSET of every frame is increased by one (OFFSET -1: frames stay as they are).
+ * PACKETS_PER_SECOND 0 means as fast as possible. Prints the number of frames that the kernel took.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BATCH 64
+
+static uint64_t now_ns(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void increase(uint8_t *p) {
+    for (int i = 3; i >= 0 && ++p[i] == 0; i--) {
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc != 6) {
+        fprintf(stderr, "usage: %s INTERFACE FRAMES SECONDS PACKETS_PER_SECOND OFFSET\n", argv[0]);
+        return 2;
+    }
+    FILE *file = fopen(argv[2], "rb");
+    if (!file) {
+        perror(argv[2]);
+        return 1;
+    }
+    struct iovec *frames = NULL;
+    size_t n = 0;
+    uint8_t head[4];
+    while (fread(head, 1, 4, file) == 4) {
+        uint32_t len = head[0] | (uint32_t)head[1] << 8 | (uint32_t)head[2] << 16 | (uint32_t)head[3] << 24;
+        frames = realloc(frames, (n + 1) * sizeof *frames);
+        frames[n].iov_base = malloc(len);
+        frames[n].iov_len = len;
+        if (fread(frames[n].iov_base, 1, len, file) != len) break;
+        n++;
+    }
+    fclose(file);
+    if (n == 0) {
+        fprintf(stderr, "%s: no frames\n", argv[2]);
+        return 1;
+    }
+    uint64_t duration = (uint64_t)(atof(argv[3]) * 1e9);
+    double rate = atof(argv[4]);
+    long offset = atol(argv[5]);
+    int fd = socket(AF_PACKET, SOCK_RAW, 0), one = 1;
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(argv[1])};
+    if (fd < 0 || !address.sll_ifindex || bind(fd, (struct sockaddr *)&address, sizeof address)) {
+        perror(argv[1]);
+        return 1;
+    }
+    setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one);
+    struct mmsghdr messages[BATCH];
+    memset(messages, 0, sizeof messages);
+    for (int i = 0; i < BATCH; i++) messages[i].msg_hdr.msg_iovlen = 1;
+    uint64_t start = now_ns(), sent = 0;
+    size_t at = 0;
+    for (;;) {
+        uint64_t now = now_ns();
+        if (now - start >= duration) break;
+        unsigned batch = BATCH;
+        if (rate > 0) {
+            double due = (double)(now - start) * 1e-9 * rate - (double)sent;
+            if (due < 1) {
+                struct timespec pause = {0, 20000};
+                nanosleep(&pause, NULL);
+                continue;
+            }
+            if (due < batch) batch = (unsigned)due;
+        }
+        if (batch > n - at) batch = (unsigned)(n - at);
+        for (unsigned i = 0; i < batch; i++) messages[i].msg_hdr.msg_iov = &frames[at + i];
+        int result = sendmmsg(fd, messages, batch, 0);
+        if (result <= 0) {
+            if (errno == ENOBUFS || errno == EAGAIN || errno == EINTR) continue;
+            perror("sendmmsg");
+            return 1;
+        }
+        sent += (unsigned)result;
+        at += (unsigned)result;
+        if (at == n) {
+            at = 0;
+            for (size_t i = 0; offset >= 0 && i < n; i++)
+                if (frames[i].iov_len >= (size_t)offset + 4) increase((uint8_t *)frames[i].iov_base + offset);
+        }
+    }
+    printf("%llu\n", (unsigned long long)sent);
+    return 0;
+}
