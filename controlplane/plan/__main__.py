@@ -13,6 +13,7 @@ from controlplane.evaluate import Evaluation, Load, evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import Job, JobError, parse_job
 from controlplane.plan.model import Plan, PlanError
+from controlplane.replan import difference
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.topology import Topology, TopologyError
 
@@ -57,10 +58,13 @@ def ps_ingress_bytes(plan: Plan) -> float:
 
 def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job: Job) -> tuple[Plan, Evaluation, float]:
     """Plans and evaluates; seconds from loaded inputs to the routed plan."""
-    split = Plan.load(arguments.frozen_split).split if arguments.frozen_split else None
+    previous = Plan.load(arguments.frozen_split) if arguments.frozen_split else None
+    split = previous.split if previous else None
     begin = time.perf_counter()
     plan = get_strategy(strategy)(topology, job, seed=arguments.seed, frozen_split=split)
     seconds = time.perf_counter() - begin
+    if previous:
+        plan = plan.with_version(previous.version + 1)
     return plan, evaluate(plan, topology), seconds
 
 
@@ -123,7 +127,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
     result.add_argument("--strategies", nargs="+", metavar="NAME", help="with compare: only these")
     result.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
-    result.add_argument("--frozen-split", metavar="PLAN", help="keep the share of each parameter server of this plan")
+    result.add_argument(
+        "--frozen-split",
+        metavar="PLAN",
+        help="replan: keep each parameter server's share of this plan, show what changes",
+    )
     result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
     result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
     result.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
@@ -143,10 +151,19 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     content = report(plan, evaluation, topology, seconds)
+    if arguments.frozen_split:
+        previous = Plan.load(arguments.frozen_split)
+        content["difference"] = difference(previous, plan).to_json(previous, plan)
     if arguments.json:
         print(json.dumps(content, indent=2))
     else:
         print_plan(plan, evaluation, seconds)
+        if "difference" in content:
+            changes = content["difference"]
+            print(
+                f"difference  {len(changes['kept_trees'])} trees kept, {len(changes['labels_to_add'])} labels to add, "
+                f"{len(changes['labels_to_remove'])} to remove"
+            )
     if arguments.output:
         Path(arguments.output).write_text(json.dumps(content, indent=2) + "\n")
     if arguments.draw:

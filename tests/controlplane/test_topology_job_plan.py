@@ -1,0 +1,225 @@
+"""Files in and out, generators, and what bad input is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.generators import fattree, parse_topology, testbed
+from controlplane.job import Job, JobError, parse_job, place_job
+from controlplane.plan import Plan, PlanError
+from controlplane.plan.__main__ import main
+from controlplane.replan import difference, entries_difference, replan
+from controlplane.rules import Limits, build
+from controlplane.strategies import get_strategy
+from controlplane.topology import Topology, TopologyError
+from tests.controlplane.instances import instances, random_plan
+
+
+def small(**changes):
+    data = {
+        "nodes": [
+            {"id": "v", "kind": "switch", "aggregation_mbps": 5},
+            {"id": "w", "kind": "server"},
+            {"id": "s", "kind": "server", "ingress_mbps": 4},
+        ],
+        "edges": [
+            {"source": "w", "target": "v", "bandwidth_mbps": 10, "delay_ms": 2},
+            {"source": "v", "target": "s", "bandwidth_mbps": 10, "used_bandwidth_mbps": 7, "ports": {"v": 9}},
+        ],
+    }
+    return {**data, **changes}
+
+
+def node(**attributes):
+    return small(nodes=[*small()["nodes"][1:], {"id": "v", "kind": "switch", **attributes}])
+
+
+def link(**attributes):
+    return small(edges=[{"source": "w", "target": "v", "bandwidth_mbps": 1, **attributes}])
+
+
+def test_a_topology_file(tmp_path):
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps(small()))
+    topology = Topology.load(path)
+    assert topology.switches == ("v",) and topology.servers == ("s", "w")
+    assert topology.aggregation_mbps("v") == 5 and topology.ingress_mbps("w") == 10
+    assert topology.residual_ingress_mbps("s") == 3 and topology.residual_bandwidth_mbps("s", "v") == 3
+    assert topology.delay_ms("v", "w") == 2
+    assert (topology.port("v", "s"), topology.port("v", "w"), topology.port("s", "v")) == (9, 1, 1)
+    assert topology.address("w") == "10.0.0.2" and topology.mac("w") == "02:00:0a:00:00:02"
+    assert topology.access_switch("w") == "v"
+    again = Topology.load(json.loads(json.dumps(topology.to_json())))
+    assert again.to_json() == topology.to_json()
+    linked = small()
+    linked["links"] = linked.pop("edges")
+    assert Topology.load(linked).to_json() == Topology.load(small()).to_json()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (small(nodes=[]), "no nodes"),
+        (small(nodes="v"), "nodes"),
+        (small(nodes=[{"kind": "switch"}]), "id"),
+        (small(nodes=[*small()["nodes"], {"id": "v", "kind": "switch"}]), "'v' is given twice"),
+        (node(kind="router"), "node 'v': kind"),
+        (node(aggregation_mbps=-1), "node 'v': aggregation_mbps must not be negative"),
+        (node(aggregation_mbps="9"), "node 'v': aggregation_mbps must be a number"),
+        (node(used_aggregation_mbps=float("nan")), "node 'v': used_aggregation_mbps"),
+        (node(ingress_mbps=3), "node 'v': ingress_mbps does not belong on a switch"),
+        (link(bandwidth_mbps=-2), "link w -> v: bandwidth_mbps must not be negative"),
+        (link(target="x"), "link w -> x: node x does not exist"),
+        (link(target="w"), "both ends"),
+        (link(ports={"w": 0}), "link w -> v: ports"),
+        (small(edges=[*small()["edges"], small()["edges"][0]]), "link w -> v is given twice"),
+        (small(edges=[{"source": "w", "target": "v"}]), "link w -> v: bandwidth_mbps is missing"),
+    ],
+)
+def test_a_wrong_topology_is_refused_by_name(data, message):
+    with pytest.raises(TopologyError, match=message):
+        Topology.load(data)
+
+
+@pytest.mark.parametrize("spec", ["fattree:k=3", "fattree:k=x", "fattree:q=1", "nothing.json", "fattree:bandwidth=9-x"])
+def test_a_wrong_topology_spec_is_refused(spec):
+    with pytest.raises(TopologyError):
+        parse_topology(spec)
+
+
+def test_fattree_counts():
+    topology = parse_topology("fattree:k=6,bandwidth=10-30,seed=2,oversubscription=4")
+    kinds = [sum(n.startswith(c) for n in topology.nodes) for c in "caeh"]
+    assert kinds == [9, 18, 18, 54]
+    assert len(topology.links) == 2 * (54 + 54 + 54)
+    hosts = [topology.bandwidth_mbps(h, topology.access_switch(h)) for h in topology.servers]
+    assert 10 <= min(hosts) < max(hosts) <= 30
+    fabric = [topology.bandwidth_mbps(u, v) for u, v in topology.links if "h" not in u + v]
+    assert 2.5 <= min(fabric) < max(fabric) <= 7.5
+    assert topology.to_json() == parse_topology("fattree:k=6,bandwidth=10-30,seed=2,oversubscription=4").to_json()
+
+
+def test_replace_keeps_ports_and_addresses():
+    topology = fattree(4)
+    changed = topology.replace(remove_nodes=["c1", "h1"], links={("e2", "a1"): {"used_bandwidth_mbps": 5}})
+    assert "c1" not in changed and changed.address("h2") == topology.address("h2")
+    assert changed.port("a1", "c2") == topology.port("a1", "c2")
+    assert changed.residual_bandwidth_mbps("e2", "a1") == 15 and changed.residual_bandwidth_mbps("a1", "e2") == 20
+    with pytest.raises(TopologyError, match="link h2 -> c2"):
+        topology.replace(links={("h2", "c2"): {}})
+
+
+def test_jobs(tmp_path):
+    topology = testbed()
+    job = parse_job("model=200K,seed=3", topology)
+    assert job.workers == ("W1", "W2", "W3", "W4", "W5", "W6") and job.parameter_servers == ("S1", "S2")
+    assert job.model_bytes == 200_000
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job.to_json()))
+    assert parse_job(str(path), topology) == job
+    tree = fattree(4)
+    assert place_job(tree, 8, 2, seed=1) == place_job(tree, 8, 2, seed=1) != place_job(tree, 8, 2, seed=2)
+    for spec, message in [
+        ("workers=99", "needs 1"),
+        ("workers=x", "workers must be a whole number"),
+        ("worker=3", "unknown part"),
+        ("ps=0", "at least|needs a worker"),
+        ("model=big", "a size"),
+        ("missing.json", "cannot read"),
+    ]:
+        with pytest.raises(JobError, match=message):
+            parse_job(spec, topology)
+    with pytest.raises(JobError, match="'W1' is given twice"):
+        Job("j", ("W1",), ("W1",), 1)
+    with pytest.raises(JobError, match="model_bytes"):
+        Job("j", ("W1",), ("S1",), 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(instances(), st.integers(0, 10**6))
+def test_plans_and_configurations_round_trip(instance, seed):
+    topology, job = instance
+    plan = random_plan(topology, job, seed)
+    plan.check(topology)
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    deployment = build(plan, topology, Limits.of_target("v1model"), job_id=1, epoch=2)
+    for config in deployment.agents.values():
+        assert AgentConfig.from_json(config.dumps()) == config
+
+
+@settings(max_examples=80, deadline=None)
+@given(instances(), st.integers(0, 10**6), st.data())
+def test_a_damaged_plan_is_noticed(instance, seed, data):
+    topology, job = instance
+    content = random_plan(topology, job, seed).to_json()
+    tree = data.draw(st.sampled_from(content["trees"]))
+    damage = data.draw(st.sampled_from(["share", "worker", "route", "return", "root", "relay"]))
+    if damage == "share":
+        tree["share"] += 0.1
+    elif damage == "worker":
+        tree["assignments"].pop()
+    elif damage == "route":
+        tree["assignments"][0]["route"].insert(1, tree["assignments"][0]["worker"])
+    elif damage == "return":
+        tree["return_edges"].pop()
+    elif damage == "root":
+        tree["root"] = job.workers[0]
+    elif tree["relays"]:
+        tree["relays"].pop()
+    else:
+        tree["relays"].append({"node": tree["root"], "next": tree["root"], "route": [tree["root"]]})
+    with pytest.raises(PlanError):
+        Plan.from_json(content).check(topology)
+
+
+def test_replanning_keeps_the_split_and_says_what_changes():
+    topology = fattree(4, heterogeneous=(10, 30), seed=4)
+    job = place_job(topology, 10, 2, seed=1)
+    plan = get_strategy("inart")(topology, job)
+    same = replan(plan, topology)
+    assert same.version == plan.version + 1 and same.split == pytest.approx(plan.split)
+    weaker = topology.replace(nodes={"c1": {"used_aggregation_mbps": 9}, "a3": {"used_aggregation_mbps": 5}})
+    following = replan(plan, weaker)
+    assert following.split == pytest.approx(plan.split)
+    assert "c1" not in {point for tree in following.trees for point in tree.points}
+    changes = difference(plan, following)
+    assert len(changes.kept) + len(changes.added) == len(following.trees)
+    assert len(changes.kept) + len(changes.removed) == len(plan.trees)
+    assert all(plan.trees[i].assignments == following.trees[j].assignments for i, j in changes.kept)
+    content = changes.to_json(plan, following)
+    workers = len(job.workers)
+    points = sum(len(following.trees[i].relays) for i in changes.added)
+    assert len(content["labels_to_add"]) == len(changes.added) * (2 * workers + 1) + points
+    limits = Limits.of_target("v1model")
+    old = build(plan, topology, limits, job_id=1, epoch=1).rulesets
+    new = build(following, weaker, limits, job_id=1, epoch=1, first_label=10_000).rulesets
+    steps = entries_difference(old, new)
+    for switch in topology.switches:
+        add, remove = steps.get(switch, ((), ()))
+        assert (set(old[switch].labels) - set(remove)) | set(add) == set(new[switch].labels)
+    assert entries_difference(old, old) == {}
+
+
+def test_the_command_line(tmp_path, capsys):
+    output = tmp_path / "plan.json"
+    picture = tmp_path / "plan.png"
+    assert main(["--topology", "testbed", "--json", "--output", str(output), "--draw", str(picture)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["rate_mbps"] == pytest.approx(3) and printed["bound_mbps"] == pytest.approx(3)
+    assert {"strategy", "gap", "bottleneck", "solve_seconds", "trees"} <= set(printed)
+    assert Plan.load(output).split == pytest.approx(printed["split"])
+    assert picture.stat().st_size > 10_000
+    assert main(["--topology", "testbed", "--strategy", "atp", "--frozen-split", str(output), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["version"] == 2 and again["split"] == pytest.approx(printed["split"])
+    assert again["difference"]["removed_trees"] == [0, 1, 2, 3]
+    assert main(["compare", "--topology", "testbed", "--json", "--strategies", "inart", "lbmm", "exact"]) == 0
+    rates = {row["strategy"]: row["rate_mbps"] for row in json.loads(capsys.readouterr().out)["strategies"]}
+    assert rates == pytest.approx({"inart": 3, "lbmm": 4 / 3, "exact": 8 / 3}, rel=1e-6)
+    assert main(["--topology", "testbed", "--strategy", "best"]) == 2
+    assert "unknown strategy 'best'" in capsys.readouterr().err
