@@ -1,0 +1,236 @@
+"""Synchronous training over a changing WAN, as a policy on the flow-level simulator (NetStorm paper, IV to VI, IX).
+
+Chunks climb their root's tree (a node passes a chunk on when its children's have come), and come back down. Hops store
+and forward whole chunks: small ones pipeline, one chunk per root is Theorem 1's model.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import networkx as nx
+
+from controlplane.simulate import Simulator
+from controlplane.wan import netstorm
+from controlplane.wan.apsp import Node, Path
+
+ALEXNET_PARAMETERS = 61.0  # million
+MBIT = 32.0  # per million float32 parameters
+
+
+@dataclass(frozen=True)
+class Setup:
+    """topology: STAR, BKT, MST, FAPT. awareness: none (the trees of the start stay), passive (links that carried
+    probes), full. Sizes in million parameters; probe_size 2 of the paper's Table II would leave out every chunk of its
+    CHUNK_SIZE 1, so ours is 0.5. lazy: a sender assigns a chunk when a path has room; else at once, as the text says.
+    """
+
+    topology: str = "FAPT"
+    roots: int = 9
+    awareness: str = "passive"
+    auxiliary: bool = True
+    parameters: float = ALEXNET_PARAMETERS
+    chunk: float = 1.0
+    busy_bound: int = 2
+    auxiliary_length: int = 1
+    probe_size: float = 0.5
+    probe_count: int = 8
+    update: float = 5.0
+    compute: float = 0.5
+    lazy: bool = True
+
+    def __post_init__(self) -> None:
+        topologies, awareness = ("STAR", "BKT", "MST", "FAPT"), ("none", "passive", "full")
+        for value, known in ((self.topology, topologies), (self.awareness, awareness)):
+            if value not in known:
+                raise ValueError(f"unknown {value!r}; known: {', '.join(known)}")
+
+
+class _Sender:
+    """The queues of one node towards one other: the primary path and the auxiliary ones."""
+
+    def __init__(self) -> None:
+        self.primary = 0
+        self.auxiliary: dict[Path, int] = {}
+        self.waiting: deque[tuple[float, Callable[[], None]]] = deque()
+
+
+class Training:
+    """One run on a network whose bandwidths `change` (called with the time, s) replaces every `interval` s (None:
+    never). root: of STAR, BKT, MST, and of FAPT with one root when given."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        graph: nx.DiGraph,
+        *,
+        change: Callable[[float], nx.DiGraph] | None = None,
+        interval: float = 180.0,
+        root: Node | None = None,
+    ) -> None:
+        self.setup = setup
+        self.graph = graph
+        self.belief = graph.copy()
+        self.links = {link: k for k, link in enumerate(graph.edges)}
+        self.sim = Simulator([data["mbps"] for _, _, data in graph.edges(data=True)], "fcfs")
+        self.change, self.interval, self.root = change, interval, root
+        if setup.topology == "FAPT":
+            self.roots = netstorm.choose_roots(graph, setup.roots)
+            if setup.roots == 1 and root is not None:
+                self.roots = (root,)
+        else:
+            self.roots = (next(iter(graph.nodes)) if root is None else root,)
+        # Overlay links that are no links of the network go along the fewest hops.
+        self.routes = dict(nx.all_pairs_shortest_path(graph))
+        self.senders: dict[tuple[Node, Node], _Sender] = {}
+        self.probes = dict.fromkeys(self.links, 0)
+        self.ends: list[float] = []
+        self.begins: list[float] = []
+        self.policy = 0
+        self.trees = self._decide()
+        self.paths: dict[tuple[Node, Node], list[Path]] = {}
+
+    # --- what the scheduler knows and decides ---
+
+    def _decide(self) -> tuple[netstorm.AggregationTree, ...]:
+        root = self.roots[0]
+        if self.setup.topology == "STAR":
+            return (netstorm.star(self.graph, root),)
+        if self.setup.topology == "BKT":
+            return (netstorm.balanced_tree(self.graph, root),)
+        if self.setup.topology == "MST":
+            return (netstorm.widest_tree(self.belief, root),)
+        return netstorm.multi_root(self.belief, self.roots)
+
+    def _measure(self, u: Node, v: Node, size: float) -> None:
+        """A chunk has come over u -> v. Enough large ones: the scheduler knows the link's present throughput."""
+        if self.setup.awareness == "passive" and size >= self.setup.probe_size * MBIT:
+            self.probes[u, v] += 1
+            if self.probes[u, v] >= self.setup.probe_count:
+                self.probes[u, v] = 0
+                self.belief.edges[u, v]["mbps"] = self.graph.edges[u, v]["mbps"]
+
+    def _update(self) -> None:
+        if self.setup.awareness != "none":
+            if self.setup.awareness == "full":
+                self.belief = self.graph.copy()
+            self.policy += 1
+            self.paths = {}  # auxiliary paths change at once, trees at the next push
+        self.sim.after(self.setup.update, self._update)
+
+    def _vary(self) -> None:
+        assert self.change is not None
+        self.graph = self.change(self.sim.now)
+        for link, resource in self.links.items():
+            self.sim.set_capacity(resource, self.graph.edges[link]["mbps"])
+        self.sim.after(self.interval, self._vary)
+
+    # --- moving chunks ---
+
+    def _send(self, u: Node, v: Node, size: float, arrived: Callable[[], None]) -> None:
+        sender = self.senders.setdefault((u, v), _Sender())
+        sender.waiting.append((size, arrived))
+        self._assign(u, v, sender)
+
+    def _assign(self, u: Node, v: Node, sender: _Sender) -> None:
+        setup = self.setup
+        while sender.waiting:
+            path: Path | None = None
+            if not setup.auxiliary or sender.primary < setup.busy_bound:
+                path = ()
+            else:
+                pair = (u, v)
+                if pair not in self.paths:
+                    self.paths[pair] = netstorm.auxiliary_paths(self.belief, u, v)
+                found = (p for p in self.paths[pair] if sender.auxiliary.get(p, 0) < setup.auxiliary_length)
+                path = next(found, None if setup.lazy else ())
+            if path is None:
+                return
+            size, arrived = sender.waiting.popleft()
+            if path == ():
+                sender.primary += 1
+                route = self.routes[u][v]
+                resources = [self.links[link] for link in pairwise(route)]
+                self.sim.send(size, resources, partial(self._primary_done, u, v, size, arrived))
+            else:
+                sender.auxiliary[path] = sender.auxiliary.get(path, 0) + 1
+                self._hop(u, v, path, 0, size, arrived)
+
+    def _primary_done(self, u: Node, v: Node, size: float, arrived: Callable[[], None]) -> None:
+        if len(self.routes[u][v]) == 2:
+            self._measure(u, v, size)
+        sender = self.senders[u, v]
+        sender.primary -= 1
+        arrived()
+        self._assign(u, v, sender)
+
+    def _hop(self, u: Node, v: Node, path: Path, k: int, size: float, arrived: Callable[[], None]) -> None:  # noqa: PLR0917
+        """Forward-only: the path's nodes pass the chunk on, the path being fixed by its first node."""
+        if k:
+            self._measure(path[k - 1], path[k], size)
+        if k == len(path) - 1:
+            sender = self.senders[u, v]
+            sender.auxiliary[path] -= 1
+            arrived()
+            self._assign(u, v, sender)
+            return
+        link = self.links[path[k], path[k + 1]]
+        self.sim.send(size, [link], partial(self._hop, u, v, path, k + 1, size, arrived))
+
+    # --- iterations ---
+
+    def _iteration(self) -> None:
+        """All nodes have computed: push and pull all chunks, with one policy for the whole iteration."""
+        self.begins.append(self.sim.now)
+        if self.setup.awareness != "none" and self.setup.topology in ("FAPT", "MST") and self.policy:
+            self.trees = self._decide()
+        sizes = []
+        left = self.setup.parameters
+        while left > 1e-9:
+            sizes.append(min(self.setup.chunk, left) * MBIT)
+            left -= self.setup.chunk
+        owners = netstorm.chunk_roots(self.trees, len(sizes))
+        missing = [len(sizes) * len(self.graph)]
+
+        def got() -> None:
+            missing[0] -= 1
+            if missing[0] == 0:
+                self.ends.append(self.sim.now)
+                self.sim.after(self.setup.compute, self._iteration)
+
+        children = [tree.children() for tree in self.trees]
+
+        def down(tree: int, size: float, node: Node) -> None:
+            got()
+            for child in children[tree][node]:
+                self._send(node, child, size, partial(down, tree, size, child))
+
+        def up(tree: int, size: float, waits: dict[Node, int], node: Node) -> None:
+            waits[node] -= 1
+            if waits[node] > 0:
+                return
+            if node == self.trees[tree].root:
+                down(tree, size, node)
+                return
+            parent = self.trees[tree].parent[node]
+            self._send(node, parent, size, partial(up, tree, size, waits, parent))
+
+        for size, tree in zip(sizes, owners, strict=True):
+            waits = {node: 1 + len(below) for node, below in children[tree].items()}
+            for node in self.graph.nodes:
+                up(tree, size, waits, node)
+
+    def run(self, seconds: float) -> float:
+        """Iterations per second, computation included."""
+        self.sim.after(self.setup.compute, self._iteration)
+        self.sim.after(self.setup.update, self._update)
+        if self.change is not None:
+            self.sim.after(self.interval, self._vary)
+        self.sim.run(seconds)
+        if not self.ends:
+            return 0.0
+        return len(self.ends) / self.ends[-1]

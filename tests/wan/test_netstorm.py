@@ -1,0 +1,180 @@
+"""NetStorm's trees and paths against brute force, and its training against closed forms."""
+
+from __future__ import annotations
+
+import itertools
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.wan import netstorm
+from controlplane.wan.errors import WanError
+from evaluation.netstorm.figures import random_network, speed
+from evaluation.netstorm.training import Setup, Training
+from tests.wan.test_apsp import networks
+
+
+def span(tree: netstorm.AggregationTree, graph: nx.DiGraph) -> None:
+    assert set(tree.parent) == set(graph.nodes) - {tree.root}
+    for node in tree.parent:
+        seen = {node}
+        while node != tree.root:
+            node = tree.parent[node]
+            assert node not in seen
+            seen.add(node)
+
+
+def worst(tree: netstorm.AggregationTree, graph: nx.DiGraph) -> float:
+    """Theorem 1, by climbing from every node."""
+    result = 0.0
+    for node in tree.parent:
+        total = 0.0
+        while node != tree.root:
+            above = tree.parent[node]
+            total += 1 / graph.edges[node, above]["mbps"] + 1 / graph.edges[above, node]["mbps"]
+            node = above
+        result = max(result, total)
+    return result
+
+
+@settings(max_examples=60, deadline=None)
+@given(networks())
+def test_the_fastest_tree_is_the_best_of_all_spanning_trees(graph: nx.DiGraph) -> None:
+    for root in graph.nodes:
+        tree, w = netstorm.fastest_tree(graph, root)
+        span(tree, graph)
+        assert worst(tree, graph) == pytest.approx(w)
+        others = [v for v in graph.nodes if v != root]
+        for parents in itertools.product(*(list(graph.successors(v)) for v in others)):
+            candidate = nx.DiGraph([(root, root), *zip(others, parents, strict=True)])
+            if all(nx.has_path(candidate, v, root) for v in others):
+                assert worst(netstorm.AggregationTree(root, dict(zip(others, parents, strict=True))), graph) >= w - 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(networks(), st.data())
+def test_every_roots_tree_spans_and_shares_sum_to_one(graph: nx.DiGraph, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(graph)))
+    roots = netstorm.choose_roots(graph, count)
+    assert len(set(roots)) == count
+    scores = netstorm.qualities(graph)
+    assert min(scores[r] for r in roots) >= max((scores[v] for v in graph if v not in roots), default=0) * (1 - 1e-8)
+    trees = netstorm.multi_root(graph, roots)
+    for tree in trees:
+        span(tree, graph)  # with the other roots in it: the print's V \\ R would leave them out
+    assert sum(tree.share for tree in trees) == pytest.approx(1)
+
+
+def test_ties_go_to_the_first_nodes() -> None:
+    graph = nx.DiGraph()
+    for u, v in itertools.permutations(range(4), 2):
+        graph.add_edge(u, v, mbps=10.0)
+    assert netstorm.choose_roots(graph, 2) == (0, 1)
+
+
+def test_unreachable_nodes_are_named() -> None:
+    graph = nx.DiGraph()
+    graph.add_edge("a", "b", mbps=1.0)
+    with pytest.raises(WanError, match="node b cannot reach root a"):
+        netstorm.fastest_tree(graph, "a")
+    with pytest.raises(WanError, match="node b cannot reach root a"):
+        netstorm.widest_tree(graph, "a")
+    with pytest.raises(WanError, match="1 to 2 roots"):
+        netstorm.choose_roots(graph, 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(networks(7))
+def test_auxiliary_paths_share_no_link_and_leave_none_over(graph: nx.DiGraph) -> None:
+    for u, v in graph.edges:
+        paths = netstorm.auxiliary_paths(graph, u, v)
+        used = [link for path in paths for link in nx.utils.pairwise(path)]
+        assert len(used) == len(set(used)) and (u, v) not in used
+        rest = graph.copy()
+        rest.remove_edges_from([*used, (u, v)])
+        assert not nx.has_path(rest, u, v)
+        times = [sum(1 / graph.edges[link]["mbps"] for link in nx.utils.pairwise(path)) for path in paths]
+        assert times == sorted(times)
+
+
+def test_the_printed_pruning_leaves_fewer_paths() -> None:
+    graph = random_network(9, np.random.default_rng(0))
+    printed = netstorm.auxiliary_paths_printed(graph)
+    ours = sum(len(netstorm.auxiliary_paths(graph, u, v)) for u, v in graph.edges)
+    assert sum(len(printed[link]) for link in graph.edges) < ours
+
+
+@settings(max_examples=40, deadline=None)
+@given(networks(6))
+def test_baselines_span(graph: nx.DiGraph) -> None:
+    for root in graph.nodes:
+        for make in (netstorm.star, netstorm.balanced_tree, netstorm.widest_tree):
+            span(make(graph, root), graph)
+    assert max(map(len, netstorm.balanced_tree(graph, 0, 3).children().values())) <= 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 50))
+def test_chunks_follow_the_shares(weights: list[int], chunks: int) -> None:
+    total = sum(weights)
+    trees = [netstorm.AggregationTree(k, {}, w / total) for k, w in enumerate(weights)]
+    owners = netstorm.chunk_roots(trees, chunks)
+    assert len(owners) == chunks
+    assert all(abs(owners.count(k) - tree.share * chunks) < 1 for k, tree in enumerate(trees))
+
+
+def line(n: int, mbps: float = 32.0) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    for u in range(n - 1):
+        graph.add_edge(u, u + 1, mbps=mbps)
+        graph.add_edge(u + 1, u, mbps=mbps)
+    return graph
+
+
+@pytest.mark.parametrize(("chunk", "hops"), [(8.0, 1), (1.0, 8)])
+def test_an_iteration_is_theorem_1_or_its_pipeline(chunk: float, hops: int) -> None:
+    """Three nodes in a line, 1 s per million parameters and hop, the root at the end: whole, 2 hops up and 2 down of 8
+    s each; in 8 chunks, up takes 1 + 8 s and a chunk is back 2 s after it arrived: 8 + 3 s."""
+    setup = Setup(roots=1, auxiliary=False, awareness="none", parameters=8.0, chunk=chunk, compute=0.0)
+    run = Training(setup, line(3), root=0)
+    run.run(33.0)
+    assert run.ends[0] == pytest.approx(32.0 if hops == 1 else 8 + 3)
+
+
+def test_a_star_carries_every_flow_over_the_roots_link() -> None:
+    setup = Setup("STAR", roots=1, auxiliary=False, awareness="none", parameters=4.0, chunk=1.0, compute=0.0)
+    run = Training(setup, line(3), root=0)
+    run.run(20.0)
+    assert run.ends[0] >= 2 * 4  # two flows up over one link, and results back down beside them
+
+
+def test_passive_awareness_only_learns_links_that_carry_probes() -> None:
+    graph = random_network(6, np.random.default_rng(2))
+    faster = graph.copy()
+    for _, _, data in faster.edges(data=True):
+        data["mbps"] *= 3
+    run = Training(Setup(roots=1, auxiliary=False, probe_count=1), graph, change=lambda now: faster, interval=5.0)
+    run.run(200.0)
+    learnt = {link for link in graph.edges if run.belief.edges[link]["mbps"] == faster.edges[link]["mbps"]}
+    assert learnt and learnt != set(graph.edges)
+
+
+def test_probes_that_are_too_small_teach_nothing() -> None:
+    graph = random_network(5, np.random.default_rng(1))
+    run = Training(Setup(roots=1, probe_size=2.0, parameters=4), graph)
+    run.run(50.0)
+    assert all(run.probes[link] == 0 for link in graph.edges)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_all_options_run_and_repeat_exactly(lazy: bool) -> None:
+    setup = Setup(roots=3, lazy=lazy, parameters=6.0)
+    assert speed(setup, True, 1, nodes=5, seconds=250) == speed(setup, True, 1, nodes=5, seconds=250) > 0
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="known"):
+        Setup("RING")
