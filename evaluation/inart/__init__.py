@@ -1,0 +1,1 @@
+"""The InArt paper's figures, from plans: one command per figure, python -m evaluation.inart."""

@@ -1,0 +1,95 @@
+"""python -m evaluation.inart figure NUMBER | all | headline: tables, plots and the paper's claims beside ours."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from evaluation.inart.figures import FIGURES, Figure, Panel
+from evaluation.inart.headline import headline
+from evaluation.inart.sweep import Sweep
+
+
+def print_figure(figure: Figure, panels: list[Panel]) -> None:
+    print(f"Fig. {figure.number}: {figure.title}")
+    for panel in panels:
+        print(f"\n  {panel.title} ({panel.y_label}, mean and standard deviation)")
+        print(f"  {panel.x_label:<14}" + "".join(f"{x:>18}" for x in panel.x))
+        for strategy, points in panel.series.items():
+            print(f"  {strategy:<14}" + "".join(f"{mean:>11.4g} ± {spread:<4.2g}" for mean, spread in points))
+    print()
+    for where, printed in figure.paper.items():
+        print(f"  paper, {where}: {printed}")
+    print(f"  {figure.why}\n")
+
+
+def plot_figure(figure: Figure, panels: list[Panel], path: Path) -> None:
+    drawn, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), constrained_layout=True, squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        width = 0.8 / len(panel.series)
+        for i, (strategy, values) in enumerate(panel.series.items()):
+            means, spreads = [v[0] for v in values], [v[1] for v in values]
+            if panel.x_label == "model":
+                places = [x + (i - len(panel.series) / 2 + 0.5) * width for x in range(len(panel.x))]
+                axis.bar(places, means, width, yerr=spreads, label=strategy)
+            else:
+                axis.errorbar(range(len(panel.x)), means, yerr=spreads, marker="o", capsize=3, label=strategy)
+        axis.set_xticks(range(len(panel.x)), panel.x)
+        axis.set_xlabel(panel.x_label)
+        axis.set_ylabel(panel.y_label)
+        axis.set_title(panel.title)
+        axis.set_ylim(bottom=0)
+    axes[0][0].legend(fontsize=7)
+    drawn.suptitle(f"Fig. {figure.number}: {figure.title}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(path, dpi=130)
+    plt.close(drawn)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m evaluation.inart", description=__doc__)
+    parser.add_argument("command", choices=("figure", "all", "headline"))
+    parser.add_argument("number", nargs="?", type=int, choices=sorted(FIGURES), help="with figure: which")
+    parser.add_argument(
+        "--seeds", type=int, default=30, help="instances per point (default: %(default)s, as the paper)"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--output", type=Path, default=Path("results/inart"), help="where plots and plans are kept")
+    arguments = parser.parse_args(argv)
+    if arguments.seeds < 1 or (arguments.command == "figure" and arguments.number is None):
+        parser.error("figure needs a number, and --seeds at least 1")
+    sweep = Sweep(arguments.output, arguments.jobs)
+    if arguments.command == "headline":
+        content = headline(sweep, arguments.seeds)
+        if arguments.json:
+            print(json.dumps(content, indent=2))
+            return 0
+        for claim in content["claims"]:
+            print(claim["claim"])
+            for who in ("paper", "ours"):
+                print(f"  {who:<6}" + ", ".join(f"{name} {value:.4g}" for name, value in claim[who].items()))
+        return 0
+    for number in sorted(FIGURES) if arguments.command == "all" else [arguments.number]:
+        figure = FIGURES[number]
+        panels = figure.panels(sweep, arguments.seeds)
+        path = arguments.output / f"figure{number}.png"
+        plot_figure(figure, panels, path)
+        if arguments.json:
+            series = [{"title": p.title, "x": p.x, "y": p.y_label, "series": p.series} for p in panels]
+            print(json.dumps({"figure": number, "title": figure.title, "panels": series, "paper": figure.paper}))
+        else:
+            print_figure(figure, panels)
+            print(f"  drawn: {path}\n", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Plans over many instances, each computed once and kept in a file, and their means with spread."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from controlplane.evaluate import evaluate
+from controlplane.generators import fattree, testbed
+from controlplane.job import Job, place_job
+from controlplane.plan import Plan
+from controlplane.plan.__main__ import ps_ingress_bytes
+from controlplane.strategies import get_strategy
+from controlplane.topology import Topology
+
+STRATEGIES = ("inart", "inart-strict", "inart-paper", "r-inart", "atp", "atp-strict", "lbmm")
+SCENARIOS = ("homogeneous", "heterogeneous")
+MODELS = {"LSTM": 1_627_000, "VGG19": 548_000, "ResNet-50": 97_000}  # bytes, section 5.3.1
+TESTBED_MODELS = {"VGG19": 548_000_000, "ResNet-50": 97_000_000}  # bytes, section 5.2.1
+# The testbed's capacities are not printed. Fig. 1's, scaled so that LBMM sends the 15.4 Gbit/s that the paper measured
+# with 6 workers, are the one reading that fits the example it says the testbed has.
+TESTBED_UNIT_MBPS = 15_400 / (4 / 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """scenario: homogeneous, heterogeneous (fat-tree k=6, 4 PSs) or testbed."""
+
+    scenario: str
+    workers: int
+    seed: int
+    strategy: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.scenario}/{self.workers}/{self.seed}/{self.strategy}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one plan: sending rate and bound in Mbit/s; gradient traffic on all links in Mbit/s; streams per unit of the
+    model that enter the parameter servers (times the model's bytes: their ingress traffic per iteration)."""
+
+    rate_mbps: float
+    bound_mbps: float
+    throughput_mbps: float
+    ps_streams: float
+    bottleneck: str
+    trees: int
+
+
+def instance(case: Case) -> tuple[Topology, Job]:
+    if case.scenario == "testbed":
+        unit = TESTBED_UNIT_MBPS
+        topology = testbed(6 * unit, 4 * unit, 6 * unit)
+        return topology, Job("testbed", tuple(f"W{i + 1}" for i in range(case.workers)), ("S1", "S2"), 1_000_000)
+    links = (10.0, 30.0) if case.scenario == "heterogeneous" else None
+    topology = fattree(6, heterogeneous=links, seed=case.seed)
+    return topology, place_job(topology, case.workers, 4, seed=case.seed)
+
+
+def measure(plan: Plan, topology: Topology) -> Result:
+    evaluation = evaluate(plan, topology)
+    hops = 0.0
+    for tree in plan.trees:
+        routes = [a.route for a in tree.assignments] + [r.route for r in tree.relays]
+        hops += tree.share * sum(len(route) - 1 for route in routes)
+    streams = ps_ingress_bytes(plan) / plan.job.model_bytes
+    return Result(
+        evaluation.rate_mbps,
+        evaluation.bound_mbps,
+        hops * evaluation.rate_mbps,
+        streams,
+        f"{evaluation.bottleneck.kind} {evaluation.bottleneck.name}",
+        len(plan.trees),
+    )
+
+
+def compute(case: Case) -> tuple[Case, Result]:
+    topology, job = instance(case)
+    return case, measure(get_strategy(case.strategy)(topology, job, seed=case.seed), topology)
+
+
+class Sweep:
+    """Results by case, kept in results/inart/plans.jsonl so that figures share them and a run can be taken up again."""
+
+    def __init__(self, directory: Path, jobs: int = 1) -> None:
+        self.file = directory / "plans.jsonl"
+        self.jobs = jobs
+        self.results: dict[str, Result] = {}
+        if self.file.exists():
+            for line in self.file.read_text().splitlines():
+                entry = json.loads(line)
+                self.results[entry["key"]] = Result(**entry["result"])
+
+    def ensure(self, cases: Iterable[Case]) -> None:
+        """Computes what is missing."""
+        missing = [case for case in dict.fromkeys(cases) if case.key not in self.results]
+        if not missing:
+            return
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a") as out:
+            for done, (case, result) in enumerate(self._computed(missing), 1):
+                self.results[case.key] = result
+                out.write(json.dumps({"key": case.key, "result": asdict(result)}) + "\n")
+                out.flush()
+                if sys.stderr.isatty():
+                    end = "\n" if done == len(missing) else ""
+                    print(f"\r{done} of {len(missing)} plans", end=end, file=sys.stderr, flush=True)
+
+    def _computed(self, cases: list[Case]) -> Iterator[tuple[Case, Result]]:
+        if self.jobs == 1:
+            yield from map(compute, cases)
+            return
+        with ProcessPoolExecutor(self.jobs) as pool:
+            yield from pool.map(compute, cases)
+
+    def get(self, case: Case) -> Result:
+        return self.results[case.key]
+
+
+def mean_and_spread(values: list[float]) -> tuple[float, float]:
+    """Mean and standard deviation (0 for one value)."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def seconds(model_bytes: int, rate_mbps: float) -> float:
+    """Time to send a gradient at the rate."""
+    return model_bytes * 8 / (rate_mbps * 1e6) if rate_mbps > 0 else math.inf
