@@ -40,7 +40,7 @@ def main() -> int:
     else:
         makes.append(Bmv2)
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; generator and switch share them")
-    print(f"{'workload':32} {'switch':11} {'packets/s':>10} {'CPU us/packet':>14}  note")
+    print(f"{'workload':34} {'switch':11} {'packets/s':>10} {'CPU us/packet':>14}  note")
     rows: list[list[str]] = [["workload", "switch", "packets_per_second", "cpu_us_per_packet", "generator_limited"]]
     with Bench() as bench:
         for name in arguments.workloads or WORKLOADS:
@@ -53,11 +53,12 @@ def main() -> int:
                 finally:
                     switch.close()
                 note = "the generator was the limit" if limited else ""
-                print(f"{workload.name:32} {switch.name:11} {trial.rate:10.0f} {trial.cpu_us:14.2f}  {note}", flush=True)
+                numbers = f"{trial.rate:10.0f} {trial.cpu_us:14.2f}"
+                print(f"{workload.name:34} {switch.name:11} {numbers}  {note}", flush=True)
                 rows.append([name, switch.name, f"{trial.rate:.0f}", f"{trial.cpu_us:.3f}", str(limited)])
                 rates.append(trial.rate)
             if len(rates) == 2:
-                print(f"{'':32} softswitch processes {rates[0] / max(rates[1], 1e-9):.0f} times the packets of bmv2")
+                print(f"{'':34} softswitch processes {rates[0] / max(rates[1], 1e-9):.0f} times the packets of bmv2")
     if arguments.csv:
         arguments.csv.parent.mkdir(parents=True, exist_ok=True)
         with arguments.csv.open("w", newline="") as file:

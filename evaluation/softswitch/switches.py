@@ -52,8 +52,7 @@ class Softswitch:
             self.device = self.fabric.add_device(1)
             self.device.load(Program.load(workload.program.read_bytes()))
             for row in workload.rows:
-                match = [Match("lpm", m[1], prefix_len=m[2]) if len(m) == 3 else Match("exact", m[1]) for m in row.match]
-                self.device.insert(row.table, match, row.action, row.params)
+                self.device.insert(row.table, [_match(m) for m in row.match], row.action, row.params)
             for port, interface in enumerate(interfaces, 1):
                 self.device.add_port(port, interface)
             self.fabric.start()
@@ -149,6 +148,10 @@ class Bmv2:
                 self.process.kill()
                 self.process.wait(10)
         self.directory.cleanup()
+
+
+def _match(match: tuple[str, int] | tuple[str, int, int]) -> Match:
+    return Match("lpm", match[1], prefix_len=match[2]) if len(match) == 3 else Match("exact", match[1])
 
 
 def _bytes(value: int) -> bytes:
