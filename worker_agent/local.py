@@ -5,6 +5,7 @@ The trainer needs no privilege: the agent process has the raw socket. Tensors ar
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -67,7 +68,9 @@ class LocalAgent:
         self._lost = ""
         connection.settimeout(timeout + 5)
         try:
-            self._connection.send({"type": "hello", "version": VERSION, "timeout": timeout})
+            # An agent that is in use may have said so and hung up already.
+            with contextlib.suppress(ConnectionLost):
+                self._connection.send({"type": "hello", "version": VERSION, "timeout": timeout})
             answer, _ = self._connection.receive()
         except (ConnectionLost, ProtocolViolation) as error:
             self._connection.close()

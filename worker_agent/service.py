@@ -28,6 +28,9 @@ from worker_agent.errors import AgentError
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation
 
 MOST_REGIONS = 1024
+TURN_SECONDS = 3.0
+"""How long a trainer waits for the one before it, which may be on its way out, before it is told that the agent is
+busy."""
 _NUMPY_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _OPERATIONS = ("sum", "mean")
 
@@ -60,7 +63,7 @@ class Service:
             controller, node, interface=interface, tls=tls, operation_timeout=operation_timeout, log=log
         )
         self._listener = _listen(self._path, mode, group)
-        self._lock = threading.Lock()
+        self._turn = threading.Condition()
         self._trainer: _Trainer | None = None
         self._agent = self._new_agent()
 
@@ -75,7 +78,7 @@ class Service:
 
     def close(self) -> None:
         """End the trainer's connection and leave the job."""
-        with self._lock:
+        with self._turn:
             trainer = self._trainer
         if trainer is not None:
             trainer.connection.close()
@@ -93,15 +96,13 @@ class Service:
         pid, uid, _ = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         connection = Connection(accepted)
         trainer = _Trainer(connection, f"process {pid} of user {uid}")
-        with self._lock:
+        with self._turn:
+            self._turn.wait_for(lambda: self._trainer is None, TURN_SECONDS)
             busy = self._trainer
             if busy is None:
                 self._trainer = trainer
         if busy is not None:
-            with contextlib.suppress(ConnectionLost):
-                message = f"this node's agent is in use by {busy.who}"
-                connection.send({"type": "refused", "error": "AgentError", "message": message})
-            connection.close()
+            connection.refuse("AgentError", f"this node's agent is in use by {busy.who}")
             return
         clean = False
         try:
@@ -109,17 +110,17 @@ class Service:
         except ConnectionLost:
             pass
         except (ProtocolViolation, AgentError) as error:
-            with contextlib.suppress(ConnectionLost):
-                connection.send({"type": "refused", "error": type(error).__name__, "message": str(error)})
+            connection.refuse(type(error).__name__, str(error))
             self._log(f"{trainer.who}: {error}")
         finally:
             if not clean and trainer.used:
                 self._log(f"{trainer.who} is gone without a word: joining anew")
                 self._agent.close(announce=False)
                 self._agent = self._new_agent()
-            with self._lock:
-                self._trainer = None
             connection.close()
+            with self._turn:
+                self._trainer = None
+                self._turn.notify()
 
 
 class _Trainer:

@@ -24,6 +24,8 @@ from typing import Any
 
 VERSION = 1
 MESSAGE_BYTES = 1 << 16
+HANG_UP_SECONDS = 1.0
+MOST_UNREAD = 1000
 
 
 class ConnectionLost(Exception):
@@ -71,6 +73,20 @@ class Connection:
             _close(descriptors)
             raise
         return message, list(descriptors)
+
+    def refuse(self, error: str, message: str) -> None:
+        """Tell the other side why, and hang up."""
+        try:
+            self.send({"type": "refused", "error": error, "message": message})
+            # With unread messages, close would reset the connection and take the reason away from the other side.
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.settimeout(HANG_UP_SECONDS)
+            for _ in range(MOST_UNREAD):
+                _, descriptors = self.receive()
+                _close(descriptors)
+        except (ConnectionLost, ProtocolViolation, OSError):
+            pass
+        self.close()
 
     def close(self) -> None:
         """Also ends a `receive` under way in another thread."""

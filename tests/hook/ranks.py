@@ -5,16 +5,19 @@ Ranks talk gloo over loopback; `agent` is the socket of the agent process of "th
 
 from __future__ import annotations
 
+import os
 import traceback
 import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
+import sklearn.datasets  # noqa: F401 (imported once, for the example)
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from examples import train_digits
 from worker_agent import AbortedError, InArtState, inart_hook
 
 
@@ -87,14 +90,23 @@ def lose(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
     return {"error": ""}
 
 
+def example(arguments: dict[str, Any]) -> dict[str, Any]:
+    """examples/train_digits.py with a command line, as torchrun would start it."""
+    os.environ.update(arguments["environment"])
+    return {"code": train_digits.main(arguments["arguments"])}
+
+
 def main(scenario: str, connection: Connection, arguments: dict[str, Any]) -> None:
     """Entry of the rank's process; the last thing that it sends is its result."""
-    rank = arguments["rank"]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{arguments['store']}", rank=rank, world_size=2)
     try:
+        if scenario == "example":
+            connection.send(example(arguments))
+            return
+        rank = arguments["rank"]
+        dist.init_process_group("gloo", init_method=f"file://{arguments['store']}", rank=rank, world_size=2)
         connection.send({"train": train, "lose": lose}[scenario](rank, arguments, connection))
+        if scenario == "train":
+            dist.destroy_process_group()
     except Exception:
         connection.send({"traceback": traceback.format_exc()})
-    if scenario == "train":
-        dist.destroy_process_group()

@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 
 import pytest
 
-from tests.hook import ranks
 from tests.hook.conftest import Network, wait_until
-
-SECONDS = 90
-# Imports torch once and forks for each rank.
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.hook.ranks"])
-
-
-class Rank:
-    """A rank's process and what it sends."""
-
-    def __init__(self, scenario: str, **arguments) -> None:
-        self.connection, theirs = processes.Pipe()
-        self.process = processes.Process(target=ranks.main, args=(scenario, theirs, arguments), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def receive(self):
-        try:
-            if self.connection.poll(SECONDS):
-                return self.connection.recv()
-        except EOFError:
-            pytest.fail("the rank died")
-        self.process.kill()
-        return pytest.fail("the rank hangs")
-
-    def result(self) -> dict:
-        result = self.receive()
-        assert "traceback" not in result, result["traceback"]
-        self.process.join(SECONDS)
-        return result
+from tests.hook.processes import Rank
 
 
 def run_ranks(scenario: str, folder: Path, per_rank: list[dict], **arguments) -> list[dict]:

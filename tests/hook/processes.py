@@ -1,0 +1,38 @@
+"""Trainers as processes, forked from one that has imported torch: importing it takes seconds of CPU each time."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+from tests.hook import ranks
+
+SECONDS = 90
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["tests.hook.ranks"])
+
+
+class Rank:
+    """A process that runs ranks.main, and what it sends."""
+
+    def __init__(self, scenario: str, **arguments) -> None:
+        self.connection, theirs = processes.Pipe()
+        self.process = processes.Process(target=ranks.main, args=(scenario, theirs, arguments), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def receive(self):
+        try:
+            if self.connection.poll(SECONDS):
+                return self.connection.recv()
+        except EOFError:
+            pytest.fail("the rank died")
+        self.process.kill()
+        return pytest.fail("the rank hangs")
+
+    def result(self) -> dict:
+        result = self.receive()
+        assert "traceback" not in result, result["traceback"]
+        self.process.join(SECONDS)
+        return result
