@@ -31,10 +31,17 @@ class Tls:
 class P4RuntimeServer:
     """Serves P4Runtime for ``devices``.
 
-    ``load_program`` turns the ``p4_device_config`` of a pipeline config into a program.
+    ``load_program`` turns the ``p4_device_config`` of a pipeline config into a program. A client whose
+    host is gone or whose process is stopped counts as disconnected: it is asked for a sign of life after
+    ``keepalive_s`` seconds of silence and has twice that to give it.
     """
 
-    def __init__(self, devices: Iterable[Device], load_program: Callable[[bytes], Program] = Program.load) -> None:
+    def __init__(
+        self,
+        devices: Iterable[Device],
+        load_program: Callable[[bytes], Program] = Program.load,
+        keepalive_s: float = 10.0,
+    ) -> None:
         loader = Loader(load_program)
         self.targets = {device.device_id: Target(device, loader) for device in devices}
         self._server = grpc.server(
@@ -43,6 +50,12 @@ class P4RuntimeServer:
             options=[
                 ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
                 ("grpc.so_reuseport", 0),  # a second server on the address must fail, not share its clients
+                ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
+                ("grpc.keepalive_timeout_ms", int(keepalive_s * 2000)),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_ping_strikes", 0),
+                ("grpc.http2.max_pings_without_data", 0),
+                ("grpc.http2.ping_timeout_ms", int(keepalive_s * 2000)),
             ],
         )
 

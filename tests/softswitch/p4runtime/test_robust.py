@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from google.rpc import code_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from p4.v1 import p4runtime_pb2 as p4rt
@@ -103,6 +108,36 @@ def test_clients_that_vanish_leave_nothing_behind(served: Served) -> None:
             pytest.fail(f"election id {number} was never given free")
         stream.vanish()
     assert watcher.quiet()
+
+
+STOPPED_CLIENT = """
+import sys
+from tests.softswitch.p4runtime.client import Client
+stream = Client(sys.argv[1], election_id=9).become_primary()
+print("primary", flush=True)
+stream.next()
+"""
+
+
+def test_client_that_stops_answering_is_disconnected() -> None:
+    server = P4RuntimeServer([FakeDevice(1)], FakeProgram.load, keepalive_s=1)
+    address = server.listen("127.0.0.1:0")
+    server.start()
+    command = [sys.executable, "-c", STOPPED_CLIENT, address]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+    client = Client(address, election_id=1)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "primary\n"
+        watcher = client.stream()
+        watcher.arbitrate(1)
+        assert watcher.status() == (code_pb2.ALREADY_EXISTS, 9)
+        process.send_signal(signal.SIGSTOP)  # its connection stays open, and it says nothing more
+        assert watcher.status() == (code_pb2.NOT_FOUND, 9)
+    finally:
+        process.kill()
+        process.communicate()
+        client.close()
+        server.stop(0)
 
 
 def test_many_streams_for_a_role_are_refused_in_the_end(served: Served) -> None:
