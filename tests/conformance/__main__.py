@@ -1,0 +1,54 @@
+"""``python -m tests.conformance FOLDER``: run every NAME.p4 with a NAME.stf in a folder and say how it went."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tests.conformance.samples import FAIL, PASS, UNSUPPORTED, Result, find, run_sample
+from tests.conformance.targets import TARGETS, missing
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the samples are")
+    parser.add_argument("--target", choices=sorted(TARGETS), default="softswitch", help="default: softswitch")
+    parser.add_argument("--only", metavar="PATTERN", default="*", help="names to run, with * and ?")
+    parser.add_argument("--jobs", type=int, default=2, help="samples at once (2)")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    options = parser.parse_args()
+    reason = missing(options.target)
+    if reason:
+        print(reason, file=sys.stderr)
+        return 2
+    samples = [s for s in find(options.folder) if fnmatch.fnmatch(s.name, options.only)]
+    if not samples:
+        print(f"no NAME.p4 with a NAME.stf in {options.folder}", file=sys.stderr)
+        return 2
+    with ProcessPoolExecutor(options.jobs, max_tasks_per_child=20) as pool:
+        results = list(pool.map(run_sample, samples, [options.target] * len(samples)))
+    counts = Counter(r.outcome for r in results)
+    if options.json:
+        summary = {outcome: counts[outcome] for outcome in (PASS, FAIL, UNSUPPORTED)}
+        details = [dataclasses.asdict(r) for r in results]
+        print(json.dumps({"target": options.target, **summary, "samples": details}, indent=1))
+    else:
+        show(results, counts)
+    return 1 if counts[FAIL] else 0
+
+
+def show(results: list[Result], counts: Counter[str]) -> None:
+    width = max(len(r.name) for r in results)
+    for result in results:
+        print(f"{result.name:{width}}  {result.outcome:11}  {result.reason}")
+    print(f"{len(results)} samples: " + ", ".join(f"{counts[o]} {o}" for o in (PASS, FAIL, UNSUPPORTED)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

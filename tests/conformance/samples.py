@@ -1,0 +1,154 @@
+"""A sample: a P4 program and its STF file. Compiles it, runs it on a target, judges the outcome."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from softswitch import SoftswitchError, UnsupportedConstruct
+from tests.conformance import stf
+from tests.conformance.control import Controller, ExpectationFailed
+from tests.conformance.targets import TARGETS, Frames, Switch
+
+COMPILER = "p4c-bm2-ss"
+PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"
+
+
+@dataclass(frozen=True)
+class Sample:
+    name: str
+    program: Path
+    stf: Path
+
+
+@dataclass(frozen=True)
+class Result:
+    """``outcome``: pass, fail (it runs, and something is not as expected) or unsupported (it does not load)."""
+
+    name: str
+    outcome: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class NotCompiled(Exception):
+    """p4c refuses the program, or it is for another architecture."""
+
+
+def find(folder: Path) -> list[Sample]:
+    """The pairs NAME.p4 and NAME.stf of a folder, by name."""
+    pairs = ((path, path.with_suffix(".p4")) for path in sorted(folder.glob("*.stf")))
+    return [Sample(path.stem, program, path) for path, program in pairs if program.exists()]
+
+
+def compile_sample(sample: Sample, directory: Path) -> tuple[bytes, str]:
+    """(bmv2 JSON, P4Info as text) of a program. Raises ``NotCompiled``."""
+    included = re.search(r'#include\s*[<"](?:.*/)?(psa|pna|dpdk/pna|ubpf_model|ebpf_model)\.p4[>"]',
+                         sample.program.read_text(errors="replace"))  # fmt: skip
+    if included:
+        raise NotCompiled(f"a program of architecture {included[1]}, not v1model")
+    if shutil.which(COMPILER) is None:
+        raise NotCompiled(f"{COMPILER} is not on PATH")
+    config, info = directory / "program.json", directory / "program.p4info.txtpb"
+    command = [COMPILER, "--std", "p4-16", "--p4runtime-files", str(info), "-o", str(config), str(sample.program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+        first = errors[0].split("error:", 1)[-1].strip() if errors else f"status {done.returncode}"
+        raise NotCompiled(f"{COMPILER}: {first}")
+    return config.read_bytes(), info.read_text()
+
+
+def run_sample(sample: Sample, target: str) -> Result:
+    """Compile and run. Never raises for what is wrong with the sample or the switch: that is the result."""
+    start = time.monotonic()
+
+    def result(outcome: str, reason: str = "") -> Result:
+        return Result(sample.name, outcome, reason, round(time.monotonic() - start, 2))
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="conformance-") as work:
+            config, info = compile_sample(sample, Path(work))
+        problems = run_compiled(sample.stf, config, info, target)
+    except (NotCompiled, UnsupportedConstruct, stf.StfError) as error:
+        return result(UNSUPPORTED, str(error))
+    except SoftswitchError as error:
+        return result(FAIL, f"{type(error).__name__}: {error}")
+    except grpc.RpcError as error:
+        unsupported = error.code() == grpc.StatusCode.UNIMPLEMENTED
+        return result(UNSUPPORTED if unsupported else FAIL, f"P4Runtime {error.code().name}: {error.details()}")
+    except (OSError, RuntimeError) as error:
+        return result(FAIL, f"{type(error).__name__}: {error}")
+    return result(FAIL, "; ".join(problems)) if problems else result(PASS)
+
+
+def run_compiled(path: Path, config: bytes, info: str, target: str) -> list[str]:
+    """Run an STF file against a compiled program; what was not as expected."""
+    statements = stf.read(path)
+    ports = sorted({s.port for s in statements if isinstance(s, stf.Packet | stf.Expect)})
+    switch = TARGETS[target](config, ports)
+    try:
+        controller = Controller(switch.address, info, config)
+        try:
+            problems = _play(statements, switch, controller)
+        finally:
+            controller.close()
+        return problems + compare([s for s in statements if isinstance(s, stf.Expect)], switch.received())
+    finally:
+        switch.close()
+
+
+def _play(statements: list[stf.Statement], switch: Switch, controller: Controller) -> list[str]:
+    problems: list[str] = []
+    switch.settle()
+    sent = changed = False
+    for statement in statements:
+        if isinstance(statement, stf.Expect):
+            continue
+        if isinstance(statement, stf.Packet):
+            if changed:
+                switch.settle()
+            switch.send(statement.port, statement.frame)
+            sent, changed = True, False
+            continue
+        if sent:
+            switch.settle()
+        sent, changed = False, True
+        try:
+            if isinstance(statement, stf.Add):
+                controller.add(statement)
+            elif isinstance(statement, stf.SetDefault):
+                controller.set_default(statement)
+            elif isinstance(statement, stf.CheckCounter):
+                controller.check_counter(statement)
+            elif isinstance(statement, stf.Command):
+                controller.command(statement)
+        except ExpectationFailed as error:
+            problems.append(str(error))
+    return problems
+
+
+def compare(expected: list[stf.Expect], received: Frames) -> list[str]:
+    """What differs: per port, the same number of frames in the same order; an expectation without pattern allows all
+    that leave its port."""
+    problems: list[str] = []
+    for port in sorted({e.port for e in expected} | set(received)):
+        wanted = [e for e in expected if e.port == port]
+        got = received.get(port, [])
+        if any(not e.pattern and not e.exact for e in wanted):
+            if not got:
+                problems.append(f"port {port}: a frame expected, none sent")
+            continue
+        for i, (e, frame) in enumerate(zip(wanted, got, strict=False)):
+            if not e.matches(frame):
+                problems.append(f"port {port}, frame {i}: {frame.hex()} instead of {e.pattern}{'$' * e.exact}")
+        if len(wanted) != len(got):
+            problems.append(f"port {port}: {len(got)} frames instead of {len(wanted)}")
+    return problems
