@@ -7,8 +7,8 @@ RESULTS ?= results
 K ?= 4
 BANDWIDTH ?= 20
 SEED ?= 0
-STRATEGIES ?= lbmm atp equal
-STEPS ?= 40
+STRATEGIES ?=
+STEPS ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test check bmv2-fattree doctor p4 clean
@@ -21,9 +21,10 @@ help: ## this list
 	@printf '  BANDWIDTH=20      Mbit/s of each link\n'
 	@printf '  HETEROGENEOUS=    1: each link between 0.5 and 1.5 times BANDWIDTH, drawn with SEED\n'
 	@printf '  SEED=0            of everything that is drawn at random\n'
-	@printf '  STRATEGIES="lbmm atp equal"\n'
+	@printf '  STRATEGIES=       some of the strategies, as in "lbmm atp"; empty: lbmm, atp, equal and inart\n'
 	@printf '  SWITCH=           bmv2 or softswitch; empty: bmv2 where simple_switch_grpc is on PATH\n'
-	@printf '  STEPS=40          training steps (0: no training)\n'
+	@printf '  CIFAR100=         folder of CIFAR-100 (python version) to train on; empty: the handwritten digits\n'
+	@printf '  STEPS=60          training steps (0: no training)\n'
 
 setup: ## install the Debian packages that are missing and .venv
 	@PYTHON=$(PYTHON) ./setup.sh
@@ -36,7 +37,7 @@ test: setup ## ruff, mypy and every test
 bmv2-fattree: setup ## train through P4 switches in an emulated fat-tree; writes results/bmv2-fattree/
 	$(PY) -m evaluation.bmv2_fattree --k $(K) --bandwidth $(BANDWIDTH) --seed $(SEED) --steps $(STEPS) \
 	    --strategies "$(STRATEGIES)" --output $(RESULTS)/bmv2-fattree \
-	    $(if $(WORKERS),--workers $(WORKERS)) $(if $(PS),--ps $(PS)) $(if $(SWITCH),--switch $(SWITCH)) \
+	    $(if $(CIFAR100),--cifar100 $(CIFAR100)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PS),--ps $(PS)) $(if $(SWITCH),--switch $(SWITCH)) \
 	    $(if $(filter-out 0 no false,$(HETEROGENEOUS)),--heterogeneous)
 
 doctor: ## what is installed, what is missing and what installs it

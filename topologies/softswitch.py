@@ -13,6 +13,8 @@ from topologies.network import EmulationError
 from topologies.switches import START_SECONDS, Layout, SwitchAddress
 
 CONTROL_SECONDS = 30.0
+# Holds the burst that a host's queue lets through at once (topologies.network.BURST_BYTES), and TCP beside it.
+QUEUE_PACKETS = 512
 
 
 class Softswitch:
@@ -72,7 +74,10 @@ class Softswitch:
                     delay += topology.delay_ms(neighbour, switch)
                 else:
                     port["peer"] = {"device": neighbour, "port": topology.port(neighbour, switch)}
-                port["shape"] = {"rate_mbps": topology.bandwidth_mbps(switch, neighbour)}
+                port["shape"] = {
+                    "rate_mbps": topology.bandwidth_mbps(switch, neighbour),
+                    "queue_packets": QUEUE_PACKETS,
+                }
                 if delay:
                     port["shape"]["delay_ms"] = delay
                 ports.append(port)

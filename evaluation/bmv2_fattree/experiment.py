@@ -23,9 +23,11 @@ TCP_SECONDS = 2.0
 GLOO_PORT = 29500
 ALL_PAIRS_UP_TO = 16  # hosts; more are pinged in a ring
 READY_SECONDS = 120.0
+# The sending rate is that of an all-reduce of at least this length: shorter ones are half start and end.
+RATE_SECONDS = 3.0
 HERE = "evaluation.bmv2_fattree.hosts"
 LIGHT_MODULES = ("numpy", "worker_agent", "ps_server.__main__", HERE)
-HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.hook")
+HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.hook", "torch._dynamo")
 
 Progress = Callable[[str], None]
 
@@ -134,7 +136,7 @@ def try_network(everything: Setting) -> float:
 
 
 def measure(everything: Setting, service: Service) -> StrategyResult:
-    """All-reduces of made-up gradients of each model's size, by real agents in the hosts."""
+    """All-reduces of made-up gradients by real agents in the hosts: of each model's size, and one for the rate."""
     settings, job, plan = everything.settings, everything.job, service.plan
     emulation, zygote = everything.emulation, everything.zygote
     roots = [
@@ -160,23 +162,27 @@ def measure(everything: Setting, service: Service) -> StrategyResult:
         answers: dict[str, list[dict]] = {}
         ingress: dict[str, int] = {}
         largest = max(settings.model_bytes, key=lambda name: settings.model_bytes[name])
+        rate_size = int(plan.rate_mbps * 1e6 / 8 * RATE_SECONDS) // 4 * 4
         for model, size in settings.model_bytes.items():
             before = {node: emulation.counters(node) for node in job.parameter_servers}
             monitor = LoadMonitor(emulation)
-            for worker in workers:
-                worker.send({"size": size})
-            answers[model] = everyone(workers, hosts.OPERATION_SECONDS)
+            answers[model] = order(workers, size)
+            ingress[model] = sum((emulation.counters(n) - before[n]).rx_bytes for n in job.parameter_servers)
             if model == largest:
                 load = monitor.stop()
-            ingress[model] = sum((emulation.counters(n) - before[n]).rx_bytes for n in job.parameter_servers)
+        timed = largest
+        if settings.model_bytes[largest] < rate_size:
+            timed, monitor = "rate", LoadMonitor(emulation)
+            answers[timed] = order(workers, rate_size)
+            load = monitor.stop()
         for worker in workers:
             worker.send(None)
         everyone(workers)
     finally:
         for process in (*workers, *roots):
             process.end()
-    seconds = {model: mean_seconds(replies) for model, replies in answers.items()}
-    rates = [reply["sent_bytes"] * 8 / (reply["last_answer"] - reply["first_send"]) / 1e6 for reply in answers[largest]]
+    seconds = {model: mean_seconds(answers[model]) for model in settings.model_bytes}
+    rates = [reply["sent_bytes"] * 8 / (reply["last_answer"] - reply["first_send"]) / 1e6 for reply in answers[timed]]
     checks = [reply for replies in answers.values() for reply in replies if "error" in reply]
     worst = max(checks, key=lambda reply: reply["error"] / max(reply["bound"], 1e-300))
     result = StrategyResult(
@@ -223,9 +229,7 @@ def measure_gloo(everything: Setting) -> dict[str, float]:
         everyone(workers)
         seconds: dict[str, float] = {}
         for model, size in settings.model_bytes.items():
-            for worker in workers:
-                worker.send({"size": size})
-            replies = everyone(workers, hosts.OPERATION_SECONDS)
+            replies = order(workers, size)
             seconds[model] = max(reply["seconds"] for reply in replies)
         for worker in workers:
             worker.send(None)
@@ -235,6 +239,13 @@ def measure_gloo(everything: Setting) -> dict[str, float]:
             worker.end()
     everything.say("gloo: " + ", ".join(f"{s:.2f} s for {model}" for model, s in seconds.items()))
     return seconds
+
+
+def order(workers: list[HostProcess], size: int) -> list[dict]:
+    """One operation of `size` bytes on all workers; their answers."""
+    for worker in workers:
+        worker.send({"size": size})
+    return everyone(workers, hosts.OPERATION_SECONDS)
 
 
 def everyone(processes: list[HostProcess], timeout: float = READY_SECONDS) -> list:

@@ -17,7 +17,8 @@ class LoadMonitor:
     def stop(self) -> Load:
         idle, total = cpu_times()
         share = (idle - self._idle) / max(total - self._total, 1)
-        return Load(share, _drops(self._emulation) - self._drops)
+        drops = {reason: count - self._drops.get(reason, 0) for reason, count in _drops(self._emulation).items()}
+        return Load(share, {reason: count for reason, count in drops.items() if count})
 
 
 def cpu_times(stat: str | None = None) -> tuple[int, int]:
@@ -31,5 +32,9 @@ def cpu_times(stat: str | None = None) -> tuple[int, int]:
     return nice + idle + waiting, sum(ticks)
 
 
-def _drops(emulation: Emulation) -> int:
-    return sum(sum(reasons.values()) for reasons in emulation.drops().values())
+def _drops(emulation: Emulation) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for reasons in emulation.drops().values():
+        for reason, count in reasons.items():
+            total[reason] = total.get(reason, 0) + count
+    return total

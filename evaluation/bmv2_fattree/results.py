@@ -15,10 +15,10 @@ LOSS_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Load:
-    """The machine during a measurement. idle: share of all cores' time. drops: frames that switches lost meanwhile."""
+    """The machine during a measurement. idle: share of all cores' time. drops: frames that switches lost, by reason."""
 
     idle: float
-    drops: int
+    drops: dict[str, int]
 
     @property
     def network_was_the_limit(self) -> bool:
@@ -168,7 +168,8 @@ class Report:
             if not s.as_planned:
                 lines.append(f"{s.name}: measured {s.ratio:.2f} of the planned rate, more than 10 % off.")
             if s.load.drops:
-                lines.append(f"{s.name}: the switches dropped {s.load.drops} frames; {s.resent} packets were resent.")
+                drops = ", ".join(f"{count} ({reason})" for reason, count in s.load.drops.items())
+                lines.append(f"{s.name}: frames dropped by switches: {drops}; {s.resent} packets were resent.")
             if not s.identical:
                 lines.append(f"{s.name}: WRONG: the workers have different results.")
             if s.largest_error > s.error_bound:

@@ -36,7 +36,7 @@ class Settings:
     seed: int = 0
     switch: str = "softswitch"
     strategies: tuple[str, ...] = DEFAULT_STRATEGIES[:3]
-    steps: int = 40
+    steps: int = 60
     cifar100: Path | None = None
     output: Path = field(default=Path("results/bmv2-fattree"))
 
@@ -95,7 +95,7 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
     parser.add_argument("--heterogeneous", action="store_true", help="each link 0.5 to 1.5 times that, by --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--strategies", default="", help=f"of {', '.join(STRATEGIES)}")
-    parser.add_argument("--steps", type=int, default=40, help="training steps, 0: no training")
+    parser.add_argument("--steps", type=int, default=60, help="training steps, 0: no training")
     parser.add_argument(
         "--cifar100", type=Path, metavar="FOLDER", help="train on CIFAR-100 (python version) from there"
     )

@@ -18,6 +18,7 @@ MASTER_PORT = 29510
 TRAINING_SECONDS = 900.0
 # Width of the example's model: 50,000 parameters, and 12,000 where rates are a tenth.
 WIDTH = {"softswitch": 16, "bmv2": 4}
+LEARNING_RATE = 0.1
 
 
 def train_both(everything: "Setting", service: Service, plan: Plan) -> Training:
@@ -65,7 +66,7 @@ def _run(everything: "Setting", hook: str, controller: str) -> tuple[dict[str, A
                 },
                 "options": [
                     *("--hook", hook, "--steps", str(settings.steps), "--seed", str(settings.seed)),
-                    *("--width", str(WIDTH[settings.switch])),
+                    *("--width", str(WIDTH[settings.switch]), "--rate", str(LEARNING_RATE)),
                     *(("--cifar100", str(settings.cifar100.resolve())) if settings.cifar100 else ()),
                 ],
             },
