@@ -54,12 +54,15 @@ class Arbiter:
         self._write_lock = write_lock
         self._lock = threading.Lock()
         self._roles: dict[str, _Role] = {"": _Role("")}
+        self._closed: P4RuntimeError | None = None
 
     def update(self, session: Session, message: p4rt.MasterArbitrationUpdate) -> None:
         """Handle a client's arbitration message; a :class:`P4RuntimeError` must end its stream."""
         name = _role_name(message.role)
         election_id = _election_id(message)
         with self._lock:
+            if self._closed is not None:
+                raise self._closed
             role = self._admit(session, name, election_id)
             was_primary = role.primary is session
             if election_id is not None and (role.highest is None or election_id >= role.highest):
@@ -106,10 +109,13 @@ class Arbiter:
         """The primary of each role that has one."""
         return [role.primary for role in list(self._roles.values()) if role.primary is not None]
 
-    def sessions(self) -> list[Session]:
-        """All live clients."""
+    def close(self, reason: P4RuntimeError) -> None:
+        """End all sessions, and refuse new ones: the device restarts."""
         with self._lock:
-            return [session for role in self._roles.values() for session in role.sessions]
+            self._closed = reason
+            sessions = [session for role in self._roles.values() for session in role.sessions]
+        for session in sessions:
+            session.end(reason)
 
     def summary(self) -> dict[str, dict[str, int | None]]:
         """Per role: live sessions and the primary's election id."""

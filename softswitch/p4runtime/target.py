@@ -105,8 +105,7 @@ class Target:
             self._saved = None
             self.device.unload()
             arbiter, self.arbiter = self.arbiter, Arbiter(self.device.device_id, self._lock)
-        for session in arbiter.sessions():
-            session.end(P4RuntimeError(code_pb2.UNAVAILABLE, f"device {self.device.device_id} restarts"))
+        arbiter.close(P4RuntimeError(code_pb2.UNAVAILABLE, f"device {self.device.device_id} restarts"))
 
     def open(self) -> None:
         """Serve again after :meth:`shut`."""
