@@ -20,8 +20,7 @@
 
 struct ss_rx {
     struct mmsghdr messages[SS_BATCH];
-    struct iovec iov[SS_BATCH][3];
-    struct ss_vnet vnet[SS_BATCH];
+    struct iovec iov[SS_BATCH][2];
     struct ss_buf *bufs[SS_BATCH];
     struct {
         struct cmsghdr header;
@@ -153,12 +152,12 @@ void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
     struct ss_rx *rx = thread->rx;
     for (int i = 0; i < SS_BATCH; i++) {
         if (!rx->bufs[i] && !(rx->bufs[i] = ss_buf_new(SS_SMALL))) return;
-        rx->iov[i][0] = (struct iovec){&rx->vnet[i], sizeof rx->vnet[i]};
-        rx->iov[i][1] = (struct iovec){rx->bufs[i]->data, SS_SMALL};
-        rx->iov[i][2] = (struct iovec){rx->overflow + (size_t)i * OVERFLOW, OVERFLOW};
+        /* the offload information lands right before the frame */
+        rx->iov[i][0] = (struct iovec){rx->bufs[i]->data - sizeof(struct ss_vnet), sizeof(struct ss_vnet) + SS_SMALL};
+        rx->iov[i][1] = (struct iovec){rx->overflow + (size_t)i * OVERFLOW, OVERFLOW};
         struct msghdr *m = &rx->messages[i].msg_hdr;
         m->msg_iov = rx->iov[i];
-        m->msg_iovlen = 3;
+        m->msg_iovlen = 2;
         m->msg_control = &rx->control[i];
         m->msg_controllen = sizeof rx->control[i];
     }
@@ -166,8 +165,10 @@ void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
     for (int i = 0; i < n; i++) {
         struct ss_buf *buf = rx->bufs[i];
         uint32_t len = rx->messages[i].msg_len;
-        if (len <= sizeof rx->vnet[i]) continue;
-        len -= (uint32_t)sizeof rx->vnet[i];
+        struct ss_vnet vnet;
+        if (len <= sizeof vnet) continue;
+        len -= (uint32_t)sizeof vnet;
+        memcpy(&vnet, buf->data - sizeof vnet, sizeof vnet);
         rx->bufs[i] = NULL;
         if (len > SS_SMALL) {
             struct ss_buf *big = ss_buf_new(len);
@@ -182,7 +183,7 @@ void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
             buf = big;
         }
         buf->len = len;
-        received(thread, port, buf, &rx->messages[i].msg_hdr, &rx->vnet[i]);
+        received(thread, port, buf, &rx->messages[i].msg_hdr, &vnet);
     }
 }
 
