@@ -34,12 +34,13 @@
 #define NAME_BYTES 64
 #define MESSAGE_BYTES 512
 #define MS (INART_NS / 1000)
-#define RTO_INITIAL (200 * MS)
+#define RTO_INITIAL (100 * MS)
 #define RTO_LOWEST (20 * MS)
 #define RTO_LOWEST_START (50 * MS) /* while nothing has been answered: peers seldom start at once */
 #define RTO_LOWEST_RESENT (5 * MS) /* of a chunk that was resent: waits for no peer */
-#define RTO_HIGHEST_GAP (250 * MS)
-#define RTO_HIGHEST (2000 * MS)
+#define BACKOFF_LONGEST_GAP (250 * MS) /* back-off goes up to here, */
+#define BACKOFF_LONGEST (500 * MS)     /* unless the round trip is longer anyway */
+#define ROUND_TRIP_MOST (250 * MS)
 #define RECENT (500 * MS)
 #define BACKOFF_MOST 6
 #define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart */
@@ -401,11 +402,11 @@ static uint64_t timeout_of(const struct tree *t, uint64_t least)
     if (!(t->round_trip > 0))
         return RTO_INITIAL;
     double wait = 2 * t->round_trip, lowest = (double)least;
-    if (t->packets_per_second > 0 && 4e9 / t->packets_per_second > lowest)
-        lowest = 4e9 / t->packets_per_second;
+    if (t->packets_per_second > 0 && 8e9 / t->packets_per_second > lowest)
+        lowest = 8e9 / t->packets_per_second; /* resends are a small part of the tree's rate at most */
     if (wait < lowest)
         wait = lowest;
-    return wait > RTO_HIGHEST ? RTO_HIGHEST : (uint64_t)wait;
+    return (uint64_t)wait;
 }
 
 /* For a chunk of which nothing says that it was lost: a peer may be late. */
@@ -486,7 +487,8 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
                 t->stats.resent_gap++;
             else
                 t->stats.resent_timeout++;
-            uint64_t most = c->gap ? RTO_HIGHEST_GAP : RTO_HIGHEST;
+            uint64_t most = c->gap ? BACKOFF_LONGEST_GAP : BACKOFF_LONGEST;
+            most = wait > most ? wait : most;
             unsigned doublings = c->gap ? c->resends / 2 : c->resends + 1;
             wait <<= doublings < BACKOFF_MOST ? doublings : BACKOFF_MOST;
             if (wait > most)
@@ -512,6 +514,8 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
         return;
     }
     double rtt = (double)(now - c->sent_at);
+    if (t->rtt_lowest == 0 || rtt < t->rtt_lowest)
+        t->rtt_lowest = rtt;
     if (now - t->recent_since > RECENT) {
         t->before_recent = t->recent;
         t->recent = rtt;
@@ -519,8 +523,10 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
     } else if (rtt < t->recent)
         t->recent = rtt;
     t->round_trip = t->before_recent > 0 && t->before_recent < t->recent ? t->before_recent : t->recent;
-    if (t->rtt_lowest == 0 || rtt < t->rtt_lowest)
-        t->rtt_lowest = rtt;
+    /* In a stall even the quickest are slow: beyond any queue it is the stall that they measure. */
+    double most = 4 * t->rtt_lowest > ROUND_TRIP_MOST ? 4 * t->rtt_lowest : ROUND_TRIP_MOST;
+    if (t->round_trip > most)
+        t->round_trip = most;
     uint64_t sequence = sequence_of(t, c);
     struct evidence *e = &t->evidence[c->kind];
     if (!e->any || sequence > e->sequence)
