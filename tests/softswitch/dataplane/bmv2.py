@@ -163,15 +163,15 @@ class Bmv2:
         for param, value in zip(action.params, row.params, strict=True):
             entry.action.action.params.add(param_id=param.id, value=as_bytes(value))
 
-    def process(self, port: int, frame: bytes, quiet: float = QUIET) -> Frames:
-        """What leaves because of a frame, until nothing has left for ``quiet`` seconds."""
+    def process(self, port: int, frame: bytes, at_least: int = 0) -> Frames:
+        """What leaves because of a frame: at least so many frames, and until nothing has left for ``QUIET`` seconds."""
         self.sockets[port].send(frame)
         by_fd = {raw.fileno(): (number, raw) for number, raw in self.sockets.items()}
         frames: Frames = []
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
-            ready, _, _ = select.select(list(by_fd), [], [], quiet)
-            if not ready:
+            ready, _, _ = select.select(list(by_fd), [], [], QUIET)
+            if not ready and len(frames) >= at_least:
                 break
             for fd in ready:
                 number, raw = by_fd[fd]
