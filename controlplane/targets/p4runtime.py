@@ -96,9 +96,9 @@ class P4RuntimeTarget:
             self._write(changes[start : start + BATCH], len(changes))
 
     def _write(self, changes: Sequence[Change], of: int) -> None:
-        updates = [self.program.update(change) for change in changes]
+        request = self.program.write_request(changes)
         try:
-            self.session.write_batch(updates)
+            self.session.write_batch(request)
         except WriteRejected as rejected:
             if not rejected.failures:
                 first = f"; the batch began with: {changes[0]}"

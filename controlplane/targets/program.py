@@ -13,7 +13,7 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
 from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
-from controlplane.targets.base import Change, Item, Operation, TargetError
+from controlplane.targets.base import Change, Item, Operation, TargetError, describe
 
 LABEL_TABLE = "label_table"
 ROUTE_TABLE = "ipv4_table"
@@ -94,24 +94,30 @@ class Program:
 
     # -- rule sets to P4Runtime -------------------------------------------------------------------------------------
 
-    def update(self, change: Change) -> p4runtime_pb2.Update:
-        """A change as a P4Runtime update. Raises ProgramMismatch for a value that does not fit its field."""
-        item, kind = change.item, UPDATE_TYPES[change.operation]
-        if isinstance(item, MulticastGroup):
-            return p4runtime_pb2.Update(type=kind, entity=_group_entity(item))
-        bare = change.operation is Operation.DELETE
-        entry = self._label_entry(item, bare) if isinstance(item, LabelEntry) else self._route_entry(item, bare)
-        return p4runtime_pb2.Update(type=kind, entity=p4runtime_pb2.Entity(table_entry=entry))
+    def write_request(self, changes: Iterable[Change]) -> p4runtime_pb2.WriteRequest:
+        """Changes as one Write, in their order. Raises ProgramMismatch for a value that does not fit its field."""
+        request = p4runtime_pb2.WriteRequest()
+        for change in changes:
+            # Filled in place: the Python implementation of protobuf takes most of its time for copies.
+            update = request.updates.add(type=UPDATE_TYPES[change.operation])
+            item, bare = change.item, change.operation is Operation.DELETE
+            if isinstance(item, MulticastGroup):
+                _fill_group(update.entity.packet_replication_engine_entry.multicast_group_entry, item)
+            elif isinstance(item, LabelEntry):
+                self._fill_label(update.entity.table_entry, item, bare)
+            else:
+                self._fill_route(update.entity.table_entry, item, bare)
+        return request
 
-    def _label_entry(self, item: LabelEntry, bare: bool) -> p4runtime_pb2.TableEntry:
+    def _fill_label(self, entry: p4runtime_pb2.TableEntry, item: LabelEntry, bare: bool) -> None:
         table = self.table(LABEL_TABLE)
-        entry = p4runtime_pb2.TableEntry(table_id=table.preamble.id)
+        entry.table_id = table.preamble.id
         for name, value in (("ingress_port", item.ingress_port), ("label", item.label)):
             match_field = _match_field(table, name)
             match = entry.match.add(field_id=match_field.id)
-            match.exact.value = _encode(value, match_field.bitwidth, f"{item}: {name}")
+            match.exact.value = _encode(value, match_field.bitwidth, item, name)
         if bare:
-            return entry
+            return
         action = item.action
         if isinstance(action, Forward):
             self._set_action(entry, "forward", item, port=action.port)
@@ -129,19 +135,17 @@ class Program:
                 next_label=action.next_label,
                 port=action.port,
             )
-        return entry
 
-    def _route_entry(self, item: Route, bare: bool) -> p4runtime_pb2.TableEntry:
+    def _fill_route(self, entry: p4runtime_pb2.TableEntry, item: Route, bare: bool) -> None:
         table = self.table(ROUTE_TABLE)
-        entry = p4runtime_pb2.TableEntry(table_id=table.preamble.id)
+        entry.table_id = table.preamble.id
         if item.prefix_length:
             match = entry.match.add(field_id=table.match_fields[0].id)
-            match.lpm.value = _encode(int(ipaddress.IPv4Address(item.address)), 32, str(item))
+            match.lpm.value = _encode(int(ipaddress.IPv4Address(item.address)), 32, item, "address")
             match.lpm.prefix_len = item.prefix_length
         if not bare:
             mac = int(item.mac.replace(":", ""), 16)
             self._set_action(entry, "route", item, destination_mac=mac, port=item.port)
-        return entry
 
     def _set_action(self, entry: p4runtime_pb2.TableEntry, name: str, item: Item, **values: int) -> None:
         action = self.action(name)
@@ -151,9 +155,8 @@ class Program:
             raise ProgramMismatch(f"action {name} of the program takes {sorted(params)}, not {sorted(values)}")
         for param_name, value in values.items():
             param = params[param_name]
-            entry.action.action.params.add(
-                param_id=param.id, value=_encode(value, param.bitwidth, f"{item}: {param_name}")
-            )
+            encoded = _encode(value, param.bitwidth, item, param_name)
+            entry.action.action.params.add(param_id=param.id, value=encoded)
 
     # -- and back ---------------------------------------------------------------------------------------------------
 
@@ -233,22 +236,19 @@ def _match_field(table: p4info_pb2.Table, name: str) -> p4info_pb2.MatchField:
     raise ProgramMismatch(f"table {table.preamble.name} has no key field {name!r}; it has {fields}")
 
 
-def _group_entity(item: MulticastGroup) -> p4runtime_pb2.Entity:
+def _fill_group(entry: p4runtime_pb2.MulticastGroupEntry, item: MulticastGroup) -> None:
     if not 1 <= item.group <= LAST_GROUP:
         raise ProgramMismatch(f"multicast group {item.group} is outside 1..{LAST_GROUP}")
     if len(set(item.ports)) != len(item.ports):
         raise ProgramMismatch(f"multicast group {item.group} has a port twice: {item.ports}")
-    entity = p4runtime_pb2.Entity()
-    group = entity.packet_replication_engine_entry.multicast_group_entry
-    group.multicast_group_id = item.group
+    entry.multicast_group_id = item.group
     for port in sorted(item.ports):
         # One replication id: nothing in the egress pipeline tells the copies apart.
-        group.replicas.add(egress_port=port, instance=1)
-    return entity
+        entry.replicas.add(egress_port=port, instance=1)
 
 
-def _encode(value: int, bitwidth: int, what: str) -> bytes:
+def _encode(value: int, bitwidth: int, item: Item, name: str) -> bytes:
     """Canonical P4Runtime bytestring: big-endian, no leading zero bytes, at least one byte."""
     if not 0 <= value < 1 << bitwidth:
-        raise ProgramMismatch(f"{what}: {value} does not fit in {bitwidth} bits")
+        raise ProgramMismatch(f"{describe(item)}: {name} {value} does not fit in {bitwidth} bits")
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")

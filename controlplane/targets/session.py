@@ -162,9 +162,10 @@ class Session(P4RuntimeClient):
         """The error with this switch's name."""
         return explain(error, self.where, doing)
 
-    def write_batch(self, updates: Sequence[p4runtime_pb2.Update], timeout: float = RPC_SECONDS) -> None:
-        """One Write. Raises WriteRejected with what is known of the single updates."""
-        request = p4runtime_pb2.WriteRequest(device_id=self.device_id, updates=updates)
+    def write_batch(self, request: p4runtime_pb2.WriteRequest, timeout: float = RPC_SECONDS) -> None:
+        """One Write, with this session's device and election id put in. Raises WriteRejected with what is known of the
+        single updates."""
+        request.device_id = self.device_id
         request.election_id.high, request.election_id.low = self.election_id
         try:
             self.stub.Write(request, timeout=timeout)

@@ -55,7 +55,7 @@ def test_installs_reads_back_and_removes(targets, switches):
 @given(rules=rule_sets())
 @settings(max_examples=100, deadline=None)
 def test_everything_survives_the_way_to_p4runtime_and_back(program, rules):
-    entities = [program.update(change).entity for change in difference(empty("s1"), rules)]
+    entities = [update.entity for update in program.write_request(difference(empty("s1"), rules)).updates]
     assert difference(program.rule_set("s1", entities), rules) == []
 
 
@@ -140,10 +140,10 @@ def test_hanging_switch_meets_the_deadline(targets, switches, monkeypatch):
     connected(targets[:1])
     targets[0].load_pipeline()
     switches[0].faults.hang_seconds = 3.0
-    updates = [targets[0].program.update(change) for change in difference(empty("s1"), small("s1"))]
+    request = targets[0].program.write_request(difference(empty("s1"), small("s1")))
     started = time.monotonic()
     with pytest.raises(session.WriteRejected, match=r"s1 .* a write failed: DEADLINE_EXCEEDED.*did not answer in time"):
-        targets[0].session.write_batch(updates, timeout=0.2)
+        targets[0].session.write_batch(request, timeout=0.2)
     assert time.monotonic() - started < 2.5
 
 

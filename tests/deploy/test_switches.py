@@ -1,0 +1,161 @@
+"""The P4Runtime target on switches that were not written for it: softswitch, and bmv2 where it is installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.keeper import Keeper
+from controlplane.rules import Forward, LabelEntry, Route, RuleSet
+from controlplane.targets import fabric
+from controlplane.targets.base import TargetError, difference
+from controlplane.targets.p4runtime import P4RuntimeTarget
+from controlplane.targets.session import ask
+from p4src.protocol import VERDICTS
+from tests.deploy.rules import MAC, large, small
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 60.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+class Switch:
+    """A switch process without program and interfaces, as device 7."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.address = f"127.0.0.1:{free_port()}"
+        server = ["--grpc-server-addr", self.address]
+        if kind == "softswitch":
+            self._command = [sys.executable, "-m", "softswitch", "--no-p4", "--device-id", "7", *server]
+        else:
+            self._command = ["simple_switch_grpc", "--no-p4", "--device-id", "7", "--", *server]
+        self._log = folder / "switch.log"
+        self._folder = folder
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                ask("s", self.address, 7, 1.0)
+                return
+            except TargetError:
+                assert self.process.poll() is None, self._log.read_text()
+                assert time.monotonic() < deadline, self._log.read_text()
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(params=["softswitch", "bmv2"])
+def switch(request, tmp_path) -> Iterator[Switch]:
+    if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
+        pytest.skip("needs bmv2's simple_switch_grpc on PATH")
+    made = Switch(request.param, tmp_path)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def target(switch, program) -> Iterator[P4RuntimeTarget]:
+    made = P4RuntimeTarget("s1", switch.address, 7, program)
+    made.connect(20.0)
+    yield made
+    made.close()
+
+
+def test_installs_updates_reads_and_removes(target):
+    installed = fabric.install([target], {"s1": small("s1")})
+    assert installed[0].replaced_program
+    assert difference(target.read(), small("s1")) == []
+    assert fabric.install([target], {"s1": small("s1")})[0].changes == 0
+    # The next version: other labels, the same group with other ports, a route that moves.
+    later = RuleSet("s1", small("s1", 50).labels, small("s1").groups, (Route("10.0.0.7", 32, MAC, 2),))
+    fabric.install([target], {"s1": later})
+    assert difference(target.read(), later) == []
+    assert fabric.remove([target])[0].changes == 5
+    assert target.read() == RuleSet("s1", (), (), ())
+
+
+def test_many_entries(target):
+    fabric.install([target], {"s1": large("s1", 1000)})
+    assert len(target.read().labels) == 1000
+
+
+def test_full_table_is_undone(target, program):
+    fabric.install([target], {"s1": small("s1")})
+    size = program.table("label_table").size
+    with pytest.raises(fabric.FabricError) as failure:
+        fabric.install([target], {"s1": large("s1", size + 5)})
+    message = str(failure.value)
+    assert "switch s1 refused" in message
+    # bmv2 has no code of its own for a full table.
+    assert "RESOURCE_EXHAUSTED" in message or "Error when adding match entry to target" in message
+    assert "all switches are as they were before" in message
+    assert difference(target.read(), small("s1")) == []
+
+
+def test_counters_and_registers(switch, target):
+    fabric.install([target], {"s1": small("s1")})
+    counters = target.read_counters()
+    assert counters.verdicts == dict.fromkeys(VERDICTS, 0)
+    assert counters.labels == {(1, 1): (0, 0), (1, 2): (0, 0), (2, 3): (0, 0)}
+    if switch.kind == "softswitch":
+        assert set(target.read_register("slot_owner")) == {0}
+    else:
+        with pytest.raises(TargetError, match="UNIMPLEMENTED"):
+            target.read_register("slot_owner")
+    with pytest.raises(TargetError, match="no register 'nothing'"):
+        target.read_register("nothing")
+
+
+def test_later_controller_takes_over(switch, target, program, until: Callable):
+    later = P4RuntimeTarget("s1", switch.address, 7, program)
+    later.connect(10.0)
+    try:
+        until(lambda: target.demoted, "the first controller hears of the second")
+        with pytest.raises(TargetError, match=re.compile("PERMISSION_DENIED", re.IGNORECASE)):
+            target.load_pipeline()
+        assert later.load_pipeline()
+    finally:
+        later.close()
+
+
+def test_killed_switch_is_filled_again(switch, target, until: Callable):
+    rules = RuleSet("s1", (LabelEntry(1, 1, Forward(2)),), (), ())
+    fabric.install([target], {"s1": rules})
+    keeper = Keeper(target, rules, lambda line: None)
+    try:
+        switch.kill()
+        switch.start()
+        until(lambda: keeper.refills == 1, "the switch is filled again", 30.0)
+        assert difference(target.read(), rules) == []
+    finally:
+        keeper.close()
+
+
+def test_wrong_device_id(switch, program):
+    target = P4RuntimeTarget("s1", switch.address, 8, program)
+    with pytest.raises(TargetError):
+        target.connect(1.0)
+        target.load_pipeline()
+    target.close()
