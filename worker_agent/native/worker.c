@@ -396,14 +396,15 @@ static bool send_next(struct inart_worker *w, struct tree *t, uint64_t now)
 }
 
 /* How long to wait for an answer: from the quickest of the last round trips. Means say little here: a chunk that a peer lost,
- * or may not send yet, takes as long as the peer's timers, which would grow with them. Early is cheap: few chunks have a timer. */
-static uint64_t timeout_of(const struct tree *t, uint64_t least)
+ * or may not send yet, takes as long as the peer's timers, which would grow with them. Early is cheap: few chunks have a timer.
+ * At least `least` ns, and the time of `packets` packets at the tree's rate, so that resends are a small part of it. */
+static uint64_t timeout_of(const struct tree *t, uint64_t least, int packets)
 {
     if (!(t->round_trip > 0))
         return RTO_INITIAL;
     double wait = 2 * t->round_trip, lowest = (double)least;
-    if (t->packets_per_second > 0 && 8e9 / t->packets_per_second > lowest)
-        lowest = 8e9 / t->packets_per_second; /* resends are a small part of the tree's rate at most */
+    if (t->packets_per_second > 0 && packets * 1e9 / t->packets_per_second > lowest)
+        lowest = packets * 1e9 / t->packets_per_second;
     if (wait < lowest)
         wait = lowest;
     return (uint64_t)wait;
@@ -412,7 +413,7 @@ static uint64_t timeout_of(const struct tree *t, uint64_t least)
 /* For a chunk of which nothing says that it was lost: a peer may be late. */
 static uint64_t patient_timeout_of(const struct tree *t)
 {
-    return timeout_of(t, t->stats.last_answer_ns < t->active_since ? RTO_LOWEST_START : RTO_LOWEST);
+    return timeout_of(t, t->stats.last_answer_ns < t->active_since ? RTO_LOWEST_START : RTO_LOWEST, 8);
 }
 
 static uint64_t spread(struct inart_worker *w, uint64_t t) { return t + random_below(w, t / 4 + 1); }
@@ -478,7 +479,7 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
         resend_at(t, chunk_of(t, t->base), now);
     if (t->resend_due > now)
         return;
-    uint64_t earliest = UINT64_MAX, patient = patient_timeout_of(t), quick = timeout_of(t, RTO_LOWEST_RESENT);
+    uint64_t earliest = UINT64_MAX, patient = patient_timeout_of(t), quick = timeout_of(t, RTO_LOWEST_RESENT, 2);
     for (uint32_t i = t->resend.head; i != NONE; i = t->ring[i].next) {
         struct chunk *c = &t->ring[i];
         if (c->due <= now && t->tokens >= 1 && packet_io_room(&w->io)) {
