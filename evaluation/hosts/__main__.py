@@ -84,11 +84,12 @@ def gloo_seconds(network: StarNetwork, job: Star, size: int, repeat: int) -> lis
     first, world = job.workers[0].address, len(job.workers)
     with network.bridged(), ExitStack() as stack:
         processes = []
+        quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # it warns that the hosts have no names
         for config in job.workers:
             command = [sys.executable, "-m", "evaluation.hosts.gloo"]
             command += [str(part) for part in (config.index, world, first, size, repeat)]
             command = ["ip", "netns", "exec", network.hosts[config.node], *command]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=quiet)
             stack.callback(process.kill)
             processes.append(process)
         output, _ = processes[0].communicate(timeout=180 + 30 * repeat)
