@@ -30,7 +30,7 @@ from controlplane.keeper import Keeper
 from controlplane.plan import Plan, PlanError
 from controlplane.roster import Roster
 from controlplane.rpc.client import ControllerError
-from controlplane.rpc.tls import add_tls_arguments, tls_from
+from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
 from controlplane.rules import Deployment, DoesNotFit, Limits, build
 from controlplane.show import deployment_json, deployment_lines
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
@@ -57,15 +57,19 @@ class DeployError(Exception):
 
 @dataclass(frozen=True)
 class SwitchAddress:
-    """Where a switch's P4Runtime server listens, and the device's number there."""
+    """Where a switch's P4Runtime server listens, the device's number there, and TLS (None: plaintext)."""
 
     name: str
     address: str
     device_id: int
+    tls: Tls | None = None
 
 
 def load_switches(path: Path) -> dict[str, SwitchAddress]:
-    """Read a switches file: {"s1": {"address": "127.0.0.1:9559", "device_id": 1}, ...}. Raises DeployError."""
+    """Read a switches file: {"s1": {"address": "127.0.0.1:9559", "device_id": 1}, ...}. Raises DeployError.
+
+    An entry may have "tls": {"authority": FILE, "certificate": FILE, "key": FILE} (relative to the switches file).
+    """
     example = '{"s1": {"address": "127.0.0.1:9559", "device_id": 1}}'
     try:
         data = json.loads(path.read_text())
@@ -87,8 +91,20 @@ def load_switches(path: Path) -> dict[str, SwitchAddress]:
         other = taken.setdefault((address, device_id), name)
         if other != name:
             raise DeployError(f"switches file {path}: {other} and {name} are both device {device_id} at {address}")
-        switches[name] = SwitchAddress(name, address, device_id)
+        switches[name] = SwitchAddress(name, address, device_id, _switch_tls(entry.get("tls"), path, name))
     return switches
+
+
+def _switch_tls(files: object, path: Path, name: str) -> Tls | None:
+    if files is None:
+        return None
+    parts = ("authority", "certificate", "key")
+    if not isinstance(files, dict) or not files or not set(files) <= set(parts):
+        raise DeployError(f"switches file {path}: tls of {name} must be an object with {', '.join(parts)}")
+    try:
+        return Tls(**{part: path.parent / str(file) for part, file in files.items()})
+    except ValueError as error:
+        raise DeployError(f"switches file {path}: {name}: {error}") from None
 
 
 def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
@@ -133,7 +149,7 @@ def connect_targets(
     switches: Sequence[SwitchAddress], program: Program, timeout: float, progress: Callable[[str], None]
 ) -> list[P4RuntimeTarget]:
     """Connected targets of all switches. Raises FabricError; no connection is left open then."""
-    targets = [P4RuntimeTarget(s.name, s.address, s.device_id, program) for s in switches]
+    targets = [P4RuntimeTarget(s.name, s.address, s.device_id, program, tls=s.tls) for s in switches]
     try:
         fabric.connect(targets, timeout, progress)
     except BaseException:

@@ -233,7 +233,7 @@ def check_switches(file: Path) -> Iterable[Check]:
 
     def one(switch: SwitchAddress) -> Check:
         try:
-            detail = ask(switch.name, switch.address, switch.device_id, NETWORK_SECONDS)
+            detail = ask(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls)
         except TargetError as error:
             return Check("switches", switch.name, False, True, str(error), f"start the switch at {switch.address}")
         return Check("switches", switch.name, True, True, f"{switch.address}: {detail}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from p4.v1 import p4runtime_pb2
 
+from controlplane.rpc.tls import Tls
 from controlplane.rules import RuleSet
 from controlplane.targets.base import Change, Counters, InstallError, TargetError, UpdateFailure
 from controlplane.targets.program import LABEL_TABLE, VERDICT_COUNTER, Program
@@ -25,6 +26,7 @@ class P4RuntimeTarget:
     """One switch over P4Runtime.
 
     Args:
+        tls: how to reach it over TLS; None: plaintext.
         on_lost: called from another thread, with the reason, when the session ends or another controller takes over.
     """
 
@@ -35,12 +37,14 @@ class P4RuntimeTarget:
         device_id: int,
         program: Program,
         *,
+        tls: Tls | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.name = name
         self.address = address
         self.device_id = device_id
         self.program = program
+        self.tls = tls
         self.on_lost = on_lost
         self._session: Session | None = None
 
@@ -68,7 +72,7 @@ class P4RuntimeTarget:
             try:
                 self.close()
                 self._session = Session(
-                    self.name, self.device_id, self.address, new_election_id(), on_lost=self.on_lost
+                    self.name, self.device_id, self.address, new_election_id(), tls=self.tls, on_lost=self.on_lost
                 )
                 return
             except NotPrimary:

@@ -14,6 +14,7 @@ from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
+from controlplane.rpc.tls import Tls
 from controlplane.targets.base import TargetError
 
 RPC_SECONDS = 20.0
@@ -63,6 +64,7 @@ class Session(P4RuntimeClient):
     Args:
         switch: name for messages.
         address: "host:port".
+        tls: how to reach it over TLS; None: plaintext.
         on_lost: called from another thread, with the reason, when the stream ends (also by `close`) or another
             controller becomes primary.
     """
@@ -74,6 +76,7 @@ class Session(P4RuntimeClient):
         address: str,
         election_id: tuple[int, int],
         *,
+        tls: Tls | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
         # Not super().__init__: it opens the channel without options and leaves the process when that fails.
@@ -83,7 +86,7 @@ class Session(P4RuntimeClient):
         self.election_id = election_id
         self.role_name = None
         self.on_lost = on_lost
-        self.channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.channel = _open(address, tls)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.ended = threading.Event()
         self.demoted = False
@@ -235,10 +238,16 @@ def _update_errors(error: grpc.RpcError) -> list[tuple[int, str, str]]:
     return failures
 
 
-def ask(switch: str, address: str, device_id: int, timeout: float) -> str:
+def _open(address: str, tls: Tls | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
+
+
+def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | None = None) -> str:
     """Whether a switch answers and has the device, without becoming its controller, in a line. Raises TargetError."""
     where = f"switch {switch} ({address}, device {device_id})"
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    with _open(address, tls) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
             device_id=device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.COOKIE_ONLY

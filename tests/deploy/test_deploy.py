@@ -134,6 +134,8 @@ def test_mistakes_are_explained(arguments, message, capsys):
         ("[]", "must be an object"),
         ('{"V1": {"device_id": 1}}', "V1 needs an address host:port, got None"),
         ('{"V1": {"address": "h:1", "device_id": "x"}}', "V1 needs a device_id"),
+        ('{"V1": {"address": "h:1", "device_id": 1, "tls": {"x": "y"}}}', "tls of V1 must be an object with authority"),
+        ('{"V1": {"address": "h:1", "device_id": 1, "tls": {"key": "y"}}}', "a certificate needs its key"),
         ('{"a": {"address": "h:1", "device_id": 1}, "b": {"address": "h:1", "device_id": 1}}', "are both device 1"),
     ],
 )

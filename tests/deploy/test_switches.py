@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -13,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.deploy import connect_targets, load_switches
 from controlplane.keeper import Keeper
+from controlplane.rpc.tls import Tls
 from controlplane.rules import Forward, LabelEntry, Route, RuleSet
 from controlplane.targets import fabric
 from controlplane.targets.base import TargetError, difference
 from controlplane.targets.p4runtime import P4RuntimeTarget
 from controlplane.targets.session import ask
 from p4src.protocol import VERDICTS
+from tests.deploy.certificates import make_certificates
 from tests.deploy.rules import MAC, large, small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,10 +38,14 @@ def free_port() -> int:
 class Switch:
     """A switch process without program and interfaces, as device 7."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, tls: dict[str, Path] | None = None) -> None:
         self.kind = kind
         self.address = f"127.0.0.1:{free_port()}"
         server = ["--grpc-server-addr", self.address]
+        if tls is not None:
+            server += ["--grpc-server-ssl", "--grpc-server-with-client-auth"]
+            server += ["--grpc-server-cert", str(tls["server.pem"]), "--grpc-server-key", str(tls["server.key"])]
+            server += ["--grpc-server-cacert", str(tls["ca.pem"])]
         if kind == "softswitch":
             self._command = [sys.executable, "-m", "softswitch", "--no-p4", "--device-id", "7", *server]
         else:
@@ -46,13 +54,13 @@ class Switch:
         self._folder = folder
         self.process: subprocess.Popen | None = None
 
-    def start(self) -> None:
+    def start(self, tls: Tls | None = None) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                ask("s", self.address, 7, 1.0)
+                ask("s", self.address, 7, 1.0, tls)
                 return
             except TargetError:
                 assert self.process.poll() is None, self._log.read_text()
@@ -103,9 +111,12 @@ def test_many_entries(target):
 
 def test_full_table_is_undone(target, program):
     fabric.install([target], {"s1": small("s1")})
-    size = program.table("label_table").size
+    routes = tuple(
+        Route(f"10.7.{number // 256}.{number % 256}", 32, MAC, 1)
+        for number in range(program.table("ipv4_table").size + 5)
+    )
     with pytest.raises(fabric.FabricError) as failure:
-        fabric.install([target], {"s1": large("s1", size + 5)})
+        fabric.install([target], {"s1": RuleSet("s1", (), (), routes)})
     message = str(failure.value)
     assert "switch s1 refused" in message
     # bmv2 has no code of its own for a full table.
@@ -159,3 +170,27 @@ def test_wrong_device_id(switch, program):
         target.connect(1.0)
         target.load_pipeline()
     target.close()
+
+
+def test_softswitch_over_tls(tmp_path, program):
+    try:
+        files = make_certificates(tmp_path)
+    except FileNotFoundError:
+        pytest.skip("needs openssl to make certificates")
+    switch = Switch("softswitch", tmp_path, tls=files)
+    client = {"authority": "ca.pem", "certificate": "client.pem", "key": "client.key"}
+    (tmp_path / "switches.json").write_text(
+        json.dumps({"s1": {"address": switch.address, "device_id": 7, "tls": client}})
+    )
+    entry = load_switches(tmp_path / "switches.json")["s1"]
+    try:
+        switch.start(entry.tls)
+        plain = P4RuntimeTarget("s1", switch.address, 7, program)
+        with pytest.raises(TargetError):
+            plain.connect(0.5)
+        (target,) = connect_targets([entry], program, 20.0, lambda line: None)
+        fabric.install([target], {"s1": small("s1")})
+        assert difference(target.read(), small("s1")) == []
+        target.close()
+    finally:
+        switch.kill()
