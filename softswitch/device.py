@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Literal
 
 from softswitch import native
-from softswitch.bmv2json import Action, P4Program, Table, read_program
+from softswitch.bmv2json import Action, KeyValue, P4Program, Table, read_program
 from softswitch.compiler.build import compile_program
 from softswitch.compiler.codegen import Generated, TablePlan, generate, pack_params, unpack_params
 from softswitch.errors import (
@@ -326,7 +326,8 @@ class Device:
             self._codecs = {name: _TableCodec(program, plan) for name, plan in program.code.tables.items()}
             for name, plan in program.code.tables.items():
                 for entry in plan.table.entries:
-                    match = tuple(Match(k.kind, k.value, k.mask, k.prefix_len, k.high) for k in entry.keys)
+                    widths = [k.width for k in plan.table.keys]
+                    match = tuple(_const_match(k, width) for k, width in zip(entry.keys, widths, strict=True))
                     needs = program.tables[name].needs_priority
                     priority = CONST_PRIORITY - entry.priority if needs else 0
                     action = program.p4.actions[entry.action_id].name
@@ -819,6 +820,16 @@ class Fabric:
                 device._handle_event(kind, port, data)
             except Exception:
                 log.exception("a callback of device %d failed", device_id)
+
+
+def _const_match(key: KeyValue, width: int) -> Match:
+    """An entry of the program: P4 allows bits of the value outside the mask, and ignores them."""
+    value = key.value
+    if key.kind == "ternary":
+        value &= key.mask
+    elif key.kind == "lpm":
+        value = value >> (width - key.prefix_len) << (width - key.prefix_len)
+    return Match(key.kind, value, key.mask, key.prefix_len, key.high)
 
 
 MAX_PORTS = 512

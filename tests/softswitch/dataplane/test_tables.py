@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,8 +18,9 @@ from softswitch import (
     Match,
     NoSuchObject,
     NotFound,
+    Program,
 )
-from tests.softswitch.dataplane.programs import program
+from tests.softswitch.dataplane.programs import json_path, program
 from tests.softswitch.dataplane.scenarios import matching_frame
 
 A = st.sampled_from([0, 1, 2, 0x0A000000, 0x0A000001, 0x0A010203, 0xFFFFFFFE, 0xFFFFFFFF])
@@ -252,3 +254,16 @@ def test_direct_counters_follow_their_entries(fabric: Fabric) -> None:
     device.process(1, matching_frame(1, 0, 0, 0, 0))
     assert device.direct_counter_read("MyIngress.masked", key, 1) == (11, 20 + size)
     assert device.counter_read("MyIngress.hit_counter", 0) == (4, 4 * size)
+
+
+def test_const_entries_may_have_bits_outside_their_mask(fabric: Fabric) -> None:
+    """P4 compares value and key under the mask; p4c writes the value as it stands in the program."""
+    root = json.loads(json_path("router").read_text())
+    tables = {t["name"]: t for p in root["pipelines"] for t in p["tables"]}
+    ternary = tables["MyIngress.classes"]["entries"][0]["match_key"][1]
+    assert ternary["mask"] == "0x80"
+    ternary["key"] = "0xff"
+    device = fabric.add_device(1)
+    device.load(Program.load(json.dumps(root)))
+    first = device.entries("MyIngress.classes")[0]
+    assert first.match == (Match("exact", 17), Match("ternary", 0x80, mask=0x80))
