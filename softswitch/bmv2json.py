@@ -26,16 +26,23 @@ class Field:
     width: int
     signed: bool
     offset: int  # bit offset in the header
+    varbit: bool = False  # width is then the most that it can have
 
 
 @dataclass(frozen=True)
 class HeaderType:
+    """``width`` is the most bits that it can have. At most one field is a varbit."""
+
     name: str
     fields: tuple[Field, ...]
 
     @property
     def width(self) -> int:
         return sum(f.width for f in self.fields)
+
+    @property
+    def varbit(self) -> Field | None:
+        return next((f for f in self.fields if f.varbit), None)
 
     def find(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)
@@ -87,6 +94,13 @@ class StackRef:
 
 
 @dataclass(frozen=True)
+class UnionRef:
+    """A header union; at most one of its headers is valid."""
+
+    union: str
+
+
+@dataclass(frozen=True)
 class StackField:
     """A field of the last extracted element of a stack."""
 
@@ -115,7 +129,7 @@ class Op:
     args: tuple[Expr, ...]
 
 
-Expr = Const | BoolConst | FieldRef | HeaderRef | StackRef | StackField | Param | Lookahead | Op
+Expr = Const | BoolConst | FieldRef | HeaderRef | StackRef | UnionRef | StackField | Param | Lookahead | Op
 
 
 @dataclass(frozen=True)
@@ -158,7 +172,8 @@ class Transition:
 
 @dataclass(frozen=True)
 class ParserOp:
-    """``extract`` (args: header or stack), ``set``, ``verify``, ``advance`` or ``primitive`` (args: one Primitive)."""
+    """``extract`` (args: header or stack), ``extract_VL`` (also the bits of its varbit field),
+    ``set``, ``verify``, ``advance`` or ``primitive`` (args: one Primitive)."""
 
     op: str
     args: tuple[Argument | Primitive, ...]
@@ -287,6 +302,7 @@ class P4Program:
     header_types: dict[str, HeaderType] = field(default_factory=dict)
     headers: dict[str, Header] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
+    unions: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of their headers
     errors: dict[str, int] = field(default_factory=dict)
     states: dict[str, ParseState] = field(default_factory=dict)
     init_state: str | None = None
@@ -319,15 +335,14 @@ class P4Program:
 MAX_WIDTH = 1 << 16  # bits in a field, register or constant; far above any real program, keeps hostile JSON cheap
 
 _EXTERN_LISTS = {
-    "header_unions": "header union",
-    "header_union_stacks": "header union stack",
     "parse_vsets": "parser value set",
     "meter_arrays": "meter",
     "learn_lists": "digest",
     "extern_instances": "extern instance",
 }
 _TOP_LEVEL = {
-    "program", "__meta__", "header_types", "headers", "header_stacks", "header_union_types", "field_lists", "errors",
+    "program", "__meta__", "header_types", "headers", "header_stacks", "header_union_types", "header_unions",
+    "header_union_stacks", "field_lists", "errors",
     "enums", "parsers", "deparsers", "counter_arrays", "register_arrays", "calculations", "actions", "pipelines",
     "checksums", "force_arith", "field_aliases", *_EXTERN_LISTS,
 }  # fmt: skip
@@ -335,7 +350,7 @@ _BINARY = {
     "+", "-", "*", "/", "%", "<<", ">>", "==", "!=", ">", ">=", "<", "<=", "and", "or", "&", "|", "^",
     "two_comp_mod", "usat_cast", "sat_cast", "dereference_header_stack",
 }  # fmt: skip
-_UNARY = {"not", "~", "valid", "d2b", "b2d", "last_stack_index", "size_stack", "+", "-"}
+_UNARY = {"not", "~", "valid", "valid_union", "d2b", "b2d", "last_stack_index", "size_stack", "+", "-"}
 _ALGORITHMS = {"csum16", "crc16", "crc16_custom", "crc32", "crc32_custom", "crcCCITT", "identity", "xor16"}
 _MATCH_KINDS = {"exact", "lpm", "ternary", "range", "valid"}
 
@@ -409,13 +424,25 @@ class _Reader:
             offset = 0
             for spec in item["fields"]:
                 name, width = spec[0], spec[1]
-                if width == "*" or "length_exp" in item:
-                    raise UnsupportedConstruct(f"varbit field {item['name']}.{name}", source_of(item))
+                varbit = width == "*"
+                if varbit:
+                    width = self._varbit_width(item, name, offset)
                 _check_width(width, f"field {item['name']}.{name}")
                 signed = bool(spec[2]) if len(spec) > 2 else False
-                fields.append(Field(name, width, signed, offset))
+                fields.append(Field(name, width, signed, offset, varbit))
                 offset += width
             self.program.header_types[item["name"]] = HeaderType(item["name"], tuple(fields))
+
+    @staticmethod
+    def _varbit_width(item: dict[str, Any], name: str, offset: int) -> int:
+        """The most bits that a header type's varbit field can have."""
+        what = f"varbit field {item['name']}.{name}"
+        widths = [spec[1] for spec in item["fields"]]
+        if widths.count("*") > 1 or "length_exp" in item or "max_length" not in item:
+            raise UnsupportedConstruct(f"{what}, not as p4c declares it", source_of(item))
+        if offset % 8:
+            raise UnsupportedConstruct(f"{what} that does not start on a byte", source_of(item))
+        return 8 * int(item["max_length"]) - sum(w for w in widths if w != "*")
 
     def _headers(self) -> None:
         by_id: dict[int, Header] = {}
@@ -433,6 +460,8 @@ class _Reader:
             if not elements:
                 raise BadProgram(f"header stack {item['name']!r} is empty")
             self.program.stacks[item["name"]] = Stack(item["name"], elements[0].type, elements)
+        for item in self.root.get("header_unions", []):
+            self.program.unions[item["name"]] = tuple(by_id[i].name for i in item["header_ids"])
 
     def _arrays(self) -> None:
         for item in self.root.get("register_arrays", []):
@@ -527,6 +556,10 @@ class _Reader:
             return HeaderRef(self._header(value).name)
         if kind == "header_stack":
             return StackRef(self._stack(value).name)
+        if kind == "header_union":
+            if value not in self.program.unions:
+                raise BadProgram(f"reference to header union {value!r}, which the program does not declare")
+            return UnionRef(value)
         if kind == "stack_field":
             stack = self._stack(value[0])
             if stack.type.find(value[1]) is None:
@@ -643,6 +676,14 @@ class _Reader:
                 return ParserOp(op, (HeaderRef(self._header(value).name),))
             if kind == "stack":
                 return ParserOp(op, (StackRef(self._stack(value).name),))
+            raise UnsupportedConstruct(f"extract into {kind!r}", source)
+        if op == "extract_VL":
+            kind, value = parameters[0]["type"], parameters[0]["value"]
+            length = self.expr(parameters[1], source)
+            if kind == "regular":
+                return ParserOp(op, (HeaderRef(self._header(value).name), length))
+            if kind == "stack":
+                return ParserOp(op, (StackRef(self._stack(value).name), length))
             raise UnsupportedConstruct(f"extract into {kind!r}", source)
         if op == "set":
             return ParserOp(op, (self.expr(parameters[0], source), self.expr(parameters[1], source)))

@@ -16,6 +16,7 @@ from softswitch.bmv2json import (
     Op,
     Primitive,
     StackRef,
+    UnionRef,
     Vector,
 )
 from softswitch.compiler.expr import ExprGen, Value
@@ -66,9 +67,11 @@ class ActionGen:
             "bit_xor": lambda p: self._arithmetic(p, "^"),
             "shift_left": lambda p: self._arithmetic(p, "<<"),
             "shift_right": lambda p: self._arithmetic(p, ">>"),
+            "assign_VL": self._assign_varbit,
             "assign_header": self._assign_header,
             "copy_header": self._assign_header,
             "assign_header_stack": self._assign_stack,
+            "assign_union": self._assign_union,
             "add_header": self._add_header,
             "remove_header": self._remove_header,
             "push": lambda p: self._shift_stack(p, "push"),
@@ -223,8 +226,34 @@ class ActionGen:
         if to.type_name != source.type_name:
             raise BadProgram(f"{primitive.source}: assignment between headers of different types")
         size = self.program.header_types[to.type_name].width // 8
-        copy = f"if ({source.valid}) memmove({to.address}, {source.address}, {size});"
-        return [Statement(f"{copy} {to.valid} = {source.valid};", barrier=True)]
+        copy = f"memmove({to.address}, {source.address}, {size});"
+        if to.varbit_length:
+            copy += f" {to.varbit_length} = {source.varbit_length};"
+        text = f"if ({source.valid}) {{ {copy} {to.others_invalid} }} {to.valid} = {source.valid};"
+        return [Statement(text, barrier=True)]
+
+    def _assign_varbit(self, primitive: Primitive) -> list[Statement]:
+        left, right = primitive.args
+        assert isinstance(left, FieldRef) and isinstance(right, FieldRef)
+        to, to_length, size = self.layout.varbit(left)
+        source, length, source_size = self.layout.varbit(right)
+        if size != source_size:
+            raise BadProgram(f"{primitive.source}: assignment between varbit fields of different types")
+        return [Statement(f"memmove({to}, {source}, {size}); {to_length} = {length};", barrier=True)]
+
+    def _assign_union(self, primitive: Primitive) -> list[Statement]:
+        """The headers of two unions of one type are in the same order; at most one of the source's is valid."""
+        to, source = primitive.args
+        assert isinstance(to, UnionRef) and isinstance(source, UnionRef)
+        members = zip(self.program.unions[to.union], self.program.unions[source.union], strict=True)
+        pairs = [(self.expr.header(HeaderRef(a)), self.expr.header(HeaderRef(b))) for a, b in members]
+        text = ""
+        for a, b in pairs:
+            size = self.program.header_types[b.type_name].width // 8
+            text += f"if ({b.valid}) memmove({a.address}, {b.address}, {size}); {a.valid} = {b.valid}; "
+            if a.varbit_length:
+                text += f"{a.varbit_length} = {b.varbit_length}; "
+        return [Statement(text, barrier=True)]
 
     def _assign_stack(self, primitive: Primitive) -> list[Statement]:
         to, source = primitive.args
@@ -244,16 +273,16 @@ class ActionGen:
     def _add_header(self, primitive: Primitive) -> list[Statement]:
         place = self.expr.header(primitive.args[0])  # type: ignore[arg-type]
         size = self.program.header_types[place.type_name].width // 8
+        empty = f"{place.varbit_length} = 0; " if place.varbit_length else ""
         text = (
-            f"if (!{place.valid}) {{ memset({place.address}, 0, {size}); {place.valid} = 1; "
-            f"p->base.target.length += {size}; }}"
+            f"if (!{place.valid}) {{ memset({place.address}, 0, {size}); {empty}{place.valid} = 1; "
+            f"{place.others_invalid} p->base.target.length += {self.expr.size(place)}; }}"
         )
         return [Statement(text, barrier=True)]
 
     def _remove_header(self, primitive: Primitive) -> list[Statement]:
         place = self.expr.header(primitive.args[0])  # type: ignore[arg-type]
-        size = self.program.header_types[place.type_name].width // 8
-        text = f"if ({place.valid}) {{ {place.valid} = 0; p->base.target.length -= {size}; }}"
+        text = f"if ({place.valid}) {{ {place.valid} = 0; p->base.target.length -= {self.expr.size(place)}; }}"
         return [Statement(text, barrier=True)]
 
     def _shift_stack(self, primitive: Primitive, direction: str) -> list[Statement]:
@@ -262,10 +291,15 @@ class ActionGen:
         stack = self.program.stacks[ref.stack]
         base, size, valid = self.layout.stack_base(stack)
         depth = len(stack.headers)
+        n = min(count.value, depth)
         text = (
             f"ss_stack_{direction}(p->h + {base}, p->valid + {valid}, "
-            f"&p->stack_next[{self.layout.stack_index[ref.stack]}], {size}, {depth}, {min(count.value, depth)});"
+            f"&p->stack_next[{self.layout.stack_index[ref.stack]}], {size}, {depth}, {n});"
         )
+        if stack.type.varbit is not None:
+            first = self.layout.varbit_length(stack.headers[0].name)
+            to, source = (n, 0) if direction == "push" else (0, n)
+            text += f" memmove(&{first} + {to}, &{first} + {source}, {2 * (depth - n)});"
         return [Statement(text, barrier=True)]
 
     def _drop(self, primitive: Primitive) -> list[Statement]:
@@ -413,6 +447,9 @@ class ActionGen:
             if isinstance(part.ref, FieldRef) and not self.layout.is_metadata(part.ref.header):
                 offset = self.program.field_of(part.ref).offset
                 last = merged[-1] if merged else None
+                if self.program.field_of(part.ref).varbit:
+                    merged.append(part)
+                    continue
                 if part.ref.field == "$valid$":
                     raise UnsupportedConstruct("a checksum or hash over a header's validity")
                 if isinstance(last, _Run) and last.header == part.ref.header and last.offset + last.width == offset:
@@ -428,6 +465,10 @@ class ActionGen:
             base = self.layout.header_at(part.header)
             valid = self.layout.valid(part.header)
             return f"if ({valid}) {{ ss_append_bits(buf, at, p->h + {base}, {part.offset}, {width}); at += {width}; }}"
+        if isinstance(part.ref, FieldRef) and self.program.field_of(part.ref).varbit:
+            return self._append_varbit(part.ref)
+        if isinstance(part.ref, HeaderRef) and self.layout.varbit_length(part.ref.header):
+            raise UnsupportedConstruct(f"hash over the whole header {part.ref.header!r}, which has a varbit field")
         if isinstance(part.ref, HeaderRef):
             base, valid = self.layout.header_at(part.ref.header), self.layout.valid(part.ref.header)
             return f"if ({valid}) {{ ss_append_bits(buf, at, p->h + {base}, 0, {width}); at += {width}; }}"
@@ -440,6 +481,11 @@ class ActionGen:
         size = (width + 7) // 8 + 16
         append = f"ss_append_bits(buf, at, tmp, {-width % 8}, {width}); at += {width};"
         return f"{{ uint8_t tmp[{size}] = {{0}}; {store} {append} }}"
+
+    def _append_varbit(self, ref: FieldRef) -> str:
+        place, length, _ = self.layout.varbit(ref)
+        valid = "true" if self.layout.is_metadata(ref.header) else self.layout.valid(ref.header)
+        return f"if ({valid}) {{ ss_append_bits(buf, at, {place}, 0, 8u * {length}); at += 8u * {length}; }}"
 
     # ---------------------------------------------------------------------------------------------- the switch's work
 

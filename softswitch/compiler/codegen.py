@@ -173,8 +173,19 @@ def _deparser(program: P4Program, layout: Layout) -> str:
         "const struct packet *const p = (const struct packet *)base; (void)p; (void)out;",
     ]
     for name in program.deparser:
-        count = program.headers[name].type.width // 8
+        kind = program.headers[name].type
+        count = kind.width // 8
         valid = plain(layout.valid(name))
+        if kind.varbit is not None:
+            length, start, most = layout.varbit_length(name), kind.varbit.offset // 8, kind.varbit.width // 8
+            rest = count - start - most
+            at = layout.header_at(name)
+            size.append(f"if ({valid}) n += {start + rest}u + {length};")
+            out.append(
+                f"if ({valid}) {{ memcpy(out, p->h + {at}, {start}u + {length}); out += {start}u + {length}; "
+                f"memcpy(out, p->h + {at + start + most}, {rest}); out += {rest}; }}"
+            )
+            continue
         size.append(f"if ({valid}) n += {count};")
         out.append(f"if ({valid}) {{ memcpy(out, p->h + {layout.header_at(name)}, {count}); out += {count}; }}")
     return "\n".join([*size, "return n;", "}", *out, "}"])

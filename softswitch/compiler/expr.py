@@ -20,6 +20,7 @@ from softswitch.bmv2json import (
     Param,
     StackField,
     StackRef,
+    UnionRef,
 )
 from softswitch.compiler.layout import Layout, Slot, c_type, storage_bits
 from softswitch.errors import BadProgram, UnsupportedConstruct
@@ -29,6 +30,7 @@ MAX_INTERMEDIATE = 1 << 14  # bits that an intermediate result may need
 _C_TYPES = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t", "u128": "u128", "i128": "i128", "wide": "ss_wide"}
 _RING = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 _COMPARE = {"==", "!=", "<", "<=", ">", ">="}
+_LOGICAL = ("and", "or", "not", "d2b", "valid", "valid_union")
 _BITS = {"u32": 32, "u64": 64, "u128": 128}
 
 
@@ -45,11 +47,14 @@ class Value:
 
 @dataclass(frozen=True)
 class HeaderPlace:
-    """A header that an expression denotes: C address of its bytes, C expression of its validity, type name."""
+    """A header that an expression denotes: C address of its bytes, C lvalue of its validity, type name, C lvalue of its
+    varbit field's length in bytes ("" without one), C that makes the other headers of its union invalid."""
 
     address: str
     valid: str
     type_name: str
+    varbit_length: str = ""
+    others_invalid: str = ""
 
 
 def fit(lo: int, hi: int) -> str:
@@ -480,6 +485,8 @@ class ExprGen:
         if op == "d2b":
             value = self.number(args[0])
             return f"({self._compare(value, '!=', Value('0u', 'u32', 0, 0))})"
+        if op == "valid_union" and isinstance(args[0], UnionRef):
+            return "(" + " || ".join(self.layout.valid(h) for h in self.program.unions[args[0].union]) + ")"
         if op == "valid":
             return f"({self.header(args[0]).valid} != 0)"
         if op == "?":
@@ -494,7 +501,7 @@ class ExprGen:
         if isinstance(expr, Op) and expr.op == "?":
             return self._is_boolean(expr.args[1])
         return isinstance(expr, BoolConst) or (
-            isinstance(expr, Op) and (expr.op in _COMPARE or expr.op in ("and", "or", "not", "d2b", "valid"))
+            isinstance(expr, Op) and (expr.op in _COMPARE or expr.op in _LOGICAL)
         )
 
     def _is_header(self, expr: Expr) -> bool:
@@ -508,6 +515,10 @@ class ExprGen:
                 raise self.unsupported("comparison of header stacks")
             same = self._same_header(self.header(left), self.header(right))
             return same if op == "==" else f"(!{same})"
+        if isinstance(left, FieldRef) and isinstance(right, FieldRef) and self._is_varbit(left):
+            if op not in ("==", "!=") or not self._is_varbit(right):
+                raise BadProgram(f"{self.source}: a varbit field is compared with {op!r}, or with another type")
+            return f"({'' if op == '==' else '!'}{self._same_varbit(left, right)})"
         if self._is_boolean(left):
             return f"({self.boolean(left)} {op} {self.boolean(right)})"
         return f"({self._compare(self.number(left), op, self.number(right))})"
@@ -523,7 +534,18 @@ class ExprGen:
         if a.type_name != b.type_name:
             return "false"
         size = self.program.header_types[a.type_name].width // 8
-        return f"({a.valid} && {b.valid} && memcmp({a.address}, {b.address}, {size}) == 0)"
+        same = f"{a.valid} && {b.valid} && memcmp({a.address}, {b.address}, {size}) == 0"
+        if a.varbit_length:  # what a varbit field leaves of its space is always 0
+            same += f" && {a.varbit_length} == {b.varbit_length}"
+        return f"({same})"
+
+    def _is_varbit(self, expr: Expr) -> bool:
+        return isinstance(expr, FieldRef) and self.program.field_of(expr).varbit
+
+    def _same_varbit(self, a: FieldRef, b: FieldRef) -> str:
+        (left, left_length, left_max), (right, right_length, right_max) = self.layout.varbit(a), self.layout.varbit(b)
+        size = min(left_max, right_max)
+        return f"({left_length} == {right_length} && memcmp({left}, {right}, {size}) == 0)"
 
     # --------------------------------------------------------------------------------------------- headers and stacks
 
@@ -533,7 +555,8 @@ class ExprGen:
             instance = self.program.headers[expr.header]
             address = f"p->h + «{self.layout.header_at(expr.header)}»"
             self.reads.add((f"header {expr.header}", -1))
-            return HeaderPlace(address, self.layout.valid(expr.header), instance.type.name)
+            length, others = self.layout.varbit_length(expr.header), self.layout.others_invalid(expr.header)
+            return HeaderPlace(address, self.layout.valid(expr.header), instance.type.name, length, others)
         if isinstance(expr, Op) and expr.op == "dereference_header_stack" and isinstance(expr.args[0], StackRef):
             return self._element(expr.args[0].stack, self.uint64(expr.args[1]))
         raise BadProgram(f"{self.source}: a header is expected")
@@ -544,7 +567,18 @@ class ExprGen:
         base, size, valid = self.layout.stack_base(stack)
         bounded = f"ss_bound({index}, {len(stack.headers)})"
         self.reads.add((f"stack {stack_name}", -1))
-        return HeaderPlace(f"p->h + {base} + {size} * {bounded}", f"p->valid[{valid} + {bounded}]", stack.type.name)
+        length = ""
+        if stack.type.varbit is not None:
+            length = f"(&{self.layout.varbit_length(stack.headers[0].name)})[{bounded}]"
+        address = f"p->h + {base} + {size} * {bounded}"
+        return HeaderPlace(address, f"p->valid[{valid} + {bounded}]", stack.type.name, length)
+
+    def size(self, place: HeaderPlace) -> str:
+        """C for the bytes that a header has in a packet."""
+        kind = self.program.header_types[place.type_name]
+        if kind.varbit is None:
+            return str(kind.width // 8)
+        return f"({(kind.width - kind.varbit.width) // 8}u + {place.varbit_length})"
 
     def _stack_size(self, op: str, expr: Expr) -> Value:
         if not isinstance(expr, StackRef):

@@ -69,6 +69,10 @@ class Layout:
         self._slots: dict[tuple[str, str], Slot] = {}
         self._header_at: dict[str, int] = {}
         self._valid_at: dict[str, int] = {}
+        self._varbit_place: dict[str, str] = {}
+        self._varbit_at: dict[str, str] = {}
+        self.varbit_headers = self.varbit_metadata = 0
+        self._union_of = {name: members for members in program.unions.values() for name in members}
         self.stack_index = {name: i for i, name in enumerate(program.stacks)}
         self._place_standard()
         for header in program.headers.values():
@@ -113,6 +117,12 @@ class Layout:
             if (header.name, f.name) in self._slots:
                 continue
             bits = storage_bits(f.width)
+            if f.varbit:
+                self._varbit_place[header.name] = f"p->mw + {self.wide_bytes}"
+                self._varbit_at[header.name] = f"p->varbit_metadata[{self.varbit_metadata}]"
+                self.varbit_metadata += 1
+                self.wide_bytes += f.width // 8
+                continue
             if bits:
                 index = self.counts[bits]
                 self.counts[bits] += 1
@@ -126,6 +136,11 @@ class Layout:
     def _place_header(self, header: Header) -> None:
         self._header_at[header.name] = self.header_bytes
         self._valid_at[header.name] = self.valid_count
+        varbit = header.type.varbit
+        if varbit is not None:
+            self._varbit_place[header.name] = f"p->h + {self.header_bytes + varbit.offset // 8}"
+            self._varbit_at[header.name] = f"p->varbit[{self.varbit_headers}]"
+            self.varbit_headers += 1
         self.header_bytes += header.type.width // 8
         self.valid_count += 1
 
@@ -136,6 +151,8 @@ class Layout:
         decl = self.program.field_of(ref)
         if ref.field == "$valid$":
             return Slot("native", self.valid(ref.header), 8, 0, 1, False, ("valid", self._valid_at.get(ref.header, -1)))
+        if decl.varbit:
+            raise UnsupportedConstruct(f"{ref.header}.{ref.field}: this use of a varbit field")
         found = self._slots.get((ref.header, ref.field))
         if found is not None:
             return found
@@ -143,6 +160,8 @@ class Layout:
 
     def in_header(self, place: str, decl: Field, key: str) -> Slot:
         """The slot of field ``decl`` whose first byte is at the C address ``place``."""
+        if decl.varbit:
+            raise UnsupportedConstruct(f"{decl.name}: this use of a varbit field")
         return Slot("bytes", place, 0, decl.offset % 8, decl.width, decl.signed, (f"header {key}", decl.offset))
 
     def valid(self, header: str) -> str:
@@ -150,6 +169,20 @@ class Layout:
         if header not in self._valid_at:
             raise BadProgram(f"{header!r} is metadata: it has no validity")
         return f"p->valid[«{self._valid_at[header]}»]"
+
+    def varbit(self, ref: FieldRef) -> tuple[str, str, int]:
+        """A varbit field's C address, the C lvalue of its length in bytes, and the most bytes that it can have."""
+        decl = self.program.field_of(ref)
+        return self._varbit_place[ref.header], self._varbit_at[ref.header], decl.width // 8
+
+    def varbit_length(self, header: str) -> str:
+        """The C lvalue of the bytes that a header's varbit field has; "" for a header without one."""
+        return self._varbit_at.get(header, "")
+
+    def others_invalid(self, header: str) -> str:
+        """C that makes the other headers of a header's union invalid; "" when it is in none."""
+        others = (name for name in self._union_of.get(header, ()) if name != header)
+        return " ".join(f"{self.valid(name)} = 0;" for name in others)
 
     def valid_index(self, header: str) -> int:
         return self._valid_at[header]
@@ -177,7 +210,9 @@ class Layout:
                 "    struct ss_packet base;",
                 *arrays,
                 f"    uint8_t mw[{self.wide_bytes + 16}];",
+                f"    uint16_t varbit_metadata[{max(self.varbit_metadata, 1)}];",
                 f"    uint8_t stack_next[{max(len(self.stack_index), 1)}];",
+                f"    uint16_t varbit[{max(self.varbit_headers, 1)}];",
                 f"    uint8_t valid[{max(self.valid_count, 1)}];",
                 f"    uint8_t h[{self.header_bytes + 16}] __attribute__((aligned(64)));",
                 "};",

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from softswitch.bmv2json import Lookahead, Op, ParserOp, ParseState, Primitive, StackRef, Transition
+from softswitch.bmv2json import (
+    Field,
+    HeaderType,
+    Lookahead,
+    Op,
+    ParserOp,
+    ParseState,
+    Primitive,
+    StackRef,
+    Transition,
+)
 from softswitch.compiler.actions import ActionGen
-from softswitch.compiler.expr import ExprGen, Value, kind_for_bits
+from softswitch.compiler.expr import ExprGen, HeaderPlace, Value, kind_for_bits
 from softswitch.compiler.layout import Layout, Slot
 from softswitch.compiler.reroll import plain
 from softswitch.errors import UnsupportedConstruct
@@ -87,9 +97,13 @@ class ParserGen:
             target = op.args[0]
             if isinstance(target, StackRef):
                 return self._extract_next(target)
-            place = self.expr.header(target)  # type: ignore[arg-type]
-            size = self.program.header_types[place.type_name].width // 8
-            return [self._extract(place.address, place.valid, size)]
+            return [self._extract(self.expr.header(target))]  # type: ignore[arg-type]
+        if op.op == "extract_VL":
+            target, length = op.args
+            size = self.expr.uint64(length)  # type: ignore[arg-type]
+            if isinstance(target, StackRef):
+                return self._extract_next(target, size)
+            return [self._extract(self.expr.header(target), size)]  # type: ignore[arg-type]
         if op.op == "set":
             return [self._set(op)]
         if op.op == "verify":
@@ -109,20 +123,45 @@ class ParserGen:
         assert isinstance(primitive, Primitive)
         return [s.checked for s in self.actions.primitive(primitive)]
 
-    def _extract(self, address: str, valid: str, size: int) -> str:
+    def _extract(self, place: HeaderPlace, varbit: str | None = None) -> str:
+        """C that extracts a header; ``varbit``: C of the bits of its varbit field."""
+        kind = self.program.header_types[place.type_name]
+        size = kind.width // 8
+        if kind.varbit is not None:
+            if varbit is None:
+                raise UnsupportedConstruct(f"extract of {kind.name!r} without a length for its varbit field")
+            return self._extract_varbit(place, kind, kind.varbit, varbit)
         return (
             f"if (len - at < {size}u) {self._fail('PacketTooShort')} "
-            f"memcpy({address}, data + at, {size}); {valid} = 1; at += {size};"
+            f"memcpy({place.address}, data + at, {size}); {place.valid} = 1; {place.others_invalid} at += {size};"
         )
 
-    def _extract_next(self, ref: StackRef) -> list[str]:
+    def _extract_varbit(self, place: HeaderPlace, kind: HeaderType, field: Field, bits: str) -> str:
+        """The varbit field has space for the most that it can be; what follows it in the header is behind that."""
+        start, most = field.offset // 8, field.width // 8
+        rest = kind.width // 8 - start - most
+        return (
+            f"{{ const uint64_t bits = {bits}, n = bits / 8; uint8_t *const to = {place.address}; "
+            f"if (bits % 8) {self._fail('ParserInvalidArgument')} "
+            f"if (n > len || len - at < {start + rest}u + n) {self._fail('PacketTooShort')} "
+            f"if (n > {most}) {self._fail('HeaderTooShort')} "
+            f"memcpy(to, data + at, {start} + n); memset(to + {start} + n, 0, {most} - n); "
+            f"memcpy(to + {start + most}, data + at + {start} + n, {rest}); {place.varbit_length} = (uint16_t)n; "
+            f"{place.valid} = 1; {place.others_invalid} at += {start + rest}u + (uint32_t)n; }}"
+        )
+
+    def _extract_next(self, ref: StackRef, varbit: str | None = None) -> list[str]:
         stack = self.program.stacks[ref.stack]
         base, size, valid = self.layout.stack_base(stack)
         following = f"p->stack_next[{self.layout.stack_index[ref.stack]}]"
+        length = ""
+        if stack.type.varbit is not None:
+            length = f"(&{self.layout.varbit_length(stack.headers[0].name)})[next]"
+        place = HeaderPlace(f"p->h + {base} + {size} * next", f"p->valid[{valid} + next]", stack.type.name, length)
         return [
-            f"{{ const unsigned n = {following}; if (n >= {len(stack.headers)}) {self._fail('StackOutOfBounds')}",
-            self._extract(f"p->h + {base} + {size} * n", f"p->valid[{valid} + n]", size),
-            f"{following} = (uint8_t)(n + 1); }}",
+            f"{{ const unsigned next = {following}; if (next >= {len(stack.headers)}) {self._fail('StackOutOfBounds')}",
+            self._extract(place, varbit),
+            f"{following} = (uint8_t)(next + 1); }}",
         ]
 
     def _set(self, op: ParserOp) -> str:

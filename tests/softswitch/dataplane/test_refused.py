@@ -74,8 +74,10 @@ def value_set(root: Json) -> None:
     root["parse_vsets"] = [{"name": "v", "source_info": SOURCE}]
 
 
-def header_union(root: Json) -> None:
-    root["header_unions"] = [{"name": "u", "source_info": SOURCE}]
+def union_stack(root: Json) -> None:
+    target = {"type": "union_stack", "value": "u"}
+    operation = {"op": "extract", "parameters": [target], "source_info": SOURCE}
+    root["parsers"][0]["parse_states"][0]["parser_ops"].append(operation)
 
 
 def varbit(root: Json) -> None:
@@ -99,7 +101,7 @@ def hash_algorithm(root: Json) -> None:
         (digest, "digest 'd'"),
         (extern, "extern instance 'e'"),
         (value_set, "value set 'v'"),
-        (header_union, "header union 'u'"),
+        (union_stack, "extract into 'union_stack'"),
         (varbit, "varbit"),
         (hash_algorithm, "md5"),
     ],
