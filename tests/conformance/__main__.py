@@ -9,6 +9,7 @@ import json
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from tests.conformance.samples import FAIL, PASS, UNSUPPORTED, Result, find, run_sample
@@ -31,23 +32,21 @@ def main() -> int:
     if not samples:
         print(f"no NAME.p4 with a NAME.stf in {options.folder}", file=sys.stderr)
         return 2
-    with ProcessPoolExecutor(options.jobs, max_tasks_per_child=20) as pool:
-        results = list(pool.map(run_sample, samples, [options.target] * len(samples)))
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        results: list[Result] = []
+        width = max(len(s.name) for s in samples)
+        for result in pool.map(run_sample, samples, [options.target] * len(samples)):
+            results.append(result)
+            if not options.json:
+                print(f"{result.name:{width}}  {result.outcome:11}  {result.reason}", flush=True)
     counts = Counter(r.outcome for r in results)
     if options.json:
         summary = {outcome: counts[outcome] for outcome in (PASS, FAIL, UNSUPPORTED)}
         details = [dataclasses.asdict(r) for r in results]
         print(json.dumps({"target": options.target, **summary, "samples": details}, indent=1))
     else:
-        show(results, counts)
+        print(f"{len(results)} samples: " + ", ".join(f"{counts[o]} {o}" for o in (PASS, FAIL, UNSUPPORTED)))
     return 1 if counts[FAIL] else 0
-
-
-def show(results: list[Result], counts: Counter[str]) -> None:
-    width = max(len(r.name) for r in results)
-    for result in results:
-        print(f"{result.name:{width}}  {result.outcome:11}  {result.reason}")
-    print(f"{len(results)} samples: " + ", ".join(f"{counts[o]} {o}" for o in (PASS, FAIL, UNSUPPORTED)))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
-"""The switches that samples run on: softswitch in this process, or bmv2's simple_switch_grpc with packets in files."""
+"""The switches that samples run on: softswitch in this process, or bmv2's simple_switch_grpc."""
 
 from __future__ import annotations
 
 import os
+import queue
 import shutil
-import struct
 import subprocess
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from softswitch import Fabric, Program
 from softswitch.p4runtime import P4RuntimeServer
@@ -75,106 +78,95 @@ class Softswitch(Switch):
         self._directory.cleanup()
 
 
-MAGIC = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
-QUIET = 0.25  # seconds without output after which bmv2 is taken to be done
-SETTLE = 0.4  # seconds that bmv2 takes to use a program or entries that it has acknowledged
+QUIET = 0.15  # seconds without output after which bmv2 is taken to be done
+SETTLE = 0.4  # seconds that bmv2 may take to use a program or entries that it has acknowledged
+
+
+def _packet_type() -> type[message.Message]:
+    """bmv2's PacketStreamRequest and -Response, which have the same fields."""
+    file = descriptor_pb2.FileDescriptorProto(name="conformance/dataplane.proto", package="p4.bm", syntax="proto3")
+    declared = file.message_type.add(name="PacketStreamMessage")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    types = {"id": kinds.TYPE_UINT64, "device_id": kinds.TYPE_UINT64, "port": kinds.TYPE_UINT32,
+             "packet": kinds.TYPE_BYTES}  # fmt: skip
+    for number, (name, kind) in enumerate(types.items(), 1):
+        declared.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.MessageFactory(pool).GetPrototype(  # type: ignore[no-any-return]
+        pool.FindMessageTypeByName("p4.bm.PacketStreamMessage")
+    )
 
 
 class Bmv2(Switch):
-    """simple_switch_grpc; each port reads frames from a FIFO and writes them to a file, both in pcap format, because
-    an interface would not carry frames as short as some samples have."""
+    """simple_switch_grpc; frames go in and out over its gRPC data plane, because an interface would not carry frames as
+    short as some samples have."""
 
     PROGRAM = "simple_switch_grpc"
 
     def __init__(self, config: bytes, ports: Sequence[int]) -> None:
-        del config
+        del config, ports
         self._directory = tempfile.TemporaryDirectory(prefix="conformance-")
-        self._path = Path(self._directory.name)
-        self._in: dict[int, BinaryIO] = {}
-        self.address = f"unix:{self._path}/grpc"
-        command = [self.PROGRAM, "--no-p4", "--device-id", str(DEVICE_ID), "--use-files", "0"]
-        for port in ports:
-            os.mkfifo(self._path / f"p{port}_in.pcap")
-            command += ["-i", f"{port}@p{port}"]
-        with (self._path / "log").open("wb") as log:
+        path = Path(self._directory.name)
+        self.address, packets = f"unix:{path}/grpc", f"unix:{path}/packets"
+        self._type = _packet_type()
+        self._frames: Frames = {}
+        self._last = time.monotonic()
+        self._requests: queue.SimpleQueue[message.Message | None] = queue.SimpleQueue()
+        with (path / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--", "--grpc-server-addr", self.address],
-                cwd=self._path, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [self.PROGRAM, "--no-p4", "--device-id", str(DEVICE_ID), "--", "--grpc-server-addr", self.address,
+                 "--dp-grpc-server-addr", packets],
+                cwd=path, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
+        self._channel = grpc.insecure_channel(packets)
         try:
-            for port in ports:  # in the order of the command line: bmv2 opens one after the other
-                self._in[port] = self._open(self._path / f"p{port}_in.pcap")
-                self._in[port].write(MAGIC)
-                self._in[port].flush()
+            grpc.channel_ready_future(self._channel).result(DEADLINE)
         except BaseException:
             self.close()
             raise
+        call = self._channel.stream_stream(
+            "/p4.bm.DataplaneInterface/PacketStream",
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=self._type.FromString,
+        )
+        self._stream = call(iter(self._requests.get, None))
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def _open(self, fifo: Path) -> BinaryIO:
-        end = time.monotonic() + DEADLINE
-        while True:
-            try:
-                return os.fdopen(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK), "wb")
-            except OSError:  # nobody reads it yet
-                if time.monotonic() > end or self._process.poll() is not None:
-                    raise
-                time.sleep(0.01)
+    def _read(self) -> None:
+        try:
+            for response in self._stream:
+                self._frames.setdefault(response.port, []).append(response.packet)
+                self._last = time.monotonic()
+        except grpc.RpcError:
+            pass  # the switch has ended, or been ended
 
     def send(self, port: int, frame: bytes) -> None:
-        now = time.time()
-        header = struct.pack("<IIII", int(now), int(now % 1 * 1e6), len(frame), len(frame))
-        self._in[port].write(header + frame)
-        self._in[port].flush()
+        self._requests.put(self._type(device_id=DEVICE_ID, port=port, packet=frame))
+        self._last = time.monotonic()
 
     def settle(self) -> None:
         time.sleep(SETTLE)
-        last, since = self._sizes(), time.monotonic()
-        while time.monotonic() - since < QUIET:
+        while time.monotonic() - self._last < QUIET:
             time.sleep(QUIET / 5)
-            if (sizes := self._sizes()) != last:
-                last, since = sizes, time.monotonic()
-
-    def _sizes(self) -> list[int]:
-        return [path.stat().st_size for path in sorted(self._path.glob("*_out.pcap"))]
 
     def received(self) -> Frames:
         self.settle()
         if self._process.poll() is not None:
             raise RuntimeError(f"{self.PROGRAM} ended with status {self._process.returncode}")
-        self._stop()
-        return {
-            int(path.name[1:].split("_")[0]): frames
-            for path in self._path.glob("*_out.pcap")
-            if (frames := read_pcap(path.read_bytes()))
-        }
+        return self._frames
 
-    def _stop(self) -> None:
+    def close(self) -> None:
+        self._requests.put(None)
+        self._channel.close()
         self._process.terminate()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(10)
-
-    def close(self) -> None:
-        for file in self._in.values():
-            try:
-                file.close()
-            except BrokenPipeError:
-                pass
-        self._stop()
         self._directory.cleanup()
-
-
-def read_pcap(data: bytes) -> list[bytes]:
-    """The frames of a pcap file of this machine's byte order."""
-    frames: list[bytes] = []
-    at = 24
-    while at + 16 <= len(data):
-        (size,) = struct.unpack_from("=I", data, at + 8)
-        frames.append(data[at + 16 : at + 16 + size])
-        at += 16 + size
-    return frames
 
 
 TARGETS: dict[str, type[Softswitch] | type[Bmv2]] = {"softswitch": Softswitch, "bmv2": Bmv2}
