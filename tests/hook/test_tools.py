@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from controlplane.rpc.client import fetch_status
 from tests.hook.conftest import ROOT, Network, wait_until
 from tests.hook.processes import Rank
 from worker_agent.agent import connect, controller_address
@@ -129,6 +130,27 @@ def test_trainer_that_dies_stops_the_others(network):
     assert (results[0] == 2.0).all()
     survivor.close()
     again.close()
+
+
+@pytest.mark.namespaces
+def test_status_names_the_worker_that_everybody_waits_for(network):
+    network.run_server()
+    addresses = [serve(network, node) for node in ("w0", "w1")]
+    first, second = (LocalAgent(address, 30.0) for address in addresses)
+    arrays = [np.ones(5000, np.float32) for _ in range(2)]
+    early = first.allreduce_async(arrays[0])
+
+    def lacking() -> set[str]:
+        return {name for tree in fetch_status(network.address).trees for name in tree.missing}
+
+    # The switch holds w0's part until w0 resends; then the parameter server knows.
+    wait_until(lambda: lacking() == {"w1"}, "the parameter server reports")
+    late = second.allreduce_async(arrays[1])
+    early.wait(30)
+    late.wait(30)
+    wait_until(lambda: not lacking(), "nothing is missing any more")
+    first.close()
+    second.close()
 
 
 def hello(connection: Connection) -> None:
