@@ -102,7 +102,7 @@ class Controller:
             yield event
 
     def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
-        self.roster.announce_leave(request.agent)
+        self.roster.announce_leave(request.agent, request.failure)
         return pb.LeaveReply()
 
     def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:

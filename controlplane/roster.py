@@ -32,6 +32,7 @@ class Member:
     agent: str
     running: tuple[int, str]
     leaving: bool = False
+    failure: str = ""
     joined: float = field(default_factory=time.monotonic)
     events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue)
     statistics: dict[str, float] = field(default_factory=dict)
@@ -99,19 +100,21 @@ class Roster:
                 self._start()
             return member
 
-    def announce_leave(self, agent: str) -> None:
-        """The agent is about to end its stream because it is done."""
+    def announce_leave(self, agent: str, failure: str = "") -> None:
+        """The agent is about to end its stream, because it is done or because of a failure."""
         with self._lock:
             for member in self._members.values():
                 if member.agent == agent:
-                    member.leaving = True
+                    member.leaving, member.failure = not failure, failure
 
     def leave(self, member: Member) -> None:
         """The agent's stream has ended."""
         with self._lock:
             if self._members.get(member.node) is not member or self._closed:
                 return
-            if not member.leaving:
+            if member.failure:
+                self._remove(member, f"{member.node} gave up: {member.failure}")
+            elif not member.leaving:
                 self._remove(member, f"{member.node} is gone (its connection ended)")
             elif not self._running:
                 self._remove(member, f"{member.node} has left")

@@ -24,7 +24,10 @@ class Agent(Member):
     """A worker of a job. Made by `connect`; usable once `wait_ready` has returned.
 
     When a peer is lost, operations under way fail with AbortedError that names it; once it is back, the agent is ready
-    again and everybody starts anew. Thread-safe; all workers must submit the same operations in the same order.
+    again (`wait_ready`) and everybody starts anew. An operation that fails otherwise (no progress, workers that submit
+    different operations) ends the epoch for all of them, and a new one begins.
+
+    Thread-safe; all workers must submit the same operations in the same order.
 
     Args:
         operation_timeout: seconds without any progress on a tree before its operations fail (0: never).
@@ -56,7 +59,15 @@ class Agent(Member):
 
         Raises AbortedError, with what is missing, while the job does not run.
         """
-        return self._current().allreduce_async(array, op, dtype=dtype)
+        work = self._current().allreduce_async(array, op, dtype=dtype)
+        work.add_done_callback(self._check)
+        return work
+
+    def _check(self, work: Work) -> None:
+        # After a timeout or a mismatch the engine takes nothing until it is configured again.
+        error = work.exception()
+        if error is not None and not isinstance(error, AbortedError):
+            self._give_up(str(error))
 
     def allreduce(self, array: Any, op: Operation = "sum", *, timeout: float | None = None) -> None:
         """`allreduce_async`, and wait for at most `timeout` seconds (None: the operation's own timeout rules)."""

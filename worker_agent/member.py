@@ -172,6 +172,17 @@ class Member(ABC):
         if news:
             self._log(reason + ("; the job goes on without it" if self.ready else ""))
 
+    def _give_up(self, failure: str) -> None:
+        """This epoch cannot go on: ask for a new one, which ends it for the others too. Does not wait."""
+        with self._changed:
+            if not self._ready:
+                return
+            self._ready = False
+            self._problem = self._stopped = failure
+            self._changed.notify_all()
+        self._log(f"gave up: {failure}")
+        threading.Thread(target=self._membership.rejoin, args=(failure,), name="rejoin", daemon=True).start()
+
     def _fail(self, error: AgentError) -> None:
         self._log(str(error))
         with self._changed:

@@ -161,14 +161,26 @@ class Membership:
             return True
         return False
 
+    def rejoin(self, failure: str) -> None:
+        """Give up the running epoch, for everybody, and ask for a new one. failure: what the others are told."""
+        self._announce(failure)
+        self._running = None
+        with self._lock:
+            if self._call is not None:
+                self._call.cancel()
+
+    def _announce(self, failure: str) -> None:
+        with self._lock:
+            stub = self._stub
+        if stub is not None:
+            with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+                stub.leave(pb.LeaveRequest(agent=self.identity.agent, failure=failure), timeout=LEAVE_SECONDS)
+
     def close(self, announce: bool = True) -> None:
         """Leave the job. announce: in good order, so that the other agents may finish what is under way; else they are
         told to stop at once."""
-        with self._lock:
-            stub = self._stub
-        if announce and stub is not None and not self._closed.is_set():
-            with contextlib.suppress(grpc.RpcError, ValueError):
-                stub.leave(pb.LeaveRequest(agent=self.identity.agent), timeout=LEAVE_SECONDS)
+        if announce and not self._closed.is_set():
+            self._announce("")
         with self._lock:
             self._closed.set()
             if self._call is not None:

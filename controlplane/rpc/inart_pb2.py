@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0binart.proto\x12\x08inart.v1\"\x8b\x01\n\x0bJoinRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\taddresses\x18\x02 \x03(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\r\x12\x15\n\rrunning_epoch\x18\x05 \x01(\r\x12\x16\n\x0erunning_digest\x18\x06 \x01(\t\x12\r\n\x05\x61gent\x18\x07 \x01(\t\"\x1d\n\x0cLeaveRequest\x12\r\n\x05\x61gent\x18\x01 \x01(\t\"\x0c\n\nLeaveReply\"\xaf\x01\n\x05\x45vent\x12$\n\x07waiting\x18\x01 \x01(\x0b\x32\x11.inart.v1.WaitingH\x00\x12\x30\n\rconfiguration\x18\x02 \x01(\x0b\x32\x17.inart.v1.ConfigurationH\x00\x12 \n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x0f.inart.v1.AbortH\x00\x12$\n\x07refused\x18\x04 \x01(\x0b\x32\x11.inart.v1.RefusedH\x00\x42\x06\n\x04kind\"\x1a\n\x07Waiting\x12\x0f\n\x07missing\x18\x01 \x03(\t\"5\n\rConfiguration\x12\x14\n\x0c\x61gent_config\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"&\n\x05\x41\x62ort\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x03(\t\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xc1\x01\n\rReportRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12;\n\nstatistics\x18\x03 \x03(\x0b\x32\'.inart.v1.ReportRequest.StatisticsEntry\x12#\n\x05trees\x18\x04 \x03(\x0b\x32\x14.inart.v1.TreeReport\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"p\n\nTreeReport\x12\x0c\n\x04tree\x18\x01 \x01(\r\x12\x19\n\x0coldest_chunk\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07missing\x18\x03 \x03(\t\x12\x17\n\x0fwaiting_seconds\x18\x04 \x01(\x01\x42\x0f\n\r_oldest_chunk\"\r\n\x0bReportReply\"\x0f\n\rStatusRequest\"\xdb\x01\n\x0bStatusReply\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08strategy\x18\x02 \x01(\t\x12\x19\n\x11planned_rate_mbps\x18\x03 \x01(\x01\x12\r\n\x05\x65poch\x18\x04 \x01(\r\x12\r\n\x05state\x18\x05 \x01(\t\x12%\n\x06\x61gents\x18\x06 \x03(\x0b\x32\x15.inart.v1.AgentStatus\x12(\n\x08switches\x18\x07 \x03(\x0b\x32\x16.inart.v1.SwitchStatus\x12#\n\x05trees\x18\x08 \x03(\x0b\x32\x14.inart.v1.TreeStatus\"\xe7\x01\n\x0b\x41gentStatus\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0e\n\x06joined\x18\x03 \x01(\x08\x12\x0c\n\x04peer\x18\x04 \x01(\t\x12\x16\n\x0ejoined_seconds\x18\x05 \x01(\x01\x12\x39\n\nstatistics\x18\x06 \x03(\x0b\x32%.inart.v1.AgentStatus.StatisticsEntry\x12\x18\n\x10reported_seconds\x18\x07 \x01(\x01\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xf7\x01\n\x0cSwitchStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12\x0e\n\x06labels\x18\x05 \x01(\r\x12\x0e\n\x06groups\x18\x06 \x01(\r\x12\x0e\n\x06routes\x18\x07 \x01(\r\x12\x0f\n\x07refills\x18\x08 \x01(\r\x12\x36\n\x08verdicts\x18\t \x03(\x0b\x32$.inart.v1.SwitchStatus.VerdictsEntry\x1a/\n\rVerdictsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"~\n\nTreeStatus\x12\x0c\n\x04tree\x18\x01 \x01(\r\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\x19\n\x0coldest_chunk\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07missing\x18\x04 \x03(\t\x12\x17\n\x0fwaiting_seconds\x18\x05 \x01(\x01\x42\x0f\n\r_oldest_chunk2\xe9\x01\n\nController\x12\x30\n\x04Join\x12\x15.inart.v1.JoinRequest\x1a\x0f.inart.v1.Event0\x01\x12\x35\n\x05Leave\x12\x16.inart.v1.LeaveRequest\x1a\x14.inart.v1.LeaveReply\x12\x38\n\x06Report\x12\x17.inart.v1.ReportRequest\x1a\x15.inart.v1.ReportReply\x12\x38\n\x06Status\x12\x17.inart.v1.StatusRequest\x1a\x15.inart.v1.StatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0binart.proto\x12\x08inart.v1\"\x8b\x01\n\x0bJoinRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\taddresses\x18\x02 \x03(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\r\x12\x15\n\rrunning_epoch\x18\x05 \x01(\r\x12\x16\n\x0erunning_digest\x18\x06 \x01(\t\x12\r\n\x05\x61gent\x18\x07 \x01(\t\".\n\x0cLeaveRequest\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x02 \x01(\t\"\x0c\n\nLeaveReply\"\xaf\x01\n\x05\x45vent\x12$\n\x07waiting\x18\x01 \x01(\x0b\x32\x11.inart.v1.WaitingH\x00\x12\x30\n\rconfiguration\x18\x02 \x01(\x0b\x32\x17.inart.v1.ConfigurationH\x00\x12 \n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x0f.inart.v1.AbortH\x00\x12$\n\x07refused\x18\x04 \x01(\x0b\x32\x11.inart.v1.RefusedH\x00\x42\x06\n\x04kind\"\x1a\n\x07Waiting\x12\x0f\n\x07missing\x18\x01 \x03(\t\"5\n\rConfiguration\x12\x14\n\x0c\x61gent_config\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"&\n\x05\x41\x62ort\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x03(\t\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xc1\x01\n\rReportRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12;\n\nstatistics\x18\x03 \x03(\x0b\x32\'.inart.v1.ReportRequest.StatisticsEntry\x12#\n\x05trees\x18\x04 \x03(\x0b\x32\x14.inart.v1.TreeReport\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"p\n\nTreeReport\x12\x0c\n\x04tree\x18\x01 \x01(\r\x12\x19\n\x0coldest_chunk\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07missing\x18\x03 \x03(\t\x12\x17\n\x0fwaiting_seconds\x18\x04 \x01(\x01\x42\x0f\n\r_oldest_chunk\"\r\n\x0bReportReply\"\x0f\n\rStatusRequest\"\xdb\x01\n\x0bStatusReply\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08strategy\x18\x02 \x01(\t\x12\x19\n\x11planned_rate_mbps\x18\x03 \x01(\x01\x12\r\n\x05\x65poch\x18\x04 \x01(\r\x12\r\n\x05state\x18\x05 \x01(\t\x12%\n\x06\x61gents\x18\x06 \x03(\x0b\x32\x15.inart.v1.AgentStatus\x12(\n\x08switches\x18\x07 \x03(\x0b\x32\x16.inart.v1.SwitchStatus\x12#\n\x05trees\x18\x08 \x03(\x0b\x32\x14.inart.v1.TreeStatus\"\xe7\x01\n\x0b\x41gentStatus\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0e\n\x06joined\x18\x03 \x01(\x08\x12\x0c\n\x04peer\x18\x04 \x01(\t\x12\x16\n\x0ejoined_seconds\x18\x05 \x01(\x01\x12\x39\n\nstatistics\x18\x06 \x03(\x0b\x32%.inart.v1.AgentStatus.StatisticsEntry\x12\x18\n\x10reported_seconds\x18\x07 \x01(\x01\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xf7\x01\n\x0cSwitchStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12\x0e\n\x06labels\x18\x05 \x01(\r\x12\x0e\n\x06groups\x18\x06 \x01(\r\x12\x0e\n\x06routes\x18\x07 \x01(\r\x12\x0f\n\x07refills\x18\x08 \x01(\r\x12\x36\n\x08verdicts\x18\t \x03(\x0b\x32$.inart.v1.SwitchStatus.VerdictsEntry\x1a/\n\rVerdictsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"~\n\nTreeStatus\x12\x0c\n\x04tree\x18\x01 \x01(\r\x12\x0c\n\x04root\x18\x02 \x01(\t\x12\x19\n\x0coldest_chunk\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07missing\x18\x04 \x03(\t\x12\x17\n\x0fwaiting_seconds\x18\x05 \x01(\x01\x42\x0f\n\r_oldest_chunk2\xe9\x01\n\nController\x12\x30\n\x04Join\x12\x15.inart.v1.JoinRequest\x1a\x0f.inart.v1.Event0\x01\x12\x35\n\x05Leave\x12\x16.inart.v1.LeaveRequest\x1a\x14.inart.v1.LeaveReply\x12\x38\n\x06Report\x12\x17.inart.v1.ReportRequest\x1a\x15.inart.v1.ReportReply\x12\x38\n\x06Status\x12\x17.inart.v1.StatusRequest\x1a\x15.inart.v1.StatusReplyb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'inart_pb2', globals())
@@ -29,41 +29,41 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _JOINREQUEST._serialized_start=26
   _JOINREQUEST._serialized_end=165
   _LEAVEREQUEST._serialized_start=167
-  _LEAVEREQUEST._serialized_end=196
-  _LEAVEREPLY._serialized_start=198
-  _LEAVEREPLY._serialized_end=210
-  _EVENT._serialized_start=213
-  _EVENT._serialized_end=388
-  _WAITING._serialized_start=390
-  _WAITING._serialized_end=416
-  _CONFIGURATION._serialized_start=418
-  _CONFIGURATION._serialized_end=471
-  _ABORT._serialized_start=473
-  _ABORT._serialized_end=511
-  _REFUSED._serialized_start=513
-  _REFUSED._serialized_end=538
-  _REPORTREQUEST._serialized_start=541
-  _REPORTREQUEST._serialized_end=734
-  _REPORTREQUEST_STATISTICSENTRY._serialized_start=685
-  _REPORTREQUEST_STATISTICSENTRY._serialized_end=734
-  _TREEREPORT._serialized_start=736
-  _TREEREPORT._serialized_end=848
-  _REPORTREPLY._serialized_start=850
-  _REPORTREPLY._serialized_end=863
-  _STATUSREQUEST._serialized_start=865
-  _STATUSREQUEST._serialized_end=880
-  _STATUSREPLY._serialized_start=883
-  _STATUSREPLY._serialized_end=1102
-  _AGENTSTATUS._serialized_start=1105
-  _AGENTSTATUS._serialized_end=1336
-  _AGENTSTATUS_STATISTICSENTRY._serialized_start=685
-  _AGENTSTATUS_STATISTICSENTRY._serialized_end=734
-  _SWITCHSTATUS._serialized_start=1339
-  _SWITCHSTATUS._serialized_end=1586
-  _SWITCHSTATUS_VERDICTSENTRY._serialized_start=1539
-  _SWITCHSTATUS_VERDICTSENTRY._serialized_end=1586
-  _TREESTATUS._serialized_start=1588
-  _TREESTATUS._serialized_end=1714
-  _CONTROLLER._serialized_start=1717
-  _CONTROLLER._serialized_end=1950
+  _LEAVEREQUEST._serialized_end=213
+  _LEAVEREPLY._serialized_start=215
+  _LEAVEREPLY._serialized_end=227
+  _EVENT._serialized_start=230
+  _EVENT._serialized_end=405
+  _WAITING._serialized_start=407
+  _WAITING._serialized_end=433
+  _CONFIGURATION._serialized_start=435
+  _CONFIGURATION._serialized_end=488
+  _ABORT._serialized_start=490
+  _ABORT._serialized_end=528
+  _REFUSED._serialized_start=530
+  _REFUSED._serialized_end=555
+  _REPORTREQUEST._serialized_start=558
+  _REPORTREQUEST._serialized_end=751
+  _REPORTREQUEST_STATISTICSENTRY._serialized_start=702
+  _REPORTREQUEST_STATISTICSENTRY._serialized_end=751
+  _TREEREPORT._serialized_start=753
+  _TREEREPORT._serialized_end=865
+  _REPORTREPLY._serialized_start=867
+  _REPORTREPLY._serialized_end=880
+  _STATUSREQUEST._serialized_start=882
+  _STATUSREQUEST._serialized_end=897
+  _STATUSREPLY._serialized_start=900
+  _STATUSREPLY._serialized_end=1119
+  _AGENTSTATUS._serialized_start=1122
+  _AGENTSTATUS._serialized_end=1353
+  _AGENTSTATUS_STATISTICSENTRY._serialized_start=702
+  _AGENTSTATUS_STATISTICSENTRY._serialized_end=751
+  _SWITCHSTATUS._serialized_start=1356
+  _SWITCHSTATUS._serialized_end=1603
+  _SWITCHSTATUS_VERDICTSENTRY._serialized_start=1556
+  _SWITCHSTATUS_VERDICTSENTRY._serialized_end=1603
+  _TREESTATUS._serialized_start=1605
+  _TREESTATUS._serialized_end=1731
+  _CONTROLLER._serialized_start=1734
+  _CONTROLLER._serialized_end=1967
 # @@protoc_insertion_point(module_scope)

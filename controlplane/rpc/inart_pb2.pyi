@@ -81,10 +81,12 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ["agent"]
+    __slots__ = ["agent", "failure"]
     AGENT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     agent: str
-    def __init__(self, agent: _Optional[str] = ...) -> None: ...
+    failure: str
+    def __init__(self, agent: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ["reason"]

@@ -96,6 +96,15 @@ def test_agent_that_is_done_lets_the_others_finish(roster, until):
     assert list(abort.nodes) == ["w1"]
 
 
+def test_agent_that_gives_up_tells_the_others_why(roster):
+    members = join_all(roster)
+    for member in members.values():
+        events(member)
+    roster.announce_leave("agent-w1", "no progress on tree 0")
+    roster.leave(members["w1"])
+    assert events(members["w2"])[0].abort.reason == "w1 gave up: no progress on tree 0"
+
+
 def test_next_run_may_start_before_the_grace_of_the_last_one_ends(tmp_path):
     roster = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION, grace=60)
     members = join_all(roster)

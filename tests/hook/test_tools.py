@@ -11,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from controlplane.rpc.client import fetch_status
 from tests.hook.conftest import ROOT, Network, wait_until
 from tests.hook.processes import Rank
 from worker_agent.agent import connect, controller_address
-from worker_agent.errors import AbortedError, AgentError, NotReadyError
+from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.local import LocalAgent
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost
 from worker_agent.trial import Trial, decode, encode, make_data
@@ -151,6 +153,37 @@ def test_status_names_the_worker_that_everybody_waits_for(network):
     wait_until(lambda: not lacking(), "nothing is missing any more")
     first.close()
     second.close()
+
+
+@pytest.mark.namespaces
+def test_after_a_mismatch_everybody_has_an_error_and_can_go_on(network):
+    network.run_server()
+    agents = [LocalAgent(address, 30.0) for address in [serve(network, node) for node in ("w0", "w1")]]
+    epoch = network.controller.roster.epoch
+    works = [agents[0].allreduce_async(np.ones(5000, np.float32)), agents[1].allreduce_async(np.ones(70, np.float32))]
+    for work in works:
+        with pytest.raises(AllReduceError):
+            work.wait(30)
+    arrays = [np.ones(5000, np.float32) for _ in agents]
+
+    def retry(position: int) -> None:
+        # Until the agent has heard of the new epoch, and the other has given up the old one too.
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with contextlib.suppress(AbortedError):
+                arrays[position][:] = 1.0
+                agents[position].allreduce(arrays[position], timeout=30)
+                return
+
+    threads = [threading.Thread(target=retry, args=(position,)) for position in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((array == 2.0).all() for array in arrays)
+    assert network.controller.roster.epoch > epoch
+    for agent in agents:
+        agent.close()
 
 
 def hello(connection: Connection) -> None:
