@@ -101,6 +101,14 @@ class UnionRef:
 
 
 @dataclass(frozen=True)
+class UnionStackRef:
+    """One of the headers of the next union of a union stack."""
+
+    stack: str
+    member: int
+
+
+@dataclass(frozen=True)
 class StackField:
     """A field of the last extracted element of a stack."""
 
@@ -129,7 +137,9 @@ class Op:
     args: tuple[Expr, ...]
 
 
-Expr = Const | BoolConst | FieldRef | HeaderRef | StackRef | UnionRef | StackField | Param | Lookahead | Op
+Expr = (
+    Const | BoolConst | FieldRef | HeaderRef | StackRef | UnionRef | UnionStackRef | StackField | Param | Lookahead | Op
+)
 
 
 @dataclass(frozen=True)
@@ -303,6 +313,7 @@ class P4Program:
     headers: dict[str, Header] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
     unions: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of their headers
+    union_stacks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # names of their unions
     errors: dict[str, int] = field(default_factory=dict)
     states: dict[str, ParseState] = field(default_factory=dict)
     init_state: str | None = None
@@ -381,6 +392,7 @@ class _Reader:
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
         self.program = P4Program(name=str(root.get("program", "")))
+        self.union_members: dict[str, list[str]] = {}  # of each union stack: the names of a union's headers
 
     def read(self) -> P4Program:
         self._check_top_level()
@@ -462,6 +474,13 @@ class _Reader:
             self.program.stacks[item["name"]] = Stack(item["name"], elements[0].type, elements)
         for item in self.root.get("header_unions", []):
             self.program.unions[item["name"]] = tuple(by_id[i].name for i in item["header_ids"])
+        union_names = {int(item["id"]): item["name"] for item in self.root.get("header_unions", [])}
+        members = {
+            item["name"]: [member for member, _ in item["headers"]] for item in self.root.get("header_union_types", [])
+        }
+        for item in self.root.get("header_union_stacks", []):
+            self.program.union_stacks[item["name"]] = tuple(union_names[i] for i in item["header_union_ids"])
+            self.union_members[item["name"]] = members[item["union_type"]]
 
     def _arrays(self) -> None:
         for item in self.root.get("register_arrays", []):
@@ -671,20 +690,9 @@ class _Reader:
     def _parser_op(self, item: dict[str, Any]) -> ParserOp:
         op, parameters, source = item["op"], item["parameters"], source_of(item)
         if op == "extract":
-            kind, value = parameters[0]["type"], parameters[0]["value"]
-            if kind == "regular":
-                return ParserOp(op, (HeaderRef(self._header(value).name),))
-            if kind == "stack":
-                return ParserOp(op, (StackRef(self._stack(value).name),))
-            raise UnsupportedConstruct(f"extract into {kind!r}", source)
+            return ParserOp(op, (self._extracted(parameters[0], source),))
         if op == "extract_VL":
-            kind, value = parameters[0]["type"], parameters[0]["value"]
-            length = self.expr(parameters[1], source)
-            if kind == "regular":
-                return ParserOp(op, (HeaderRef(self._header(value).name), length))
-            if kind == "stack":
-                return ParserOp(op, (StackRef(self._stack(value).name), length))
-            raise UnsupportedConstruct(f"extract into {kind!r}", source)
+            return ParserOp(op, (self._extracted(parameters[0], source), self.expr(parameters[1], source)))
         if op == "set":
             return ParserOp(op, (self.expr(parameters[0], source), self.expr(parameters[1], source)))
         if op == "verify":
@@ -696,6 +704,19 @@ class _Reader:
         if op == "primitive":
             return ParserOp(op, (self._primitive(parameters[0], 0),))
         raise UnsupportedConstruct(f"parser operation {op!r}", source)
+
+    def _extracted(self, item: dict[str, Any], source: str | None) -> HeaderRef | StackRef | UnionStackRef:
+        kind, value = item["type"], item["value"]
+        if kind == "regular":
+            return HeaderRef(self._header(value).name)
+        if kind == "stack":
+            return StackRef(self._stack(value).name)
+        if kind == "union_stack":
+            stack, member = value
+            if member not in self.union_members.get(stack, ()):
+                raise BadProgram(f"{source}: header union stack {stack!r} has no header {member!r}")
+            return UnionStackRef(stack, self.union_members[stack].index(member))
+        raise UnsupportedConstruct(f"extract into {kind!r}", source)
 
     def _deparser(self) -> None:
         deparsers = self.root["deparsers"]

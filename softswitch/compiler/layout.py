@@ -73,7 +73,7 @@ class Layout:
         self._varbit_at: dict[str, str] = {}
         self.varbit_headers = self.varbit_metadata = 0
         self._union_of = {name: members for members in program.unions.values() for name in members}
-        self.stack_index = {name: i for i, name in enumerate(program.stacks)}
+        self.stack_index = {name: i for i, name in enumerate((*program.stacks, *program.union_stacks))}
         self._place_standard()
         for header in program.headers.values():
             if header.metadata:

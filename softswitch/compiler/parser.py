@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from softswitch.bmv2json import (
     Field,
+    HeaderRef,
     HeaderType,
     Lookahead,
     Op,
@@ -12,6 +13,7 @@ from softswitch.bmv2json import (
     Primitive,
     StackRef,
     Transition,
+    UnionStackRef,
 )
 from softswitch.compiler.actions import ActionGen
 from softswitch.compiler.expr import ExprGen, HeaderPlace, Value, kind_for_bits
@@ -97,12 +99,16 @@ class ParserGen:
             target = op.args[0]
             if isinstance(target, StackRef):
                 return self._extract_next(target)
+            if isinstance(target, UnionStackRef):
+                return self._extract_next_union(target)
             return [self._extract(self.expr.header(target))]  # type: ignore[arg-type]
         if op.op == "extract_VL":
             target, length = op.args
             size = self.expr.uint64(length)  # type: ignore[arg-type]
             if isinstance(target, StackRef):
                 return self._extract_next(target, size)
+            if isinstance(target, UnionStackRef):
+                return self._extract_next_union(target, size)
             return [self._extract(self.expr.header(target), size)]  # type: ignore[arg-type]
         if op.op == "set":
             return [self._set(op)]
@@ -163,6 +169,14 @@ class ParserGen:
             self._extract(place, varbit),
             f"{following} = (uint8_t)(next + 1); }}",
         ]
+
+    def _extract_next_union(self, ref: UnionStackRef, varbit: str | None = None) -> list[str]:
+        following = f"p->stack_next[{self.layout.stack_index[ref.stack]}]"
+        lines = [f"switch ({following}) {{"]
+        for i, union in enumerate(self.program.union_stacks[ref.stack]):
+            place = self.expr.header(HeaderRef(self.program.unions[union][ref.member]))
+            lines.append(f"case {i}: {self._extract(place, varbit)} break;")
+        return [*lines, f"default: {self._fail('StackOutOfBounds')} }}", f"{following}++;"]
 
     def _set(self, op: ParserOp) -> str:
         target, source = op.args

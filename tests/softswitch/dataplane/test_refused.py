@@ -75,9 +75,9 @@ def value_set(root: Json) -> None:
 
 
 def union_stack(root: Json) -> None:
-    target = {"type": "union_stack", "value": "u"}
-    operation = {"op": "extract", "parameters": [target], "source_info": SOURCE}
-    root["parsers"][0]["parse_states"][0]["parser_ops"].append(operation)
+    target = {"type": "header_union_stack", "value": "u"}
+    call = {"op": "push", "parameters": [target, {"type": "hexstr", "value": "0x1"}], "source_info": SOURCE}
+    root["actions"][0]["primitives"].append(call)
 
 
 def varbit(root: Json) -> None:
@@ -101,7 +101,7 @@ def hash_algorithm(root: Json) -> None:
         (digest, "digest 'd'"),
         (extern, "extern instance 'e'"),
         (value_set, "value set 'v'"),
-        (union_stack, "extract into 'union_stack'"),
+        (union_stack, "header_union_stack"),
         (varbit, "varbit"),
         (hash_algorithm, "md5"),
     ],
