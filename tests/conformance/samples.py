@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
 
 from softswitch import SoftswitchError, UnsupportedConstruct
 from tests.conformance import stf
@@ -63,7 +66,16 @@ def compile_sample(sample: Sample, directory: Path) -> tuple[bytes, str]:
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
         first = errors[0].split("error:", 1)[-1].strip() if errors else f"status {done.returncode}"
         raise NotCompiled(f"{COMPILER}: {first}")
-    return config.read_bytes(), info.read_text()
+    return config.read_bytes(), _without_removed_tables(info.read_text(), config.read_bytes())
+
+
+def _without_removed_tables(info: str, config: bytes) -> str:
+    """The P4Info without the tables that p4c describes in it although it has optimised them away."""
+    parsed = text_format.Parse(info, p4info_pb2.P4Info())
+    present = {table["name"] for pipeline in json.loads(config)["pipelines"] for table in pipeline["tables"]}
+    for table in [t for t in parsed.tables if t.preamble.name not in present]:
+        parsed.tables.remove(table)
+    return text_format.MessageToString(parsed)
 
 
 def run_sample(sample: Sample, target: str) -> Result:
@@ -76,7 +88,7 @@ def run_sample(sample: Sample, target: str) -> Result:
     try:
         with tempfile.TemporaryDirectory(prefix="conformance-") as work:
             config, info = compile_sample(sample, Path(work))
-        problems = run_compiled(sample.stf, config, info, target)
+        problems, note = run_compiled(sample.stf, config, info, target)
     except (NotCompiled, UnsupportedConstruct, stf.StfError) as error:
         return result(UNSUPPORTED, str(error))
     except SoftswitchError as error:
@@ -86,28 +98,42 @@ def run_sample(sample: Sample, target: str) -> Result:
         return result(UNSUPPORTED if unsupported else FAIL, f"P4Runtime {error.code().name}: {error.details()}")
     except (OSError, RuntimeError) as error:
         return result(FAIL, f"{type(error).__name__}: {error}")
-    return result(FAIL, "; ".join(problems)) if problems else result(PASS)
+    return result(FAIL, "; ".join(problems)) if problems else result(PASS, note)
 
 
-def run_compiled(path: Path, config: bytes, info: str, target: str) -> list[str]:
-    """Run an STF file against a compiled program; what was not as expected. As with p4c's own runner, a port that the
-    file does not name is not connected."""
+def run_compiled(path: Path, config: bytes, info: str, target: str) -> tuple[list[str], str]:
+    """Run an STF file against a compiled program: (what was not as expected, a note). As with p4c's own runner, a port
+    that the file does not name is not connected. A program that P4Runtime cannot describe is loaded past it if the file
+    needs no control plane; the note says so."""
     statements = stf.read(path)
     ports = sorted({s.port for s in statements if isinstance(s, stf.Packet | stf.Expect)})
     switch = TARGETS[target](config, ports)
     try:
-        controller = Controller(switch.address, info, config)
+        controller, note = _control(switch, info, config, statements)
         try:
             problems = _play(statements, switch, controller)
         finally:
-            controller.close()
+            if controller is not None:
+                controller.close()
         received = {port: frames for port, frames in switch.received().items() if port in ports}
-        return problems + compare([s for s in statements if isinstance(s, stf.Expect)], received)
+        return problems + compare([s for s in statements if isinstance(s, stf.Expect)], received), note
     finally:
         switch.close()
 
 
-def _play(statements: list[stf.Statement], switch: Switch, controller: Controller) -> list[str]:
+def _control(
+    switch: Switch, info: str, config: bytes, statements: list[stf.Statement]
+) -> tuple[Controller | None, str]:
+    try:
+        return Controller(switch.address, info, config), ""
+    except grpc.RpcError as error:
+        needed = any(not isinstance(s, stf.Packet | stf.Expect | stf.Wait) for s in statements)
+        if needed or error.code() != grpc.StatusCode.UNIMPLEMENTED or not switch.load(config):
+            raise
+        return None, f"without P4Runtime, which refuses it: {error.details()}"
+
+
+def _play(statements: list[stf.Statement], switch: Switch, controller: Controller | None) -> list[str]:
     problems: list[str] = []
     switch.settle()
     sent = changed = False
@@ -123,6 +149,8 @@ def _play(statements: list[stf.Statement], switch: Switch, controller: Controlle
         if sent:
             switch.settle()
         sent, changed = False, True
+        if controller is None:
+            continue
         try:
             if isinstance(statement, stf.Add):
                 controller.add(statement)

@@ -32,6 +32,10 @@ class Switch(ABC):
     address: str
 
     @abstractmethod
+    def load(self, config: bytes) -> bool:
+        """Load a program past P4Runtime; False if that cannot be done."""
+
+    @abstractmethod
     def send(self, port: int, frame: bytes) -> None:
         """Give it a frame."""
 
@@ -61,6 +65,10 @@ class Softswitch(Switch):
         self._server = P4RuntimeServer([self._device])
         self.address = self._server.listen(f"unix:{self._directory.name}/grpc")
         self._server.start()
+
+    def load(self, config: bytes) -> bool:
+        self._device.load(Program.load(config))
+        return True
 
     def send(self, port: int, frame: bytes) -> None:
         for out, data in self._device.process(port, frame):
@@ -112,6 +120,8 @@ class Bmv2(Switch):
         self._type = _packet_type()
         self._frames: Frames = {}
         self._last = time.monotonic()
+        self._closed = threading.Event()
+        self._ready = threading.Event()
         self._requests: queue.SimpleQueue[message.Message | None] = queue.SimpleQueue()
         with (path / "log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -125,24 +135,38 @@ class Bmv2(Switch):
         except BaseException:
             self.close()
             raise
+        threading.Thread(target=self._exchange, daemon=True).start()
+
+    def _exchange(self) -> None:
         call = self._channel.stream_stream(
             "/p4.bm.DataplaneInterface/PacketStream",
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=self._type.FromString,
         )
-        self._stream = call(iter(self._requests.get, None))
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
+        while True:  # the switch refuses the stream until it has a program
+            requests: queue.SimpleQueue[message.Message | None] = queue.SimpleQueue()
+            stream = call(iter(requests.get, None))
+            if self._closed.wait(SETTLE / 2):
+                return
+            if stream.is_active():
+                break
+            requests.put(None)  # ends the thread that reads it
+        self._requests = requests
+        self._ready.set()
         try:
-            for response in self._stream:
+            for response in stream:
                 self._frames.setdefault(response.port, []).append(response.packet)
                 self._last = time.monotonic()
         except grpc.RpcError:
             pass  # the switch has ended, or been ended
 
+    def load(self, config: bytes) -> bool:
+        del config
+        return False
+
     def send(self, port: int, frame: bytes) -> None:
+        if not self._ready.wait(DEADLINE):
+            raise RuntimeError(f"{self.PROGRAM} accepts no packets")
         self._requests.put(self._type(device_id=DEVICE_ID, port=port, packet=frame))
         self._last = time.monotonic()
 
@@ -158,6 +182,7 @@ class Bmv2(Switch):
         return self._frames
 
     def close(self) -> None:
+        self._closed.set()
         self._requests.put(None)
         self._channel.close()
         self._process.terminate()
