@@ -5,14 +5,18 @@ A new one is one new file and one line in STRATEGIES.
 
 from __future__ import annotations
 
+from controlplane.strategies.apsp import apsp, apsp_exact
 from controlplane.strategies.atp import atp, atp_strict
 from controlplane.strategies.common import Infeasible, Split, Strategy
+from controlplane.strategies.crew import crew
 from controlplane.strategies.equal import equal
 from controlplane.strategies.exact import exact
 from controlplane.strategies.inart import inart
 from controlplane.strategies.lbmm import lbmm
+from controlplane.strategies.netstorm import netstorm, tsengine
 from controlplane.strategies.paper import inart_paper, r_inart
 from controlplane.strategies.strict import inart_strict
+from controlplane.strategies.wan import wan
 
 STRATEGIES: dict[str, Strategy] = {
     "inart": inart,
@@ -24,6 +28,12 @@ STRATEGIES: dict[str, Strategy] = {
     "atp-strict": atp_strict,
     "equal": equal,
     "exact": exact,
+    "apsp": apsp,
+    "apsp-exact": apsp_exact,
+    "netstorm": netstorm,
+    "tsengine": tsengine,
+    "crew": crew,
+    "wan": wan,
 }
 
 __all__ = ["STRATEGIES", "Infeasible", "Split", "Strategy", "get_strategy"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
@@ -20,7 +20,7 @@ from scipy.sparse import coo_matrix, csr_matrix
 
 from controlplane.wan.errors import WanError
 
-Node = int | str
+Node = Any  # whatever the nodes of the graph are: int or str
 Path = tuple[Node, ...]
 Delay = Literal["stored", "fluid"]
 MOST_PATHS = 400

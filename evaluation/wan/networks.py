@@ -8,6 +8,8 @@ import math
 import networkx as nx
 import numpy as np
 
+from controlplane.job import Job
+from controlplane.topology import Topology
 from evaluation.wan.workloads import DATA
 
 # Degrees north, east. B4: sites as on its published map (two in Asia, six in North America, four in Europe), the towns
@@ -73,3 +75,22 @@ def aws() -> nx.DiGraph:
         graph.add_edge(u, v, mbps=data["bandwidth_mbps"])
         graph.add_edge(v, u, mbps=data["bandwidth_mbps"])
     return graph
+
+
+def overlay(graph: nx.DiGraph) -> Topology:
+    """Each node a switch (dc0, ..) with a worker (h0, ..) and a parameter server (p0, ..) on links that never bind."""
+    inner = 1e7
+    nodes: dict[str, dict[str, str]] = {}
+    links: list[tuple[str, str, dict[str, float]]] = []
+    for node in graph.nodes:
+        nodes[f"dc{node}"] = {"kind": "switch"}
+        for name, role in ((f"h{node}", "worker"), (f"p{node}", "parameter_server")):
+            nodes[name] = {"kind": "server", "role": role}
+            links += [(f"dc{node}", name, {"bandwidth_mbps": inner}), (name, f"dc{node}", {"bandwidth_mbps": inner})]
+    links += [(f"dc{u}", f"dc{v}", {"bandwidth_mbps": data["mbps"]}) for u, v, data in graph.edges(data=True)]
+    return Topology(nodes, links, str(graph.graph.get("name", "")))
+
+
+def whole_job(graph: nx.DiGraph, model_bytes: int) -> Job:
+    """Every data centre works and may be a parameter server."""
+    return Job("wan", tuple(f"h{v}" for v in graph.nodes), tuple(f"p{v}" for v in graph.nodes), model_bytes)

@@ -1,0 +1,14 @@
+"""`python -m evaluation.wan compare | scaling | headline`."""
+
+import sys
+
+from evaluation.wan import compare
+from evaluation.wan.report import Figure, main
+
+FIGURES = {
+    "compare": Figure(compare.compare, "all strategies on B4, Internet2, AWS and NetStorm's network", "network",
+                      "ResNet152_s", ("strategy",), 1),
+    "scaling": Figure(compare.scaling, "computation over the number of sites", "n", "ms", ("algorithm",), 5),
+}  # fmt: skip
+
+sys.exit(main("wan", FIGURES, compare.headline))

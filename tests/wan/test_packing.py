@@ -1,0 +1,218 @@
+"""The packing against a flow LP that knows no trees, and the WAN strategies' plans on any network."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from controlplane.evaluate import evaluate
+from controlplane.job import Job
+from controlplane.plan.model import Plan
+from controlplane.simulate.plans import synchronisation_seconds
+from controlplane.strategies import STRATEGIES, Infeasible
+from controlplane.topology import Topology
+from controlplane.wan.errors import WanError
+from controlplane.wan.packing import arborescence, pack
+from evaluation.wan.networks import by_distance, overlay, whole_job
+from tests.wan.test_apsp import networks
+
+NAMES = ("apsp", "apsp-exact", "netstorm", "tsengine", "crew", "wan")
+
+
+def flow_bound(graph: nx.DiGraph) -> float:
+    """Edmonds' branching theorem as an LP: root r can send out at rate f_r within capacities c iff every other node's
+    minimum cut from r is at least f_r (so too for in-trees); all capacities together fit on the links."""
+    nodes, arcs = list(graph.nodes), list(graph.edges)
+    count = 0
+
+    def new(k: int) -> range:
+        nonlocal count
+        count += k
+        return range(count - k, count)
+
+    equal: list[tuple[dict[int, float], float]] = []
+    upper: list[tuple[dict[int, float], float]] = []
+    rates = new(len(nodes))
+    total: dict[int, list[int]] = {e: [] for e in range(len(arcs))}
+    for r, root in enumerate(nodes):
+        for climbing in (False, True):
+            share = new(len(arcs))
+            for e in range(len(arcs)):
+                total[e].append(share[e])
+            for target in nodes:
+                if target == root:
+                    continue
+                flow = new(len(arcs))
+                for e in range(len(arcs)):
+                    upper.append(({flow[e]: 1, share[e]: -1}, 0.0))
+                source, sink = (target, root) if climbing else (root, target)
+                for v in nodes:
+                    row: dict[int, float] = {}
+                    for e, (a, b) in enumerate(arcs):
+                        if a == v:
+                            row[flow[e]] = row.get(flow[e], 0.0) + 1
+                        if b == v:
+                            row[flow[e]] = row.get(flow[e], 0.0) - 1
+                    if v in (source, sink):
+                        row[rates[r]] = -1.0 if v == source else 1.0
+                    equal.append((row, 0.0))
+    for e, arc in enumerate(arcs):
+        upper.append((dict.fromkeys(total[e], 1.0), graph.edges[arc]["mbps"]))
+
+    def dense(rows: list[tuple[dict[int, float], float]]) -> tuple[np.ndarray, np.ndarray]:
+        matrix = np.zeros((len(rows), count))
+        for k, (row, _) in enumerate(rows):
+            for column, value in row.items():
+                matrix[k, column] = value
+        return matrix, np.array([b for _, b in rows])
+
+    a_ub, b_ub = dense(upper)
+    a_eq, b_eq = dense(equal)
+    cost = np.zeros(count)
+    cost[list(rates)] = -1
+    return -float(linprog(cost, A_ub=a_ub, b_ub=b_ub, A_eq=a_eq, b_eq=b_eq).fun)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 7), st.integers(0, 9999))
+def test_arborescence_is_the_cheapest(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arcs = [(u, v) for u in range(n) for v in range(n) if u != v and rng.random() < 0.6]
+    cost = rng.integers(0, 6, len(arcs)).astype(float).tolist()
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(n))
+    graph.add_weighted_edges_from((u, v, c) for (u, v), c in zip(arcs, cost, strict=True) if v != 0)
+    found = arborescence(n, 0, arcs, cost)
+    if len(nx.descendants(graph, 0)) < n - 1:
+        assert found is None
+        return
+    assert found is not None
+    tree = nx.DiGraph([(0, 0), *(arcs[k] for k in found)])
+    assert len(found) == n - 1 and len(nx.descendants(tree, 0)) == n - 1
+    if n > 1:
+        expected = nx.minimum_spanning_arborescence(graph)
+        assert sum(cost[k] for k in found) == sum(d["weight"] for _, _, d in expected.edges(data=True))
+
+
+@settings(max_examples=8, deadline=None)
+@given(networks(4))
+def test_packing_reaches_the_flow_bound(graph: nx.DiGraph) -> None:
+    if len(graph) == 1:
+        return
+    packing = pack(graph, gap=1e-6)
+    best = flow_bound(graph)
+    assert packing.rate == pytest.approx(best, rel=1e-4)
+    assert packing.bound >= best * (1 - 1e-6)
+    load: dict[tuple[int, int], float] = {}
+    for tree in packing.trees:
+        for link in [*tree.up.items(), *((above, v) for v, above in tree.down.items())]:
+            load[link] = load.get(link, 0.0) + tree.mbps
+    assert all(value <= graph.edges[link]["mbps"] * (1 + 1e-6) for link, value in load.items())
+
+
+@settings(max_examples=10, deadline=None)
+@given(networks(5), st.data())
+def test_given_shares_and_intakes_are_kept(graph: nx.DiGraph, data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.integers(0, 4), min_size=len(graph), max_size=len(graph)).filter(any))
+    shares = {v: w / sum(weights) for v, w in zip(graph.nodes, weights, strict=True)}
+    intake = dict.fromkeys(graph.nodes, 2.0)
+    packing = pack(graph, shares=shares, root_mbps=intake)
+    for root, share in shares.items():
+        rate = sum(tree.mbps for tree in packing.trees if tree.root == root)
+        assert rate == pytest.approx(share * packing.rate, abs=1e-5)
+        assert rate <= 2 * (1 + 1e-6)
+    assert packing.rate <= packing.bound * (1 + 1e-9)
+    assert packing.gap <= 1e-2 or len(graph) == 1
+
+
+def test_wrong_packings_are_refused() -> None:
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, mbps=1.0)
+    with pytest.raises(WanError, match="cannot reach all nodes"):
+        pack(graph)
+    graph.add_edge(1, 0, mbps=1.0)
+    for wrong, message in (
+        ({"roots": [7]}, "no nodes of the network"),
+        ({"roots": []}, "may be a root"),
+        ({"shares": {0: 0.4}}, "sum 1"),
+        ({"root_mbps": {0: 0.0}}, "take nothing in"),
+    ):
+        with pytest.raises(WanError, match=message):
+            pack(graph, **wrong)  # type: ignore[arg-type]
+
+
+# --- strategies ---
+
+
+@settings(max_examples=5, deadline=None)
+@given(networks(5))
+def test_every_plan_is_feasible_and_wan_is_the_fastest(graph: nx.DiGraph) -> None:
+    topology, job = overlay(graph), whole_job(graph, 1_000_000)
+    rates = {}
+    for name in NAMES:
+        plan = STRATEGIES[name](topology, job, seed=1)
+        plan.check(topology)
+        assert Plan.from_json(plan.to_json()) == plan
+        assert plan.rate_mbps == pytest.approx(evaluate(plan, topology).rate_mbps)
+        rates[name] = plan.rate_mbps
+        seconds = synchronisation_seconds(plan, topology)
+        assert seconds >= 8 / plan.rate_mbps * (1 - 1e-6)  # the rate is the best for these shares
+        if len(plan.trees) == 1:
+            assert seconds == pytest.approx(8 / plan.rate_mbps)
+        assert synchronisation_seconds(plan, topology, stored=True) > 0
+    assert rates["wan"] >= max(rates.values()) * (1 - 2e-3)
+    if len(graph) > 1:
+        assert rates["wan"] == pytest.approx(pack(graph).bound, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frozen_splits_are_kept(name: str) -> None:
+    graph = by_distance("internet2")
+    topology, job = overlay(graph), whole_job(graph, 1_000_000)
+    split = dict.fromkeys(job.parameter_servers, 0.0) | {"p0": 0.25, "p3": 0.75}
+    plan = STRATEGIES[name](topology, job, frozen_split=split)
+    plan.check(topology)
+    assert plan.split == pytest.approx(split, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sites_without_workers_and_shared_sites(name: str) -> None:
+    """Two workers and two servers at one end, one worker at the other, an idle branch: the middle only forwards."""
+    nodes: dict[str, dict[str, str]] = {f"s{k}": {"kind": "switch"} for k in range(4)}
+    links = []
+    for u, v in (("s0", "s1"), ("s1", "s2"), ("s1", "s3")):
+        links += [(u, v, {"bandwidth_mbps": 10.0}), (v, u, {"bandwidth_mbps": 10.0})]
+    for server, site in (("a", "s0"), ("b", "s0"), ("p", "s0"), ("q", "s0"), ("c", "s2")):
+        nodes[server] = {"kind": "server"}
+        links += [(server, site, {"bandwidth_mbps": 100.0}), (site, server, {"bandwidth_mbps": 100.0})]
+    topology = Topology(nodes, links)
+    job = Job("j", ("a", "b", "c"), ("p", "q"), 1_000_000)
+    for split in (None, {"p": 0.5, "q": 0.5}):
+        plan = STRATEGIES[name](topology, job, frozen_split=split)
+        plan.check(topology)
+        assert plan.rate_mbps == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_bandwidth_is_a_clear_error(name: str) -> None:
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, mbps=10.0)
+    graph.add_edge(1, 0, mbps=0.0)
+    with pytest.raises((Infeasible, ValueError), match=r"h|dc|root|reach|capacity"):
+        STRATEGIES[name](overlay(graph), whole_job(graph, 1))
+
+
+def test_stored_hops_add_up() -> None:
+    """Three sites in a line, one tree to the first: two hops up, two down, each 8 Mbit at 8 Mbit/s."""
+    graph = nx.DiGraph()
+    for u, v in ((0, 1), (1, 2)):
+        graph.add_edge(u, v, mbps=8.0)
+        graph.add_edge(v, u, mbps=8.0)
+    topology, job = overlay(graph), whole_job(graph, 1_000_000)
+    plan = STRATEGIES["netstorm"](topology, job, frozen_split={"p0": 1.0})
+    assert synchronisation_seconds(plan, topology) == pytest.approx(1.0)
+    assert synchronisation_seconds(plan, topology, stored=True) == pytest.approx(4.0, rel=1e-4)
