@@ -306,7 +306,7 @@ class Device:
 
     def __init__(self, fabric: Fabric, handle: int, device_id: int, cpu_port: int | None) -> None:
         self._fabric = fabric
-        self._handle = handle
+        self._address = handle
         self._lib = native.library()
         self._capture: Callable[[int, bytes], None] | None = None
         self._codecs: dict[str, _TableCodec] = {}
@@ -316,12 +316,19 @@ class Device:
         self.program: Program | None = None
         self.packet_in: Callable[[bytes], None] | None = None
 
+    @property
+    def _native(self) -> int:
+        """The native device; ``SoftswitchError`` once its fabric is closed."""
+        if self._fabric.closed:
+            raise SoftswitchError(f"device {self.device_id}: its fabric is closed")
+        return self._address
+
     # -------------------------------------------------------------------------------------------------------- program
 
     def load(self, program: Program) -> None:
         """Replace the pipeline. All state starts fresh, also groups and sessions; ports, links and shaping stay."""
         with self._load_lock:
-            self._check(self._lib.ss_device_load(self._handle, program.address), "load")
+            self._check(self._lib.ss_device_load(self._native, program.address), "load")
             self.program = program
             self._codecs = {name: _TableCodec(program, plan) for name, plan in program.code.tables.items()}
             for name, plan in program.code.tables.items():
@@ -332,12 +339,12 @@ class Device:
                     priority = CONST_PRIORITY - entry.priority if needs else 0
                     action = program.p4.actions[entry.action_id].name
                     self._insert(self._codecs[name], match, action, entry.params, priority=priority, const=True)
-            self._lib.ss_device_activate(self._handle)
+            self._lib.ss_device_activate(self._native)
 
     def unload(self) -> None:
         """Back to no pipeline and no state, as after power-up: frames are dropped until the next ``load``."""
         with self._load_lock:
-            self._check(self._lib.ss_device_load(self._handle, None), "unload")
+            self._check(self._lib.ss_device_load(self._native, None), "unload")
             self.program = None
             self._codecs = {}
 
@@ -392,7 +399,7 @@ class Device:
         handle = ctypes.c_uint64()
         self._check(
             self._lib.ss_table_insert(
-                self._handle,
+                self._native,
                 codec.plan.index,
                 key.key,
                 key.mask,
@@ -422,7 +429,7 @@ class Device:
         key = codec.key(match, priority)
         number, data = codec.action(action, params)
         result = self._lib.ss_table_modify(
-            self._handle, codec.plan.index, key.key, key.mask, key.ranges, key.priority, number, data, len(data)
+            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, number, data, len(data)
         )
         self._check(result, f"entry of table {table}")
 
@@ -431,18 +438,18 @@ class Device:
         codec = self._mutable(table)
         key = codec.key(match, priority)
         result = self._lib.ss_table_delete(
-            self._handle, codec.plan.index, key.key, key.mask, key.ranges, key.priority
+            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority
         )
         self._check(result, f"entry of table {table}")
 
     def _record(self, codec: _TableCodec, match: Sequence[Match] | None, priority: int) -> tuple[Entry, int, int]:
         out = ctypes.create_string_buffer(codec.record_bytes)
         if match is None:
-            result = self._lib.ss_table_get(self._handle, codec.plan.index, None, None, None, 0, out)
+            result = self._lib.ss_table_get(self._native, codec.plan.index, None, None, None, 0, out)
         else:
             key = codec.key(match, priority)
             result = self._lib.ss_table_get(
-                self._handle, codec.plan.index, key.key, key.mask, key.ranges, key.priority, out
+                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, out
             )
         self._check(result, f"entry of table {codec.info.name}")
         return codec.decode(out.raw)
@@ -455,7 +462,7 @@ class Device:
         """All entries, oldest first."""
         codec = self._codec(table)
         out = ctypes.c_void_p()
-        n = self._check(self._lib.ss_table_dump(self._handle, codec.plan.index, ctypes.byref(out)), f"table {table}")
+        n = self._check(self._lib.ss_table_dump(self._native, codec.plan.index, ctypes.byref(out)), f"table {table}")
         try:
             data = ctypes.string_at(out, n * codec.record_bytes) if n else b""
         finally:
@@ -472,7 +479,7 @@ class Device:
         elif codec.info.default_const:
             raise InvalidValue(f"the default action of table {table} is const")
         number, data = codec.action(action, params)
-        result = self._lib.ss_table_set_default(self._handle, codec.plan.index, number, data, len(data))
+        result = self._lib.ss_table_set_default(self._native, codec.plan.index, number, data, len(data))
         self._check(result, f"default action of table {table}")
 
     def get_default(self, table: str) -> tuple[str, tuple[int, ...]]:
@@ -503,7 +510,7 @@ class Device:
 
     def _read_counters(self, number: int, first: int, n: int) -> list[tuple[int, int]]:
         out = (ctypes.c_uint64 * (2 * n))()
-        self._check(self._lib.ss_counter_read(self._handle, number, first, n, out), "counter")
+        self._check(self._lib.ss_counter_read(self._native, number, first, n, out), "counter")
         return list(zip(out[0::2], out[1::2], strict=True))
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
@@ -511,7 +518,7 @@ class Device:
         number, info = self._counter(name)
         self._index(name, index, info.size)
         _check_u64(packets, bytes_)
-        self._check(self._lib.ss_counter_write(self._handle, number, index, packets, bytes_), f"counter {name}")
+        self._check(self._lib.ss_counter_write(self._native, number, index, packets, bytes_), f"counter {name}")
 
     def direct_counter_read(self, table: str, match: Sequence[Match] | None, priority: int = 0) -> tuple[int, int]:
         """(packets, bytes) of an entry; ``None``: of the default entry."""
@@ -526,7 +533,7 @@ class Device:
         _check_u64(packets, bytes_)
         key = codec.key(match, priority) if match is not None else None
         parts = (key.key, key.mask, key.ranges, key.priority) if key else (None, None, None, 0)
-        result = self._lib.ss_table_count(self._handle, codec.plan.index, *parts, packets, bytes_)
+        result = self._lib.ss_table_count(self._native, codec.plan.index, *parts, packets, bytes_)
         self._check(result, f"entry of table {table}")
 
     def _counted(self, table: str) -> _TableCodec:
@@ -560,7 +567,7 @@ class Device:
         size = place.element_bytes
         out = ctypes.create_string_buffer(n * size)
         at = first * place.row_bytes + place.offset
-        result = self._lib.ss_register_copy(self._handle, place.group, at, place.row_bytes, size, n, out, 0)
+        result = self._lib.ss_register_copy(self._native, place.group, at, place.row_bytes, size, n, out, 0)
         self._check(result, f"register {name}")
         data, order = out.raw, _byte_order(place.c_type)
         return [int.from_bytes(data[i * size : (i + 1) * size], order) for i in range(n)]
@@ -574,7 +581,7 @@ class Device:
         place = self._program().code.registers[name]
         data = ctypes.create_string_buffer(value.to_bytes(place.element_bytes, _byte_order(place.c_type)))
         at = index * place.row_bytes + place.offset
-        result = self._lib.ss_register_copy(self._handle, place.group, at, 0, place.element_bytes, 1, data, 1)
+        result = self._lib.ss_register_copy(self._native, place.group, at, 0, place.element_bytes, 1, data, 1)
         self._check(result, f"register {name}")
 
     # --------------------------------------------------------------------------------------------------- replication
@@ -587,7 +594,7 @@ class Device:
 
     def multicast_delete(self, group: int) -> None:
         """Remove a group; ``NotFound`` if there is none."""
-        self._check(self._lib.ss_group_write(self._handle, 0, group & 0xFFFF, b"", -1, 0), f"multicast group {group}")
+        self._check(self._lib.ss_group_write(self._native, 0, group & 0xFFFF, b"", -1, 0), f"multicast group {group}")
 
     def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], truncate: int = 0) -> None:
         """Insert or replace clone session ``session`` (0..32767). Clones are cut to ``truncate`` bytes (0: not)."""
@@ -599,14 +606,14 @@ class Device:
 
     def clone_delete(self, session: int) -> None:
         """Remove a session; ``NotFound`` if there is none."""
-        self._check(self._lib.ss_group_write(self._handle, 1, session & 0x7FFF, b"", -1, 0), f"clone session {session}")
+        self._check(self._lib.ss_group_write(self._native, 1, session & 0x7FFF, b"", -1, 0), f"clone session {session}")
 
     def _group_write(self, sessions: int, number: int, replicas: Sequence[tuple[int, int]], truncate: int) -> None:
         for port, rid in replicas:
             if not (0 <= port < MAX_PORTS and 0 <= rid < 1 << 16):
                 raise InvalidValue(f"no such replica: port {port}, replication id {rid}")
         data = b"".join(struct.pack("<HH", port, rid) for port, rid in replicas)
-        result = self._lib.ss_group_write(self._handle, sessions, number, data, len(replicas), truncate)
+        result = self._lib.ss_group_write(self._native, sessions, number, data, len(replicas), truncate)
         self._check(result, "clone session" if sessions else "multicast group")
 
     # --------------------------------------------------------------------------------------------------------- frames
@@ -619,7 +626,7 @@ class Device:
     @capture.setter
     def capture(self, function: Callable[[int, bytes], None] | None) -> None:
         self._capture = function
-        self._lib.ss_device_capture(self._handle, function is not None)
+        self._lib.ss_device_capture(self._native, function is not None)
 
     def packet_out(self, frame: bytes) -> None:
         """Process a frame as if it were received on the CPU port."""
@@ -630,14 +637,14 @@ class Device:
     def inject(self, port: int, frame: bytes) -> None:
         """Process a frame, soon, as if it were received on ``port``."""
         self._check_frame(port, frame)
-        self._check(self._lib.ss_inject(self._handle, port, frame, len(frame)), "inject")
+        self._check(self._lib.ss_inject(self._native, port, frame, len(frame)), "inject")
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """Run one frame to completion, past all queues and links; the frames that left, as (port, frame)."""
         self._check_frame(port, frame)
         out = ctypes.c_void_p()
         n = self._check(
-            self._lib.ss_process(self._handle, port, frame, len(frame), ctypes.byref(out)), "process"
+            self._lib.ss_process(self._native, port, frame, len(frame), ctypes.byref(out)), "process"
         )
         try:
             frames: list[tuple[int, bytes]] = []
@@ -665,7 +672,7 @@ class Device:
         """
         _check_port(port)
         native_shape = _shape(shape)
-        result = self._lib.ss_port_add(self._handle, port, interface.encode())
+        result = self._lib.ss_port_add(self._native, port, interface.encode())
         if result == -errno.ENODEV:
             raise InvalidValue(f"no interface {interface!r} here")
         if result in (-errno.EPERM, -errno.EACCES):
@@ -676,7 +683,7 @@ class Device:
 
     def remove_port(self, port: int) -> None:
         """Detach a port from its interface or link; ``NotFound`` if it has neither."""
-        self._check(self._lib.ss_port_remove(self._handle, port), f"port {port}")
+        self._check(self._lib.ss_port_remove(self._native, port), f"port {port}")
 
     def port_stats(self) -> dict[int, PortStats]:
         """Counts of every port that was ever used."""
@@ -684,7 +691,7 @@ class Device:
         out = (ctypes.c_uint64 * (4 + len(names)))()
         stats: dict[int, PortStats] = {}
         for port in range(MAX_PORTS):
-            if self._lib.ss_port_stats(self._handle, port, out) == 0:
+            if self._lib.ss_port_stats(self._native, port, out) == 0:
                 drops = {name: n for name, n in zip(names, out[4:], strict=True) if n}
                 stats[port] = PortStats(out[0], out[1], out[2], out[3], drops)
         return stats
@@ -693,7 +700,7 @@ class Device:
         """Frames dropped, by reason; ``ingress`` and ``egress`` are the program's own decisions."""
         names = native.drop_names()
         out = (ctypes.c_uint64 * len(names))()
-        self._lib.ss_device_drops(self._handle, out)
+        self._lib.ss_device_drops(self._native, out)
         return dict(zip(names, out, strict=True))
 
     def _handle_event(self, kind: int, port: int, data: bytes) -> None:
@@ -721,6 +728,7 @@ class Fabric:
         if not handle:
             raise SoftswitchError("cannot make a fabric: out of memory or file descriptors")
         self._handle: int | None = handle
+        self.closed = False
         self.devices: dict[int, Device] = {}
         self._events = threading.Thread(target=self._dispatch, args=(handle,), name="softswitch-events", daemon=True)
         self._events.start()
@@ -735,6 +743,8 @@ class Fabric:
 
     def add_device(self, device_id: int, cpu_port: int | None = None) -> Device:
         """A new switch without a program."""
+        if self.closed:
+            raise SoftswitchError("the fabric is closed")
         if device_id in self.devices:
             raise AlreadyExists(f"device {device_id} is already there")
         if not 0 <= device_id < 1 << 48:
@@ -760,7 +770,7 @@ class Fabric:
         _check_port(port_a)
         _check_port(port_b)
         native_shape = _shape(shape)
-        result = self._lib.ss_link(first._handle, port_a, second._handle, port_b)
+        result = self._lib.ss_link(first._native, port_a, second._native, port_b)
         first._check(result, f"link {a} - {b}")
         if native_shape is not None:
             self._apply_shape(first, port_a, native_shape)
@@ -779,10 +789,12 @@ class Fabric:
 
     def _apply_shape(self, device: Device, port: int, shape: native.Shape | None) -> None:
         pointer = None if shape is None else ctypes.byref(shape)
-        device._check(self._lib.ss_port_shape(device._handle, port, pointer), f"port {port}")
+        device._check(self._lib.ss_port_shape(device._native, port, pointer), f"port {port}")
 
     def start(self) -> None:
         """Start the data-plane threads."""
+        if self.closed:
+            raise SoftswitchError("the fabric is closed")
         result = self._lib.ss_fabric_start(self._handle)
         if result:
             raise SoftswitchError(f"cannot start a thread: {os.strerror(-result)}")
@@ -796,6 +808,7 @@ class Fabric:
         """Stop and free everything; the devices must not be used any more."""
         if self._handle is None:
             return
+        self.closed = True
         self.stop()
         handle, self._handle = self._handle, None
         self._lib.ss_events_close(handle)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NoSuchObject, NotFound
+from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NoSuchObject, NotFound, SoftswitchError
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet, ipv4, matching_frame
 from tests.softswitch.dataplane.waiting import until
@@ -193,3 +193,21 @@ def test_devices_of_a_fabric_are_apart(fabric: Fabric) -> None:
     assert second.register_read("MyIngress.sum00", 1) == 0
     with pytest.raises(AlreadyExists):
         fabric.add_device(1)
+
+
+def test_a_closed_fabric_refuses_instead_of_crashing() -> None:
+    fabric = Fabric()
+    device = loaded(fabric, "matching")
+    fabric.start()
+    fabric.close()
+    fabric.close()
+    for call in (
+        lambda: device.process(1, matching_frame(0, 0, 0, 0, 0)),
+        lambda: device.entries("MyIngress.exact_one"),
+        lambda: device.inject(1, bytes(20)),
+        device.port_stats,
+        fabric.start,
+        lambda: fabric.add_device(2),
+    ):
+        with pytest.raises(SoftswitchError, match="closed"):
+            call()
