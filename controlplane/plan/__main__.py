@@ -19,6 +19,8 @@ from controlplane.topology import Topology, TopologyError
 
 ERRORS = (TopologyError, JobError, PlanError, Infeasible, ValueError)
 
+COMPARED = ("inart", "inart-strict", "inart-paper", "r-inart", "atp", "atp-strict", "lbmm", "equal", "exact")
+
 
 def report(plan: Plan, evaluation: Evaluation, topology: Topology, solve_seconds: float) -> dict[str, Any]:
     """The JSON of one planned instance (schema: docs/planner.md). All rates come from the evaluator."""
@@ -83,7 +85,7 @@ def print_plan(plan: Plan, evaluation: Evaluation, seconds: float) -> None:
 def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """All strategies on one instance; those that cannot run there say why."""
     rows: list[dict[str, Any]] = []
-    for name in arguments.strategies or STRATEGIES:
+    for name in arguments.strategies or COMPARED:
         try:
             plan, evaluation, seconds = solve(arguments, name, topology, job)
         except ERRORS as error:
@@ -125,7 +127,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
     result.add_argument("--job", default="", help="a file, or like workers=50,ps=4,seed=1,model=548K")
     result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    result.add_argument("--strategies", nargs="+", metavar="NAME", help="with compare: only these")
+    result.add_argument(
+        "--strategies", nargs="+", metavar="NAME", help="with compare: these (default: the in-network ones)"
+    )
     result.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
     result.add_argument(
         "--frozen-split",

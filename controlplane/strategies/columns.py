@@ -32,6 +32,9 @@ TOLERANCE = 1e-6
 CLOSING_PHASES = 3
 EXACT_PRICING = 1000  # workers x switches up to which trees are also priced exactly
 SMOOTHING = 0.6
+TREES_PER_ROUND = 6
+NEARLY = 0.1  # how much too dear a further tree of a round may be
+DEARER = 0.5
 SAVING = 1e-5  # least saving in a tree's price (which is about 1) for which a point is opened or closed
 
 
@@ -144,6 +147,15 @@ class Master:
             values = np.append(values, 1.0)
         self.highs.addCol(gain, 0.0, highspy.kHighsInf, len(rows), rows, values)
 
+    def dearer(self, prices: Prices, load: np.ndarray) -> Prices:
+        """Prices raised by the utilisation that a round's trees would make."""
+        loaded = np.maximum(1, np.count_nonzero(load))
+        extra = DEARER * load / (self.capacity + 1e-12) / loaded
+        grown = np.concatenate([prices.link, prices.switch, prices.root]) * (1 + load) + extra
+        return Prices(
+            grown[: self.switch_row0], grown[self.switch_row0 : self.root_row0], grown[self.root_row0 :], prices.split
+        )
+
     def solve(self) -> tuple[float, np.ndarray, Prices]:
         """f, the columns' rates (both in units of scale) and the prices."""
         self.highs.run()
@@ -167,7 +179,7 @@ class Master:
     def link_use(self, values: np.ndarray) -> np.ndarray:
         """Utilisation of every link under the columns' rates."""
         load = np.zeros(len(self.capacity))
-        for column, value in zip(self.columns, values, strict=True):
+        for column, value in zip(self.columns, values, strict=False):  # columns since the last solve have none
             if value > 0:
                 load[column.rows] += value * column.uses
         links = slice(0, self.switch_row0)
@@ -215,11 +227,11 @@ class Pricing:
             for v, _ in [*network.out[node], *network.into[node]]
         )
 
-    def update(self, prices: Prices, utilisation: np.ndarray) -> None:
+    def update(self, prices: Prices, utilisation: np.ndarray, tie: float = TIE) -> None:
         """Distances under new prices."""
         network = self.network
         typical = 1.0 / (6 * max(1, len(self.leaves)))  # a tree costs about 1 and has about so many links
-        self.price = prices.link + TIE * typical * (1 + utilisation)
+        self.price = prices.link + tie * typical * (1 + utilisation)
         size = len(self.position)
         graph = csr_matrix((self.price[self.links], (self.rows, self.cols)), shape=(size, size))
         count = len(self.switches)
@@ -235,7 +247,7 @@ class Pricing:
                 chosen[better] = e
             self.first.append(chosen)
         self.from_worker = from_worker
-        self.switch_price = prices.switch + TIE * typical
+        self.switch_price = prices.switch + tie * typical
         self.root_price = prices.root
         # Cost of a unit into a facility, from workers and from facilities.
         self.worker_cost = np.where(self.usable, from_worker[:, :count] + self.switch_price, np.inf)
@@ -493,29 +505,48 @@ def generate(
 
 
 def _price_roots(master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool) -> tuple[bool, float]:
-    """Adds each root's cheap trees under the prices `used` that gain under `prices`; whether, and the least price."""
+    """Adds each root's cheap trees under the prices `used`; whether one gains under `prices`, and the least price.
+
+    After every tree, what it uses becomes dearer by what its part of the rate would take up, so that the trees of one
+    round lie beside each other instead of on top of each other.
+    """
     added, least = False, 1.0
-    for root, name in enumerate(master.job.parameter_servers):
-        if master.frozen_split is not None and master.frozen_split.get(name, 0.0) == 0:
-            continue
-        price, back = pricing.results(root)
-        designs = [pricing.exact_design(root)] if exactly else [pricing.design(root), *pricing.stars(root, 4)]
-        worth = used.split[root]
-        if worth > 0:
-            least = min(least, (min(design.cost for design in designs) + price) / worth)
-        for design in designs:
-            if design.cost + price < worth * (1 - TOLERANCE):
+    roots = [
+        i
+        for i, name in enumerate(master.job.parameter_servers)
+        if master.frozen_split is None or master.frozen_split.get(name, 0.0) > 0
+    ]
+    repeats = 1 if exactly else TREES_PER_ROUND
+    part = 1.0 / (repeats * len(roots))
+    load = np.zeros(len(master.capacity))
+    for repeat in range(repeats):
+        for root in roots:
+            if repeat:
+                pricing.update(master.dearer(used, load), load[: master.switch_row0])
+            price, back = pricing.results(root)
+            if exactly:
+                designs = [pricing.exact_design(root)]
+            else:
+                designs = [pricing.design(root), *(pricing.stars(root, 4) if not repeat else [])]
+            worth = used.split[root]
+            if worth > 0 and not repeat:
+                least = min(least, (min(design.cost for design in designs) + price) / worth)
+            for design in designs:
                 column = master.make(pricing.tree(root, design, back))
-                if column is not None and master.price(column, prices) < prices.split[root] * (1 - TOLERANCE):
+                if column is None:
+                    continue
+                cost = master.price(column, prices) / prices.split[root] if prices.split[root] > 0 else np.inf
+                if cost < (1 - TOLERANCE if not repeat else 1 + NEARLY):
                     master.add(column)
-                    added = True
+                    added |= cost < 1 - TOLERANCE
+                    load[column.rows] += part * column.uses / master.capacity[column.rows]
     return added, least
 
 
 def to_trees(master: Master, values: np.ndarray, least_share: float = 1e-6) -> list[Tree]:
     """The trees with a rate, their shares normalised (per root where the split is frozen)."""
     total = values.sum()
-    kept = [(c.tree, float(x)) for c, x in zip(master.columns, values, strict=True) if x > least_share * total]
+    kept = [(c.tree, float(x)) for c, x in zip(master.columns, values, strict=False) if x > least_share * total]
     shares = normalised([(tree.root, x) for tree, x in kept], master.frozen_split)
     return [
         Tree(tree.root, share, tree.assignments, tree.relays, tree.return_edges)

@@ -20,6 +20,7 @@ from controlplane.topology import Topology
 
 MOST_PATHS = 30
 MOST_CHOICES = 4000
+TIME_LIMIT_S = 300.0
 NEGLIGIBLE = 1e-7
 
 
@@ -106,8 +107,16 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     for (u, v), terms in loads.items():
         model.rows.add(pyo.quicksum(terms) <= topology.residual_bandwidth_mbps(u, v) / largest)
     solver = pyo.SolverFactory("appsi_highs")
-    solver.highs_options = {"threads": 1, "mip_rel_gap": 1e-6, "mip_feasibility_tolerance": 1e-9}
-    solver.solve(model)
+    solver.highs_options = {
+        "threads": 1,
+        "mip_rel_gap": 1e-6,
+        "mip_feasibility_tolerance": 1e-9,
+        "time_limit": TIME_LIMIT_S,
+    }
+    outcome = solver.solve(model, load_solutions=False)
+    if outcome.solver.termination_condition != pyo.TerminationCondition.optimal:
+        raise ValueError(f"exact: not solved within {TIME_LIMIT_S} s: the instance is too large to be exact")
+    solver.load_vars()
 
     rates = {s: model.rate[s].value for s in roots}
     total = sum(rates.values())

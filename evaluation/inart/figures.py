@@ -19,8 +19,8 @@ from evaluation.inart.sweep import (
 
 WORKERS = (10, 20, 30, 40, 50)
 TESTBED_WORKERS = (2, 3, 4, 5, 6)
-# Section 5.3 does not say with how many workers the figures over models ran; 22 MB of PS ingress traffic under LBMM with
-# VGG19 are 40 workers times 548 KB.
+# Section 5.3 does not say with how many workers the figures over models ran; 22 MB of PS ingress traffic under LBMM
+# with VGG19 are 40 workers times 548 KB.
 MODEL_WORKERS = 40
 VGG19_COMPUTE_SECONDS = 0.40  # the paper's per-iteration minus its communication time, the same for all four schemes
 ROUND_TRIP = (
