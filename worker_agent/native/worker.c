@@ -11,6 +11,9 @@
  * after a short random delay. A chunk that
  * was resent has a timer of its own with back-off. Of the others only the oldest unanswered chunk has a timer: when a peer
  * is late nothing is lost, and one resend (and one flush in the switches) is all that it costs.
+ * After a flush every worker's packet travels to the root by itself: W of them on links that the plan gave room for one. So
+ * that resends cannot keep a link congested that they congested, those of a tree have a share of its rate, which halves
+ * when a resent chunk needs to be sent again, down to 1/W, and grows with each that is answered.
  *
  * Threads. One lock covers everything; the I/O thread lets go of it while it sleeps. It sleeps until the next event
  * (tokens, timers, packets, a submission), and when tokens are what it waits for it does not wake for each answer.
@@ -43,6 +46,8 @@
 #define ROUND_TRIP_MOST (250 * MS)
 #define RECENT (500 * MS)
 #define BACKOFF_MOST 6
+#define RESEND_BURST 8.0
+#define RESEND_SHARE_STEP (1 / 16.0)
 #define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart */
 #define SPARSE 8                       /* ... when fewer than this came at a time */
 #define TOKEN_SLEEP (20 * MS)          /* up to here, waiting for tokens does not listen for packets */
@@ -138,6 +143,8 @@ struct tree {
     double recent, before_recent, round_trip; /* ns: the lowest of the last RECENT and of the one before; of both; 0: none yet */
     double rtt_lowest;
     uint64_t recent_since;
+    double resend_share, resend_tokens; /* of the tree's rate, for resends; what is there now */
+    uint64_t resend_tokens_at, resend_share_cut;
     unsigned reorder;          /* how tolerant of reordering: grows when a gap's resend was needless */
     struct inart_tree_stats stats;
 };
@@ -400,9 +407,7 @@ static bool send_next(struct inart_worker *w, struct tree *t, uint64_t now)
  * At least `least` ns, and the time of `packets` packets at the tree's rate, so that resends are a small part of it. */
 static uint64_t timeout_of(const struct tree *t, uint64_t least, int packets)
 {
-    if (!(t->round_trip > 0))
-        return RTO_INITIAL;
-    double wait = 2 * t->round_trip, lowest = (double)least;
+    double wait = t->round_trip > 0 ? 2 * t->round_trip : RTO_INITIAL, lowest = (double)least;
     if (t->packets_per_second > 0 && packets * 1e9 / t->packets_per_second > lowest)
         lowest = packets * 1e9 / t->packets_per_second;
     if (wait < lowest)
@@ -471,7 +476,31 @@ static void find_gaps(struct inart_worker *w, struct tree *t, uint64_t now)
         }
 }
 
-/* Sends the resends that are due, as far as tokens and room allow. */
+/* When the next resend may go; `now` or earlier: at once. */
+static uint64_t resend_allowed(struct tree *t, uint64_t now)
+{
+    if (!(t->packets_per_second > 0))
+        return now;
+    double rate = t->packets_per_second * t->resend_share;
+    t->resend_tokens += (double)(now - t->resend_tokens_at) / 1e9 * rate;
+    if (t->resend_tokens > RESEND_BURST)
+        t->resend_tokens = RESEND_BURST;
+    t->resend_tokens_at = now;
+    return t->resend_tokens >= 1 ? now : now + 1 + (uint64_t)((1 - t->resend_tokens) / rate * 1e9);
+}
+
+/* A resent chunk has got no answer in time: at most once in `wait`, and not below what all workers together may send. */
+static void resend_share_cut(struct inart_worker *w, struct tree *t, uint64_t wait, uint64_t now)
+{
+    if (now - t->resend_share_cut < wait)
+        return;
+    t->resend_share_cut = now;
+    t->resend_share /= 2;
+    if (t->resend_share < 1.0 / w->config.workers)
+        t->resend_share = 1.0 / w->config.workers;
+}
+
+/* Sends the resends that are due, as far as their share of the rate, tokens and room allow. */
 static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
 {
     uint64_t oldest = oldest_due(t);
@@ -483,6 +512,15 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
     for (uint32_t i = t->resend.head; i != NONE; i = t->ring[i].next) {
         struct chunk *c = &t->ring[i];
         if (c->due <= now && t->tokens >= 1 && packet_io_room(&w->io)) {
+            uint64_t allowed = resend_allowed(t, now);
+            if (allowed > now) {
+                if (allowed < earliest)
+                    earliest = allowed;
+                continue;
+            }
+            t->resend_tokens -= 1;
+            if (c->resends)
+                resend_share_cut(w, t, quick, now);
             uint64_t sequence = sequence_of(t, c), wait = c->gap ? quick : patient;
             if (c->gap && !c->resends)
                 t->stats.resent_gap++;
@@ -509,7 +547,9 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
 
 static void measure(struct tree *t, const struct chunk *c, uint64_t now)
 {
-    if (c->resends) { /* which copy was answered? Only: much too soon for the resend means that it was needless */
+    if (c->resends) {
+        t->resend_share = t->resend_share + RESEND_SHARE_STEP < 1 ? t->resend_share + RESEND_SHARE_STEP : 1;
+        /* which copy was answered? Only: much too soon for the resend means that it was needless */
         if (t->rtt_lowest > 0 && (double)(now - c->sent_at) < t->rtt_lowest / 2 && t->reorder < 16)
             t->reorder *= 2;
         return;
@@ -844,6 +884,9 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, s
     t->resend = (struct list){NONE, NONE};
     t->resend_due = UINT64_MAX;
     t->reorder = 1;
+    t->resend_share = 1;
+    t->resend_tokens = RESEND_BURST;
+    t->resend_tokens_at = now;
     t->tokens_at = t->base_since = now;
     t->packets_per_second = config->rate_mbps * 1e6 / 8 / (double)frame_bytes;
     /* Wake for 2 ms worth of packets (1 to 32); being late by 3 ms (2 to 64 packets) loses nothing. */
