@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from controlplane.controller import Controller, PlanSummary
@@ -19,6 +20,9 @@ from topologies.emulation import Emulation
 
 CONNECT_SECONDS = 30.0
 JOB_ID = 1
+# Share of the plan's rate that agents leave unused. A plan fills its bottleneck: sent at exactly that rate, a queue
+# that has built up once (the CPU was away for a moment) would never drain.
+HEADROOM = 0.03
 
 
 class Fabric:
@@ -60,7 +64,8 @@ class Service:
     """One installed plan and its controller; leaving the context ends the controller, the rules stay."""
 
     def __init__(self, owner: Fabric, plan: Plan) -> None:
-        deployment = build(plan, owner.emulation.topology, owner._limits, job_id=JOB_ID, epoch=0)
+        paced = replace(plan, rate_mbps=plan.rate_mbps * (1 - HEADROOM))
+        deployment = build(paced, owner.emulation.topology, owner._limits, job_id=JOB_ID, epoch=0)
         self.plan = plan
         self.installed = fabric.install(owner.targets, deployment.rulesets, owner.log)
         self.roster = Roster(deployment.agents, owner._epochs, VERSION, owner.log)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from controlplane.evaluate import evaluate
-from controlplane.job import Job, place_job
+from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology
@@ -48,14 +48,11 @@ class Setting:
 def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
     """Everything; `say` gets a line per step. Raises EmulationError, FabricError, HostFailure and planners' errors."""
     started = time.monotonic()
+    settings = settings.scaled()
+    if settings.scale < 1:
+        say(f"rates and gradients times {settings.scale:g}: more would make the CPU the limit of {settings.switch}")
     topology = settings.topology()
-    job = place_job(
-        topology,
-        settings.workers,
-        settings.parameter_servers,
-        seed=settings.seed,
-        model_bytes=max(settings.model_bytes.values()),
-    )
+    job = settings.job(topology)
     plans = plan_all(settings, topology, job, say)
     say(f"building {len(topology.switches)} switches ({settings.switch}) and {len(topology.servers)} hosts")
     with ExitStack() as stack:

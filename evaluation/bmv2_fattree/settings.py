@@ -2,20 +2,24 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from controlplane.evaluate import evaluate
 from controlplane.generators import fattree
-from controlplane.strategies import STRATEGIES
+from controlplane.job import Job, place_job
+from controlplane.plan import Plan
+from controlplane.strategies import STRATEGIES, get_strategy
 from controlplane.topology import Topology
+from p4src.protocol import PROTOCOL, frame_bytes
 
 # The three gradients that the InArt paper (section 5.3.1) replays, a thousandth of the models' sizes.
 MODEL_BYTES = {"LSTM": 1_627_000, "VGG19": 548_000, "ResNet-50": 97_000}
 DEFAULT_STRATEGIES = ("lbmm", "atp", "equal", "inart")
-# bmv2 handles some thousand packets a second on a core: with a tenth of the rates (and of the bytes, so that the times
-# stay) it is idle most of the time.
-BMV2_SCALE = 0.1
+# What all switches together forward in a second, on two cores, with time to spare for the agents. Where a plan would
+# send more, all rates are scaled down, and the gradients with them, so that the times stay.
+PACKETS_PER_SECOND = {"softswitch": 130_000, "bmv2": 6_000}
 # Relative to the bandwidth of a link, as in the paper: 9 and 20 of 20 Mbit/s.
 AGGREGATION_SHARE = 0.45
 INGRESS_SHARE = 1.0
@@ -26,7 +30,8 @@ MOST_TRAINING_WORKERS = 16
 
 @dataclass(frozen=True)
 class Settings:
-    """bandwidth: Mbit/s of each link before `scale`. steps: of training; 0: none. scale: of all rates and gradients."""
+    """bandwidth: Mbit/s of each link before `scale`. steps: of training; 0: none. scale: of all rates and gradients
+    (at most 1, see `scaled`)."""
 
     k: int = 4
     workers: int = 8
@@ -39,10 +44,21 @@ class Settings:
     steps: int = 60
     cifar100: Path | None = None
     output: Path = field(default=Path("results/bmv2-fattree"))
+    scale: float = 1.0
 
-    @property
-    def scale(self) -> float:
-        return BMV2_SCALE if self.switch == "bmv2" else 1.0
+    def scaled(self) -> "Settings":
+        """These settings, with the scale at which the busiest plan does not ask too much of the machine."""
+        topology = replace(self, scale=1.0).topology()
+        job = self.job(topology)
+        plans = [get_strategy(name)(topology, job, seed=self.seed) for name in self.strategies]
+        busiest = max(switched_packets(plan, topology) for plan in plans)
+        scale = min(1.0, PACKETS_PER_SECOND[self.switch] / busiest)
+        return replace(self, scale=scale if scale == 1.0 else float(f"{scale:.1g}"))
+
+    def job(self, topology: Topology) -> Job:
+        """Workers and parameter servers, placed by the seed."""
+        size = max(self.model_bytes.values())
+        return place_job(topology, self.workers, self.parameter_servers, seed=self.seed, model_bytes=size)
 
     @property
     def model_bytes(self) -> dict[str, int]:
@@ -79,6 +95,12 @@ class Settings:
             heterogeneous=spread if self.heterogeneous else None,
             seed=self.seed,
         )
+
+
+def switched_packets(plan: Plan, topology: Topology) -> float:
+    """Packets a second that enter switches and servers when the plan runs at its rate, results included."""
+    megabits = sum(load.load_mbps for load in evaluate(plan, topology).loads if load.kind in ("link", "nic"))
+    return megabits * 1e6 / 8 / frame_bytes(PROTOCOL.targets["v1model"].values_per_packet)
 
 
 def parse(argv: Sequence[str] | None, switch: str) -> Settings:
