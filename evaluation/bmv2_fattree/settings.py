@@ -1,6 +1,7 @@
 """What one run of the experiment does; the command line."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,8 +53,7 @@ class Settings:
         job = self.job(topology)
         plans = [get_strategy(name)(topology, job, seed=self.seed) for name in self.strategies]
         busiest = max(switched_packets(plan, topology) for plan in plans)
-        scale = min(1.0, PACKETS_PER_SECOND[self.switch] / busiest)
-        return replace(self, scale=scale if scale == 1.0 else float(f"{scale:.1g}"))
+        return replace(self, scale=_rounded_down(min(1.0, PACKETS_PER_SECOND[self.switch] / busiest)))
 
     def job(self, topology: Topology) -> Job:
         """Workers and parameter servers, placed by the seed."""
@@ -95,6 +95,12 @@ class Settings:
             heterogeneous=spread if self.heterogeneous else None,
             seed=self.seed,
         )
+
+
+def _rounded_down(scale: float) -> float:
+    """To two significant digits."""
+    digit = 10.0 ** (math.floor(math.log10(scale)) - 1)
+    return round(math.floor(scale / digit + 1e-9) * digit, 12)
 
 
 def switched_packets(plan: Plan, topology: Topology) -> float:
