@@ -137,17 +137,19 @@ def _play(statements: list[stf.Statement], switch: Switch, controller: Controlle
     problems: list[str] = []
     switch.settle()
     sent = changed = False
+    expected = 0
     for statement in statements:
         if isinstance(statement, stf.Expect):
+            expected += 1
             continue
         if isinstance(statement, stf.Packet):
             if changed:
-                switch.settle()
+                switch.settle(expected)
             switch.send(statement.port, statement.frame)
             sent, changed = True, False
             continue
         if sent:
-            switch.settle()
+            switch.settle(expected)
         sent, changed = False, True
         if controller is None:
             continue
@@ -162,6 +164,7 @@ def _play(statements: list[stf.Statement], switch: Switch, controller: Controlle
                 controller.command(statement)
         except ExpectationFailed as error:
             problems.append(str(error))
+    switch.settle(expected)
     return problems
 
 

@@ -119,15 +119,20 @@ def number(text: str) -> int:
 
 def read(path: Path) -> list[Statement]:
     """The statements of a file. Raises ``StfError``."""
+    return read_text(path.read_text(), f"{path.name}:")
+
+
+def read_text(text: str, where: str = "line ") -> list[Statement]:
+    """The statements of a text; ``where``, then the line's number, begins the message of a ``StfError``."""
     statements: list[Statement] = []
-    for at, raw in enumerate(path.read_text().splitlines(), 1):
+    for at, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#", 1)[0].strip()
         if not line:
             continue
         try:
             statements.append(_statement(line))
         except StfError as error:
-            raise StfError(f"{path.name}:{at}: {error}") from None
+            raise StfError(f"{where}{at}: {error}") from None
     return statements
 
 

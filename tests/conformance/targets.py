@@ -40,12 +40,12 @@ class Switch(ABC):
         """Give it a frame."""
 
     @abstractmethod
-    def settle(self) -> None:
-        """Return when the frames sent so far have been processed."""
+    def settle(self, expected: int = 0) -> None:
+        """Return when the frames sent so far have been processed; ``expected``: how many should have left by then."""
 
     @abstractmethod
     def received(self) -> Frames:
-        """Everything that the switch has sent; it takes no more frames after this."""
+        """Everything that the switch has sent so far."""
 
     @abstractmethod
     def close(self) -> None:
@@ -74,7 +74,7 @@ class Softswitch(Switch):
         for out, data in self._device.process(port, frame):
             self._frames.setdefault(out, []).append(data)
 
-    def settle(self) -> None:
+    def settle(self, expected: int = 0) -> None:
         """``send`` returns when the frame is done."""
 
     def received(self) -> Frames:
@@ -88,6 +88,7 @@ class Softswitch(Switch):
 
 QUIET = 0.15  # seconds without output after which bmv2 is taken to be done
 SETTLE = 0.4  # seconds that bmv2 may take to use a program or entries that it has acknowledged
+PATIENCE = 5.0  # seconds that it may take for the frames that are expected
 
 
 def _packet_type() -> type[message.Message]:
@@ -101,7 +102,7 @@ def _packet_type() -> type[message.Message]:
         declared.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.MessageFactory(pool).GetPrototype(  # type: ignore[no-any-return]
+    return message_factory.MessageFactory(pool).GetPrototype(  # type: ignore[attr-defined, no-any-return]
         pool.FindMessageTypeByName("p4.bm.PacketStreamMessage")
     )
 
@@ -170,13 +171,15 @@ class Bmv2(Switch):
         self._requests.put(self._type(device_id=DEVICE_ID, port=port, packet=frame))
         self._last = time.monotonic()
 
-    def settle(self) -> None:
+    def settle(self, expected: int = 0) -> None:
         time.sleep(SETTLE)
+        end = time.monotonic() + PATIENCE
+        while sum(map(len, self._frames.values())) < expected and time.monotonic() < end:
+            time.sleep(QUIET / 5)
         while time.monotonic() - self._last < QUIET:
             time.sleep(QUIET / 5)
 
     def received(self) -> Frames:
-        self.settle()
         if self._process.poll() is not None:
             raise RuntimeError(f"{self.PROGRAM} ended with status {self._process.returncode}")
         return self._frames
