@@ -258,7 +258,7 @@ def make_parser() -> argparse.ArgumentParser:
     what = parser.add_argument_group("what")
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
     what.add_argument("--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M")
-    what.add_argument("--strategy", default="atp", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
+    what.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
     what.add_argument("--seed", type=int, default=0)
     what.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
     what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
