@@ -89,6 +89,8 @@ class ActionGen:
             "recirculate": lambda p: self._field_list_flag(p, "recirculate_fields"),
             "truncate": self._truncate,
             "log_msg": self._log,
+            "assert": self._assert,
+            "assume": self._assert,
             "exit": lambda _: [Statement("p->base.target.exited = 1;")],
             "no_op": lambda _: [],
         }
@@ -515,6 +517,18 @@ class ActionGen:
         text = (
             f"{{ const uint64_t n = {self._uint64(primitive.args[0])}; "
             "if (n < p->base.target.truncate_to) p->base.target.truncate_to = (uint32_t)n; }"
+        )
+        return [Statement(text, barrier=True)]
+
+    def _assert(self, primitive: Primitive) -> list[Statement]:
+        """``assert`` and ``assume``: a packet for which it does not hold is logged and dropped (bmv2 aborts)."""
+        (condition,) = primitive.args
+        self.messages.append(f"{primitive.op} does not hold at {primitive.source or 'an unknown line'}: packet dropped")
+        text = (
+            f"if ({self._uint64(condition)} == 0) {{ "
+            f"s->services->log(s->device, {len(self.messages) - 1}, NULL, 0); "
+            "p->base.standard.egress_spec = SS_DROP_PORT; p->base.standard.mcast_grp = 0; "
+            "p->base.target.exited = 1; return; }"
         )
         return [Statement(text, barrier=True)]
 

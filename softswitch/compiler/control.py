@@ -10,6 +10,8 @@ from softswitch.compiler.expr import ExprGen, Value, kind_for_bits
 from softswitch.compiler.layout import Layout
 from softswitch.compiler.reroll import plain
 
+ENDING = ("exit", "assert", "assume")  # primitives after which a packet may skip the rest of its pipeline
+
 
 def key_layout(table: Table) -> tuple[list[tuple[int, int]], int]:
     """Where each key lies in the look-up key: ([(byte offset, bytes)], 64-bit words altogether)."""
@@ -34,7 +36,7 @@ class ControlGen:
         self.expr = expr
         self.actions = actions
         self.table_index = {t.name: i for i, t in enumerate(tables)}
-        self.exits = any(p.op == "exit" for a in self.program.actions.values() for p in a.primitives)
+        self.exits = any(p.op in ENDING for a in self.program.actions.values() for p in a.primitives)
 
     def function(self, pipeline: Pipeline) -> str:
         """``static void <name>(state, packet)``."""

@@ -127,6 +127,8 @@ class ParserGen:
             ]
         primitive = op.args[0]
         assert isinstance(primitive, Primitive)
+        if primitive.op in ("assert", "assume"):
+            raise UnsupportedConstruct(f"{primitive.op} in a parser", primitive.source)
         return [s.checked for s in self.actions.primitive(primitive)]
 
     def _extract(self, place: HeaderPlace, varbit: str | None = None) -> str:
