@@ -23,7 +23,10 @@ from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 GATEWAY = "169.254.1.1"
 MANAGEMENT_INTERFACE = "ctl0"
 # A bucket of 15 KB, Mininet's own, holds TCP far below the rate of the link (and would flatter our paced packets).
-BURST_BYTES = 256 * 1024
+# Slower links get a smaller one, or short transfers would never meet the link's rate.
+BURST_BYTES = 256 * 1024  # at BURST_MBPS and above
+BURST_MBPS = 20.0
+LEAST_BURST_BYTES = 4 * 1514
 QUEUE_SECONDS = 0.1
 
 
@@ -39,7 +42,8 @@ class ShapedIntf(TCIntf):
             return [], " root "
         if bw <= 0:
             raise EmulationError(f"{self.name}: a link of {bw} Mbit/s")
-        queue = f"tbf rate {bw:f}Mbit burst {BURST_BYTES} latency {QUEUE_SECONDS * 1000:f}ms"
+        burst = max(LEAST_BURST_BYTES, int(BURST_BYTES * min(1.0, bw / BURST_MBPS)))
+        queue = f"tbf rate {bw:f}Mbit burst {burst} latency {QUEUE_SECONDS * 1000:f}ms"
         return [f"%s qdisc add dev %s root handle 5: {queue}"], " parent 5:1 "
 
     @staticmethod
