@@ -1,0 +1,111 @@
+"""Frames that do not belong, sent by a host while others sum: counted, and without effect."""
+
+import random
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from p4src.protocol import ETHERTYPE, GROUP_MAC, PROTOCOL
+from tests.emulation.rig import Rig, paper_testbed
+from worker_agent.wire import packet
+
+VALUES = PROTOCOL.targets["v1model"].values_per_packet
+COUNT = 60
+BATCH = 6  # at once; bmv2 drops what comes much faster
+ETHERNET = GROUP_MAC + b"\x02\0\0\0\0\x99" + ETHERTYPE.to_bytes(2, "big")
+
+
+def good(rig: Rig, **fields: int) -> bytes:
+    """A packet that could be of this job and epoch, as the worker W1 sends it, with everything set by `fields`."""
+    config = rig.service.roster.configs["W1"]
+    label = config.worker_trees[0].up_label
+    header = {"job": config.job_id, "epoch": rig.service.roster.epoch, "label": label, "sequence": 5} | fields
+    return bytes(packet([7] * VALUES, **header))
+
+
+def random_bytes(rig: Rig, draw: random.Random) -> bytes:
+    return ETHERNET + draw.randbytes(draw.randrange(46, 1486))
+
+
+def truncated(rig: Rig, draw: random.Random) -> bytes:
+    return good(rig)[: draw.randrange(14, 14 + 24)]
+
+
+def wrong_length(rig: Rig, draw: random.Random) -> bytes:
+    whole = good(rig)
+    return draw.choice([whole[: draw.randrange(60, len(whole))], whole + draw.randbytes(draw.randrange(1, 400))])
+
+
+def wrong_version(rig: Rig, draw: random.Random) -> bytes:
+    return good(rig, version=draw.choice([0, 2, 255]))
+
+
+def unknown_label(rig: Rig, draw: random.Random) -> bytes:
+    return good(rig, label=draw.randrange(1 << 20, 1 << 32))
+
+
+def other_port(rig: Rig, draw: random.Random) -> bytes:
+    """A label of the plan, with the contributor's bitmap forged, on a port where its flow does not belong."""
+    return good(rig, sequence=draw.randrange(1000), bitmap=draw.getrandbits(6), flags=draw.choice([0, 1, 2, 4]))
+
+
+CASES: dict[str, tuple[Callable[[Rig, random.Random], bytes], str, str]] = {
+    "random bytes": (random_bytes, "W1", "malformed"),
+    "truncated header": (truncated, "W1", "malformed"),
+    "wrong length": (wrong_length, "W1", "malformed"),
+    "wrong version": (wrong_version, "W1", "malformed"),
+    "unknown label": (unknown_label, "W1", "unknown"),
+    "wrong port": (other_port, "W6", "unknown"),
+}
+
+
+@pytest.fixture(scope="module", params=["softswitch", "bmv2"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    import shutil
+
+    if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
+        pytest.skip("simple_switch_grpc is not on PATH")
+    with Rig(request.param, paper_testbed(60.0 if request.param == "softswitch" else 6.0), "atp") as running:
+        running.start_all()
+        yield running
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_hostile_frames_are_counted_and_change_nothing(rig: Rig, case: str) -> None:
+    make, sender, verdict = CASES[case]
+    draw = random.Random(case)
+    before = rig.verdicts()
+    rig.submit(100_000)
+    with rig.emulation.packet_socket(sender) as raw:
+        for sent in range(BATCH, COUNT + 1, BATCH):
+            for _ in range(BATCH):
+                raw.send(make(rig, draw))
+            rig.emulation.wait(
+                lambda sent=sent: rig.verdicts()[verdict] - before[verdict] >= sent, f"{sent} {verdict} counted"
+            )
+    rig.collect().check()
+    after = rig.verdicts()
+    assert after[verdict] - before[verdict] == COUNT
+    others = {"malformed", "unknown", "refused"} - {verdict}
+    assert {name: after[name] for name in others} == {name: before[name] for name in others}
+
+
+def test_a_stranger_cannot_speak_to_the_root(rig: Rig) -> None:
+    """Results, partial sums and answers forged by a host that is not part of a flow reach nobody."""
+    roots = rig.service.roster.configs["S1"].root_trees
+    labels = {flow.label for tree in roots for flow in tree.flows} | {tree.return_label for tree in roots}
+    before = rig.verdicts()["unknown"]
+    rig.submit(100_000)
+    with rig.emulation.packet_socket("W6") as raw:
+        for label in sorted(labels):
+            for flags in (0, 1, 2):
+                raw.send(good(rig, label=label, bitmap=0b111111, flags=flags))
+    rig.collect().check()
+    assert rig.verdicts()["unknown"] >= before
+
+
+def test_the_socket_is_the_hosts(rig: Rig) -> None:
+    with rig.emulation.packet_socket("W2") as raw:
+        assert raw.getsockname()[0] == rig.emulation.interface("W2")
+        assert raw.family == socket.AF_PACKET
