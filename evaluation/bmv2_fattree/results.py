@@ -31,6 +31,7 @@ class StrategyResult:
     together, from their interfaces) are of one all-reduce of the largest model; model_seconds of each.
 
     largest_error: of the result against the exact sum; error_bound: what it may be. identical: bit by bit everywhere.
+    attempts: how often the rate was measured; the last one counts.
     """
 
     name: str
@@ -45,6 +46,7 @@ class StrategyResult:
     identical: bool
     largest_error: float
     error_bound: float
+    attempts: int = 1
 
     @property
     def ratio(self) -> float:
@@ -116,6 +118,7 @@ class Report:
                     "switch_drops": s.load.drops,
                     "network_was_the_limit": s.load.network_was_the_limit,
                     "packets_resent": s.resent,
+                    "rate_measurements": s.attempts,
                     "bit_identical": s.identical,
                     "largest_error": s.largest_error,
                     "error_bound": s.error_bound,
@@ -165,6 +168,8 @@ class Report:
                     f"{s.name}: the CPU was busy ({s.load.idle:.0%} idle): the machine and not the network may have "
                     "been the limit. Use a lower BANDWIDTH=, or end other programs."
                 )
+            if s.attempts > 1:
+                lines.append(f"{s.name}: the rate was measured {s.attempts} times, the last one counts.")
             if not s.as_planned:
                 lines.append(f"{s.name}: measured {s.ratio:.2f} of the planned rate, more than 10 % off.")
             if s.load.drops:
