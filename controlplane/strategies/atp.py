@@ -45,7 +45,8 @@ def atp(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
         """
         result: dict[tuple[str, str], int] = {}
         for rank, v in enumerate(members):
-            left = capacity[v] / rate * (1 + 1e-9)
+            # An unlimited switch stays so at any rate, also at the unlimited one (where the quotient would be NaN).
+            left = capacity[v] if math.isinf(capacity[v]) else capacity[v] / rate * (1 + 1e-9)
             order = sorted(roots, key=lambda r: (ingress[r] / split[r], (roots.index(r) - rank) % len(roots)))
             for root in order:
                 count = members[v] if math.isinf(left) else min(members[v], int(left / split[root]))

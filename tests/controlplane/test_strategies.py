@@ -200,6 +200,15 @@ def test_same_seed_same_plan(name):
 
 
 @pytest.mark.parametrize("name", FAST)
+def test_switches_without_a_limit(name):
+    unlimited = fattree(4).to_json()
+    for node in unlimited["nodes"]:
+        node.pop("aggregation_mbps", None)
+    topology = Topology.load(unlimited)
+    check_plan(get_strategy(name)(topology, place_job(topology, 5, 2, seed=1)), topology)
+
+
+@pytest.mark.parametrize("name", FAST)
 def test_what_cannot_work_is_refused_by_name(name):
     topology = testbed()
     plan = get_strategy(name)
