@@ -284,3 +284,11 @@ def _check_machine() -> None:
     missing = {package for command, package in NEEDED_COMMANDS.items() if shutil.which(command) is None}
     if missing:
         raise EmulationError(f"missing: {', '.join(sorted(missing))}; run make setup")
+    # Mininet would wait for ever for the prompt of a shell that could not get its namespaces.
+    probe = subprocess.run(["mnexec", "-n", "true"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        words = " ".join((probe.stdout + probe.stderr).split()) or f"mnexec ended with {probe.returncode}"
+        raise EmulationError(
+            f"this kernel or container does not let root make network and mount namespaces ({words}); "
+            "in a container, give it the privileges (and a root that is a mount point)"
+        )

@@ -161,6 +161,15 @@ def test_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
         Emulation(testbed(), "softswitch").start()
 
 
+def test_no_namespaces_is_said_and_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    refusing = tmp_path / "mnexec"
+    refusing.write_text("#!/bin/sh\necho unshare: not permitted >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(EmulationError, match="unshare: not permitted"):
+        Emulation(testbed(), "softswitch").start()
+
+
 def test_unknown_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWITCH", "hub")
     with pytest.raises(EmulationError, match="bmv2 and softswitch"):
