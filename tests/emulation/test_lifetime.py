@@ -46,7 +46,10 @@ class Traces:
     def of_process(cls, pid: int) -> "Traces | None":
         """From the command line of the reaper that the process has started; None: not yet."""
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+            try:
+                words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # a short-lived child that has ended since
             if any(word.endswith("reaper.py") for word in words):
                 return cls(words[-4], int(words[-3]), Path(words[-2]))
         return None
