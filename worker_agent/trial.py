@@ -107,9 +107,9 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
     half = HALF_BITS[trial.dtype]
     common = np.random.default_rng(trial.seed)
     scales = common.integers(1, 1 << half, workers) * common.choice((-1, 1), workers)
-    # Magnitudes over 2^-4..1, so that chunks differ in their exponents.
+    # Magnitudes over 2^-12..1: chunks differ in their exponents, and not every value survives quantising exactly.
     vector = common.integers(1 - (1 << half), 1 << half, elements).astype(np.float64)
-    vector *= np.exp2(-half - common.integers(0, 5, elements) - float(half))
+    vector *= np.exp2(-half - common.integers(0, 13, elements) - float(half))
     data = encode(vector * scales[index], trial.dtype)
     exact = vector * scales.sum()
     largest = float(np.abs(vector).max()) * int(np.abs(scales).max())
