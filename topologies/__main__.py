@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build, route, ping, and stay if asked to."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # others may wait for a line
     topology = parse_topology(arguments.topology)
     started = time.monotonic()
     with Emulation(topology, arguments.switch) as emulation:
