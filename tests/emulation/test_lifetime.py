@@ -101,8 +101,6 @@ def test_signals_at_any_moment(sign: signal.Signals, moment: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "topologies", "--topology", "testbed", "--switch", "softswitch", "--hold"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        # A shell without job control starts programs in the background with SIGINT ignored, and so would this be.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout is not None
     try:
