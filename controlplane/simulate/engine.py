@@ -106,7 +106,7 @@ class Simulator:
 
     def groups(self, count: int, callback: Callable[[int], None] | None) -> range:
         """`count` new groups; callback(group) comes each time that a group's last flow (or hold) is gone."""
-        first = self._lib.fs_groups(self._sim, count)
+        first = self._lib.fs_groups(self._sim, count, callback is not None)
         if first < 0:
             raise MemoryError("no memory for groups")
         self._callbacks.extend([callback] * count)
@@ -115,6 +115,7 @@ class Simulator:
     def on_done(self, group: int, callback: Callable[[int], None] | None) -> None:
         """Another callback for the group."""
         self._callbacks[group] = callback
+        self._lib.fs_watch(self._sim, group, callback is not None)
 
     def hold(self, group: int) -> None:
         """The group is not done before a `release`: more flows are to come."""
@@ -149,12 +150,27 @@ class Simulator:
         factors = None if coefficients is None else _reals(coefficients)
         return self._add(_ids([group]), _reals([size]), offsets, _ids(path), factors, priority=priority)
 
-    def send_many(self, sizes: ArrayLike, resources: ArrayLike, groups: ArrayLike, *, priority: int = 0) -> range:
-        """Flows over one resource each, in the given order."""
+    def send_many(
+        self,
+        sizes: ArrayLike,
+        resources: ArrayLike,
+        groups: ArrayLike,
+        *,
+        priority: int = 0,
+        after: ArrayLike | None = None,
+    ) -> range:
+        """Flows over one resource each, in the given order.
+
+        after: flow k is only promised. It counts for its group at once, and arrives at its resource at the instant when
+        group after[k] is done (the next time), without a callback. What one group sets off stands together.
+        """
         size, path, group = _reals(sizes), _ids(resources), _ids(groups)
         if not len(size) == len(path) == len(group):
             raise SimulationError(f"{len(size)} sizes, {len(path)} resources, {len(group)} groups: must be alike")
-        first = self._add(group, size, None, path, None, priority=priority)
+        wait = None if after is None else _ids(after)
+        if wait is not None and len(wait) != len(size):
+            raise SimulationError(f"{len(size)} flows, but {len(wait)} groups to wait for")
+        first = self._add(group, size, None, path, None, priority=priority, after=wait)
         return range(first, first + len(size))
 
     def _add(
@@ -166,7 +182,9 @@ class Simulator:
         coefficients: NDArray[np.float64] | None,
         *,
         priority: int,
+        after: NDArray[np.int32] | None = None,
     ) -> int:
+        priorities = np.full(len(sizes), priority, dtype=np.int32) if priority else None  # alive during the call
         first = self._lib.fs_add(
             self._sim,
             len(sizes),
@@ -175,7 +193,8 @@ class Simulator:
             None if offsets is None else _address(offsets),
             _address(path),
             None if coefficients is None else _address(coefficients),
-            None if not priority else _address(np.full(len(sizes), priority, dtype=np.int32)),
+            None if priorities is None else _address(priorities),
+            None if after is None else _address(after),
         )
         if first < 0:
             if first == -1:
@@ -183,9 +202,10 @@ class Simulator:
             raise SimulationError(
                 {
                     -2: f"a resource of {path.tolist()} does not exist, there are {self._n}",
-                    -3: f"a group of {groups.tolist()} does not exist",
+                    -3: f"a group of {[*groups.tolist(), *([] if after is None else after.tolist())]} does not exist",
                     -4: f"sizes must be finite and >= 0, got {sizes.tolist()}",
                     -5: "coefficients must be > 0",
+                    -6: "the flows that wait for one group must stand together, and a group has one such row at a time",
                 }[first]
             )
         self._n_flows += len(sizes)
@@ -269,7 +289,8 @@ class Simulator:
             else:
                 if math.isinf(until) and self.active:
                     raise SimulationError(
-                        f"{self.active} flows have no bandwidth at {self.now:.6g} s, and nothing will give them any"
+                        f"{self.active} flows have no bandwidth (or wait for a group that will never be done) "
+                        f"at {self.now:.6g} s, and nothing will give them any"
                     )
                 break
         return self.now

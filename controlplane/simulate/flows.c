@@ -2,7 +2,8 @@
  *
  * A flow has a size and a set of (resource, coefficient): at rate r it takes r * coefficient of each of them. Rates are
  * computed anew for the connected component (flows and resources) in which something changed, and stay constant until
- * the next change there. Groups of flows finish together: the caller hears of groups only.
+ * the next change there. Groups of flows finish together: the caller hears of groups only, and only of those that it
+ * watches. Flows may be promised for when a group is done: they start at that instant, without the caller.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,9 +16,18 @@ typedef struct {
 
 typedef struct {
     double remaining, rate, updated, finish;
+    long long arrival;
     int priority, first, count, group, heap, mark, frozen;
-    char active;
+    char state;
 } Flow;
+
+enum { FINISHED, PROMISED, LINKED };
+
+typedef struct {
+    int waits;           /* flows and holds that it waits for */
+    int promised, count; /* flows that start when it is done; count 0: none */
+    char watched;
+} Group;
 
 typedef struct {
     double capacity, residual, weight, carried;
@@ -34,7 +44,8 @@ typedef struct {
     int n_flows, cap_flows;
     Incidence *incidences;
     int n_incidences, cap_incidences;
-    int *groups; /* flows and holds that a group waits for */
+    long long arrivals;
+    Group *groups;
     int n_groups, cap_groups;
     int *heap;
     int n_heap, cap_heap;
@@ -142,7 +153,8 @@ static void link_flow(Sim *s, int flow)
         int after = r->tail;
         while (after >= 0) {
             int other = s->incidences[after].flow;
-            if (s->flows[other].priority < f->priority || (s->flows[other].priority == f->priority && other < flow))
+            const Flow *o = &s->flows[other];
+            if (o->priority < f->priority || (o->priority == f->priority && o->arrival < f->arrival))
                 break;
             after = s->incidences[after].previous;
         }
@@ -208,23 +220,49 @@ static void set_rate(Sim *s, int flow, double rate)
         heap_remove(s, flow);
 }
 
+/* A promised flow is ready; with nothing to send it is over at once, and 1 comes back. */
+static int arrive(Sim *s, int flow)
+{
+    Flow *f = &s->flows[flow];
+    f->arrival = s->arrivals++;
+    f->updated = s->now;
+    if (f->count == 0 || f->remaining <= 0) {
+        f->state = FINISHED;
+        f->remaining = 0;
+        s->active--;
+        return 1;
+    }
+    f->state = LINKED;
+    link_flow(s, flow);
+    return 0;
+}
+
 static void release(Sim *s, int group)
 {
-    if (--s->groups[group] == 0) {
+    Group *g = &s->groups[group];
+    if (--g->waits)
+        return;
+    if (g->watched) {
         if (!grow((void **)&s->done, &s->cap_done, s->n_done + 1, sizeof(int))) {
             s->failed = 1;
             return;
         }
         s->done[s->n_done++] = group;
     }
+    int first = g->promised, end = first + g->count;
+    g->count = 0;
+    for (int flow = first; flow < end; flow++)
+        if (s->flows[flow].state == PROMISED && arrive(s, flow))
+            release(s, s->flows[flow].group);
 }
 
 static void finish_flow(Sim *s, int flow)
 {
     Flow *f = &s->flows[flow];
     heap_remove(s, flow);
-    unlink_flow(s, flow);
-    f->active = 0;
+    if (f->state == LINKED)
+        unlink_flow(s, flow);
+    f->state = FINISHED;
     f->rate = 0;
     s->active--;
     release(s, f->group);
@@ -237,8 +275,10 @@ static Sim *sorting; /* qsort has no context argument; one thread at a time (the
 static int by_order(const void *a, const void *b)
 {
     int x = *(const int *)a, y = *(const int *)b;
-    int p = sorting->flows[x].priority, q = sorting->flows[y].priority;
-    return p != q ? (p > q) - (p < q) : (x > y) - (x < y);
+    const Flow *f = &sorting->flows[x], *g = &sorting->flows[y];
+    if (f->priority != g->priority)
+        return f->priority > g->priority ? 1 : -1;
+    return (f->arrival > g->arrival) - (f->arrival < g->arrival);
 }
 
 static void take(Sim *s, const Flow *f, double rate)
@@ -458,18 +498,23 @@ double fs_carried(Sim *s, int resource)
     return s->resources[resource].carried;
 }
 
-int fs_groups(Sim *s, int count)
+int fs_groups(Sim *s, int count, int watched)
 {
-    if (!grow((void **)&s->groups, &s->cap_groups, s->n_groups + count, sizeof(int)))
+    if (!grow((void **)&s->groups, &s->cap_groups, s->n_groups + count, sizeof(Group)))
         return -1;
-    memset(s->groups + s->n_groups, 0, (size_t)count * sizeof(int));
-    s->n_groups += count;
+    for (int k = 0; k < count; k++)
+        s->groups[s->n_groups++] = (Group){.watched = (char)watched};
     return s->n_groups - count;
+}
+
+void fs_watch(Sim *s, int group, int watched)
+{
+    s->groups[group].watched = (char)watched;
 }
 
 int fs_hold(Sim *s, int group)
 {
-    s->groups[group]++;
+    s->groups[group].waits++;
     return 0;
 }
 
@@ -479,11 +524,13 @@ int fs_release(Sim *s, int group)
     return s->failed ? -1 : 0;
 }
 
-/* Adds `count` flows now; flow k uses resources[offsets[k] .. offsets[k + 1]), or resource k when offsets is NULL.
+/* Adds `count` flows; flow k uses resources[offsets[k] .. offsets[k + 1]), or resource k when offsets is NULL. It
+ * starts now where after is NULL, else when group after[k] is done (those of one group must follow each other, and a
+ * group has one such row at a time).
  * Returns the first one's id; -1: no memory, -2: unknown resource, -3: unknown group, -4: bad size, -5: bad
- * coefficient (nothing is added then). */
+ * coefficient, -6: bad order of `after` (nothing is added then). */
 int fs_add(Sim *s, int count, const int *groups, const double *sizes, const int *offsets, const int *resources,
-           const double *coefficients, const int *priorities)
+           const double *coefficients, const int *priorities, const int *after)
 {
     int total = offsets ? offsets[count] : count;
     for (int i = 0; i < total; i++) {
@@ -493,7 +540,7 @@ int fs_add(Sim *s, int count, const int *groups, const double *sizes, const int 
             return -5;
     }
     for (int k = 0; k < count; k++) {
-        if (groups[k] < 0 || groups[k] >= s->n_groups)
+        if (groups[k] < 0 || groups[k] >= s->n_groups || (after && (after[k] < 0 || after[k] >= s->n_groups)))
             return -3;
         if (!(sizes[k] >= 0) || isinf(sizes[k]))
             return -4;
@@ -502,23 +549,36 @@ int fs_add(Sim *s, int count, const int *groups, const double *sizes, const int 
         || !grow((void **)&s->incidences, &s->cap_incidences, s->n_incidences + total, sizeof(Incidence)))
         return -1;
     int first = s->n_flows;
+    if (after) {
+        int k = 0;
+        for (; k < count; k++) {
+            Group *g = &s->groups[after[k]];
+            if (g->count && g->promised + g->count != first + k)
+                break;
+            if (!g->count)
+                g->promised = first + k;
+            g->count++;
+        }
+        if (k < count) {
+            while (k-- > 0)
+                s->groups[after[k]].count--;
+            return -6;
+        }
+    }
     for (int k = 0; k < count; k++) {
         int flow = s->n_flows++;
         int begin = offsets ? offsets[k] : k, n = offsets ? offsets[k + 1] - begin : 1;
         s->flows[flow] = (Flow){.remaining = sizes[k], .updated = s->now, .priority = priorities ? priorities[k] : 0,
-                                .first = s->n_incidences, .count = n, .group = groups[k], .heap = -1, .active = 1};
+                                .first = s->n_incidences, .count = n, .group = groups[k], .heap = -1,
+                                .state = PROMISED};
         for (int i = begin; i < begin + n; i++)
             s->incidences[s->n_incidences++] =
                 (Incidence){.resource = resources[i], .flow = flow, .next = -1, .previous = -1,
                             .coefficient = coefficients ? coefficients[i] : 1.0};
-        s->groups[groups[k]]++;
+        s->groups[groups[k]].waits++;
         s->active++;
-        if (n == 0 || sizes[k] <= 0) {
-            s->flows[flow].remaining = 0;
-            s->flows[flow].count = 0;
-            finish_flow(s, flow);
-        } else
-            link_flow(s, flow);
+        if (!after && arrive(s, flow))
+            release(s, groups[k]);
     }
     return s->failed ? -1 : first;
 }
@@ -527,7 +587,7 @@ double fs_remaining(Sim *s, int flow)
 {
     settle(s);
     advance(s, &s->flows[flow]);
-    return s->flows[flow].active ? s->flows[flow].remaining : 0;
+    return s->flows[flow].state ? s->flows[flow].remaining : 0;
 }
 
 double fs_rate(Sim *s, int flow)
@@ -536,11 +596,11 @@ double fs_rate(Sim *s, int flow)
     return s->flows[flow].rate;
 }
 
-/* Changes what an active flow still has to send; 0 finishes it. */
+/* Changes what an unfinished flow still has to send; 0 finishes it. */
 int fs_set_remaining(Sim *s, int flow, double remaining)
 {
     Flow *f = &s->flows[flow];
-    if (!f->active)
+    if (!f->state)
         return 0;
     advance(s, f);
     f->remaining = remaining;
@@ -560,7 +620,7 @@ void fs_remaining_many(Sim *s, int count, const int *flows, double *remaining)
     for (int k = 0; k < count; k++) {
         Flow *f = &s->flows[flows[k]];
         advance(s, f);
-        remaining[k] = f->active ? f->remaining : -1;
+        remaining[k] = f->state ? f->remaining : -1;
     }
 }
 
@@ -568,21 +628,23 @@ void fs_remaining_many(Sim *s, int count, const int *flows, double *remaining)
 void fs_set_group(Sim *s, int flow, int group)
 {
     Flow *f = &s->flows[flow];
-    if (!f->active)
+    if (!f->state)
         return;
-    s->groups[f->group]--;
-    s->groups[group]++;
+    s->groups[f->group].waits--;
+    s->groups[group].waits++;
     f->group = group;
 }
 
-/* Gives an active flow other resources (all with coefficient 1); it keeps its place in the order. None: it finishes. */
+/* Gives an unfinished flow other resources (all with coefficient 1); it keeps its place in the order. None: it
+ * finishes. */
 int fs_set_path(Sim *s, int flow, int count, const int *resources)
 {
     Flow *f = &s->flows[flow];
-    if (!f->active)
+    if (!f->state)
         return 0;
     set_rate(s, flow, 0); /* advances it; settle() gives it its rate on the new resources */
-    unlink_flow(s, flow);
+    if (f->state == LINKED)
+        unlink_flow(s, flow);
     if (!grow((void **)&s->incidences, &s->cap_incidences, s->n_incidences + count, sizeof(Incidence)))
         return -1;
     f->first = s->n_incidences;
@@ -592,7 +654,7 @@ int fs_set_path(Sim *s, int flow, int count, const int *resources)
             .resource = resources[i], .flow = flow, .next = -1, .previous = -1, .coefficient = 1.0};
     if (count == 0)
         finish_flow(s, flow);
-    else
+    else if (f->state == LINKED)
         link_flow(s, flow);
     return s->failed ? -1 : 0;
 }
@@ -600,8 +662,12 @@ int fs_set_path(Sim *s, int flow, int count, const int *resources)
 void fs_set_priority(Sim *s, int flow, int priority)
 {
     Flow *f = &s->flows[flow];
-    if (!f->active || f->priority == priority)
+    if (!f->state || f->priority == priority)
         return;
+    if (f->state == PROMISED) {
+        f->priority = priority;
+        return;
+    }
     set_rate(s, flow, 0);
     unlink_flow(s, flow);
     f->priority = priority;

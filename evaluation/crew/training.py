@@ -6,7 +6,7 @@ goes on as soon as it has all blocks of the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -86,10 +86,8 @@ class _Task:
     weights: NDArray[np.float64]
     owner: NDArray[np.int64]
     workers: dict[int, int]  # member -> group of everything that it is to receive
-    open_blocks: set[int]
-    scatter: dict[int, range | list[int]] = field(default_factory=dict)  # block -> flows
-    multicast: dict[int, dict[int, int]] = field(default_factory=dict)  # block -> member -> flow
-    attempts: dict[int, int] = field(default_factory=dict)  # block -> how often it was reassigned
+    scatter: dict[int, Sequence[int]] = field(default_factory=dict)  # block -> flows
+    multicast: dict[int, Sequence[int]] = field(default_factory=dict)  # block -> flows, in the order of the members
 
 
 class Training:
@@ -179,42 +177,53 @@ class Training:
         weights = self._weights(members)
         groups = self.sim.groups(len(members), None)
         task = _Task(
-            number,
-            self.sim.now,
-            members,
-            weights,
-            np.arange(self.n),
-            dict(zip(members, groups, strict=True)),
-            set(np.flatnonzero(weights > 0).tolist()),
+            number, self.sim.now, members, weights, np.arange(self.n), dict(zip(members, groups, strict=True))
         )
         for member, group in task.workers.items():
             self.sim.on_done(group, partial(self._received, task, member))
-            self.sim.hold(group)  # until all blocks are on their way
         self.tasks[number] = task
         if self.setup.blocking:
             self._scatter(task)
         else:
             self._adjust(task)
 
+    def _promise(
+        self, task: _Task, blocks: NDArray[np.int64], reduced: Sequence[int], members: Sequence[int]
+    ) -> range:
+        """Multicasts of these blocks to these members (member by member), each block's from the instant when its group
+        (`reduced`) of scatter flows is done."""
+        return self.sim.send_many(
+            np.repeat(task.weights[blocks] * self.setup.model_mbit, len(members)),
+            (task.owner[blocks][:, None] * self.n + np.array(members)).ravel(),
+            np.tile([task.workers[i] for i in members], len(blocks)),
+            priority=self._priority(task.number, True),
+            after=np.repeat(reduced, len(members)),
+        )
+
+    def _multicast(self, task: _Task, blocks: NDArray[np.int64], reduced: Sequence[int]) -> None:
+        flows, p = self._promise(task, blocks, reduced, task.members), len(task.members)
+        for k, block in enumerate(blocks.tolist()):
+            task.multicast[block] = flows[k * p : (k + 1) * p]
+
     # --- scatter ---
 
     def _scatter(self, task: _Task) -> None:
-        blocks = np.array(sorted(task.open_blocks))
+        blocks = np.flatnonzero(task.weights > 0)
         self.loads += task.weights * self.setup.model_mbit
+        groups = self.sim.groups(len(blocks), None)
+        self._multicast(task, blocks, groups)
         lost = self.down[task.members][:, blocks].any(axis=0)
-        broken, healthy = blocks[lost].tolist(), blocks[~lost]
-        if len(healthy):
-            groups = self.sim.groups(len(healthy), None)
-            for group, block in zip(groups, healthy.tolist(), strict=True):
-                self.sim.on_done(group, partial(self._reduced, task, block, 0))
-            sizes = np.tile(task.weights[healthy] * self.setup.model_mbit, len(task.members))
-            links = (np.array(task.members)[:, None] * self.n + healthy).ravel()
-            flows = self.sim.send_many(
-                sizes, links, np.tile(np.array(groups), len(task.members)), priority=self._priority(task.number, False)
-            )
-            for k, block in enumerate(healthy.tolist()):
-                task.scatter[block] = flows[k :: len(healthy)]
-        for block in broken:
+        healthy = blocks[~lost]
+        to = np.array(groups)[~lost]
+        flows = self.sim.send_many(
+            np.tile(task.weights[healthy] * self.setup.model_mbit, len(task.members)),
+            (np.array(task.members)[:, None] * self.n + healthy).ravel(),
+            np.tile(to, len(task.members)),
+            priority=self._priority(task.number, False),
+        )
+        for k, block in enumerate(healthy.tolist()):
+            task.scatter[block] = flows[k :: len(healthy)]
+        for block in blocks[lost].tolist():
             if task.number in self.tasks:
                 self._reassign(task, block)
 
@@ -225,51 +234,35 @@ class Training:
         old = np.array([crew.size(block) for block in self.default])
         now = np.array([crew.size(block) for block in new])
         kept = np.minimum(old, now)  # a block loses its largest indexes, and keeps the rest of its old ones
-        task.open_blocks = set(np.flatnonzero(now > 0).tolist())
         task.weights = now / self.setup.chunks
-        groups = self.sim.groups(self.n, None)
-        for block in task.open_blocks:
-            self.sim.on_done(groups[block], partial(self._reduced, task, block, 0))
-            self.sim.hold(groups[block])
+        self.loads += task.weights * self.setup.model_mbit
+        blocks = np.flatnonzero(now > 0)
+        groups = np.full(self.n, -1)
+        groups[blocks] = self.sim.groups(len(blocks), None)
+        for group in groups[blocks].tolist():
+            self.sim.hold(group)
+        self._multicast(task, blocks, groups[blocks].tolist())
         for member in task.members:
-            flows, blocks = self.early.pop(member)
+            flows, sending = self.early.pop(member)
             left = self.sim.remaining_many(flows)
             sent = np.array(old * unit)
-            sent[blocks] -= np.maximum(left, 0)
+            sent[sending] -= np.maximum(left, 0)
             todo = np.maximum(kept * unit - sent, 0) + (now - kept) * unit
             running = np.zeros(self.n, dtype=bool)
-            for flow, block, rest in zip(flows, blocks, left.tolist(), strict=True):
+            for flow, block, rest in zip(flows, sending, left.tolist(), strict=True):
                 if rest >= 0:
                     running[block] = True
                     if now[block] > 0:
-                        self.sim.set_group(flow, groups[block])
+                        self.sim.set_group(flow, int(groups[block]))
                     self.sim.set_remaining(flow, todo[block] if todo[block] > 1e-9 else 0.0)
             fresh = np.flatnonzero(~running & (todo > 1e-9))
             self.sim.send_many(
-                todo[fresh], member * self.n + fresh, np.array(groups)[fresh], priority=self._priority(0, False)
+                todo[fresh], member * self.n + fresh, groups[fresh], priority=self._priority(0, False)
             )
-        for block in list(task.open_blocks):
-            self.sim.release(groups[block])
+        for group in groups[blocks].tolist():
+            self.sim.release(group)
 
-    # --- reduce and multicast ---
-
-    def _reduced(self, task: _Task, block: int, attempt: int, _group: int) -> None:
-        if task.number not in self.tasks or task.attempts.get(block, 0) != attempt:
-            return
-        owner = int(task.owner[block])
-        size = task.weights[block] * self.setup.model_mbit
-        waiting = [i for i in task.members if i not in task.multicast.get(block, {})]
-        flows = self.sim.send_many(
-            np.full(len(waiting), size),
-            owner * self.n + np.array(waiting),
-            np.array([task.workers[i] for i in waiting]),
-            priority=self._priority(task.number, True),
-        )
-        task.multicast.setdefault(block, {}).update(zip(waiting, flows, strict=True))
-        task.open_blocks.discard(block)
-        if not task.open_blocks:
-            for group in task.workers.values():
-                self.sim.release(group)
+    # --- multicast ---
 
     def _received(self, task: _Task, member: int, _group: int) -> None:
         if task.number not in self.tasks:
@@ -357,13 +350,9 @@ class Training:
                 if task.number not in self.tasks:
                     break
                 owner = int(task.owner[block])
-                if not self.down[task.members, owner].any():
-                    continue
-                flows = task.multicast.get(block)
-                if flows is None:
+                lacking = self.sim.remaining_many(task.multicast[block]) > 0
+                if (lacking & self.down[task.members, owner]).any():
                     self._reassign(task, block)
-                elif any(self.down[owner, i] and self.sim.remaining(f) > 0 for i, f in flows.items()):
-                    self._resend(task, block)
 
     def _choose(self, task: _Task, block: int) -> int | None:
         usable = np.where(self.down, 0.0, self.belief)
@@ -372,10 +361,11 @@ class Training:
         return crew.replacement(usable, task.members, self.loads, size, excluded)
 
     def _reassign(self, task: _Task, block: int) -> None:
-        """Another worker adds this block; what was sent to the lost one is sent again, after all that waits already."""
+        """Another worker adds this block; what was sent to the lost one is sent again, after all that waits already.
+
+        Whoever has the block's sum keeps it; the replacement multicasts to those who lack it.
+        """
         chosen = self._choose(task, block)
-        for flow in task.scatter.pop(block, ()):
-            self.sim.set_remaining(flow, 0.0)
         if chosen is None:
             self._abandon(task)
             return
@@ -383,32 +373,32 @@ class Training:
         self.loads[task.owner[block]] -= size
         self.loads[chosen] += size
         task.owner[block] = chosen
-        task.attempts[block] = task.attempts.get(block, 0) + 1
         self.result.reassigned += 1
-        group = self.sim.groups(1, partial(self._reduced, task, block, task.attempts[block]))[0]
-        links = np.array(task.members) * self.n + chosen
-        priority = self._priority(task.number, False)
-        flows = self.sim.send_many(np.full(len(links), size), links, np.full(len(links), group), priority=priority)
-        task.scatter[block] = flows
+        flows = list(task.multicast[block])
+        lacking = np.flatnonzero(self.sim.remaining_many(flows) > 0)
+        group = self.sim.groups(1, None)[0]
+        fresh = self._promise(task, np.array([block]), [group], [task.members[k] for k in lacking])
+        self._cancel([flows[k] for k in lacking])  # before what they wait for
+        self._cancel(task.scatter.get(block, ()))
+        for k, flow in zip(lacking.tolist(), fresh, strict=True):
+            flows[k] = flow
+        task.multicast[block] = flows
+        task.scatter[block] = self.sim.send_many(
+            np.full(len(task.members), size),
+            np.array(task.members) * self.n + chosen,
+            np.full(len(task.members), group),
+            priority=self._priority(task.number, False),
+        )
 
-    def _resend(self, task: _Task, block: int) -> None:
-        """The sum exists but cannot reach everyone: a replacement adds the block again for those who lack it."""
-        lacking = [i for i, f in task.multicast[block].items() if self.sim.remaining(f) > 0]
-        if not task.open_blocks:
-            for group in task.workers.values():
-                self.sim.hold(group)
-        task.open_blocks.add(block)
-        for i in lacking:
-            flow = task.multicast[block].pop(i)
+    def _cancel(self, flows: Iterable[int]) -> None:
+        for flow in flows:
             self.sim.set_remaining(flow, 0.0)
-        self._reassign(task, block)
 
     def _abandon(self, task: _Task) -> None:
         self.result.abandoned += 1
         self._close(task)
-        for flows in (*task.scatter.values(), *(f.values() for f in task.multicast.values())):
-            for flow in flows:
-                self.sim.set_remaining(flow, 0.0)
+        for flows in (*task.multicast.values(), *task.scatter.values()):
+            self._cancel(flows)
         for member in task.workers:
             if self.down[member, member]:
                 self.lost.add(member)

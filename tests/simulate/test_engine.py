@@ -157,6 +157,70 @@ def test_groups_wait_for_their_flows_and_holds() -> None:
     assert ends == [5.0]
 
 
+def test_promised_flows_start_when_their_group_is_done() -> None:
+    """0 and 1 arrive at 1 s and 2 s; what was promised for then takes 3 s more; its group has counted it from 0 on."""
+    simulator = Simulator([1.0, 1.0, 1.0])
+    ends: list[float] = []
+    first, last = simulator.groups(1, None)[0], simulator.groups(1, lambda _: ends.append(simulator.now))[0]
+    promised = simulator.send_many([3, 3], [2, 1], [last, last], after=[first, first])
+    simulator.send_many([1, 2], [0, 1], [first, first])
+    simulator.run(1.5)
+    assert [simulator.rate(f) for f in promised] == [0, 0] and simulator.remaining(promised[0]) == 3
+    simulator.run()
+    assert ends == [5.0]
+
+
+@pytest.mark.parametrize("sharing", ["fair", "fcfs"])
+def test_promised_flows_are_as_if_a_callback_had_sent_them(sharing: str) -> None:
+    """Also in the order of arrival: at 1 s the promised flow comes after one that was sent later, but came earlier."""
+
+    def run(promise: bool) -> list[float]:
+        simulator = Simulator([1.0, 1.0], sharing)  # type: ignore[arg-type]
+        ends: dict[str, float] = {}
+        first = simulator.groups(1, None)[0]
+        second = simulator.groups(1, lambda _: ends.__setitem__("second", simulator.now))[0]
+        if promise:
+            simulator.send_many([2], [1], [second], after=[first])
+        else:
+            simulator.on_done(first, lambda _: simulator.send_many([2], [1], [second]))  # type: ignore[arg-type, return-value]
+        simulator.send_many([1], [0], [first])
+        simulator.at(0.5, lambda: simulator.send(3, [1], lambda: ends.__setitem__("other", simulator.now)))  # type: ignore[arg-type, return-value]
+        simulator.run()
+        return [ends["second"], ends["other"]]
+
+    assert run(True) == run(False) == ([5.5, 3.5] if sharing == "fcfs" else [5.0, 5.5])
+
+
+def test_promised_flows_can_be_cancelled_changed_and_chained() -> None:
+    simulator = Simulator([1.0, 2.0])
+    ends: list[float] = []
+    a, b = simulator.groups(2, None)
+    c = simulator.groups(1, lambda _: ends.append(simulator.now))[0]
+    gone, moved = simulator.send_many([9, 4], [0, 0], [b, b], after=[a, a])
+    simulator.send_many([0, 1], [0, 0], [c, c], after=[b, b])
+    simulator.set_remaining(gone, 0)
+    simulator.set_path(moved, [1])
+    simulator.set_priority(moved, 3)
+    simulator.send_many([1], [0], [a])
+    simulator.run()
+    assert ends == [1 + 4 / 2 + 1]
+
+
+def test_a_promise_that_nothing_keeps_is_an_error_and_rows_must_stand_together() -> None:
+    simulator = Simulator([1.0])
+    a, b, c = simulator.groups(3, None)
+    with pytest.raises(SimulationError, match="stand together"):
+        simulator.send_many([1, 1, 1], [0, 0, 0], [c, c, c], after=[a, b, a])
+    with pytest.raises(SimulationError, match="wait for"):
+        simulator.send_many([1, 1], [0, 0], [c, c], after=[a])
+    with pytest.raises(SimulationError, match="does not exist"):
+        simulator.send_many([1], [0], [c], after=[9])
+    assert simulator.active == 0
+    simulator.send_many([1], [0], [c], after=[a])
+    with pytest.raises(SimulationError, match="never be done"):
+        simulator.run()
+
+
 def test_local_and_empty_flows_take_no_time() -> None:
     overlay = Overlay(np.full((2, 2), 5.0))
     ends = finish_times(Simulator(overlay.capacities, "fcfs"), [(7, [overlay.link(1, 1)], 0), (7, [], 0), (0, [1], 0)])
