@@ -16,6 +16,8 @@ from typing import Any
 
 import networkx as nx
 
+from controlplane.frontpanel import SETTINGS, SPEEDS_GBPS, FrontPanelError, FrontPanelPort, make_port, overlaps
+
 NODE_NUMBERS = ("aggregation_mbps", "ingress_mbps", "used_aggregation_mbps", "used_ingress_mbps")
 LINK_NUMBERS = ("bandwidth_mbps", "delay_ms", "used_bandwidth_mbps")
 FIRST_ADDRESS = ipaddress.IPv4Address("10.0.0.1")
@@ -52,6 +54,10 @@ class Topology:
     servers: ingress_mbps (rate at which a parameter server there takes gradients in; absent: its access link's),
     used_ingress_mbps, ip, mac, role ("worker" or "parameter_server": `parse_job` places those there first).
     Link attributes: bandwidth_mbps, delay_ms (0), used_bandwidth_mbps (0), ports ({"u": 1, "v": 3}).
+
+    For hardware switches, on a link: front_panel ({"v": "1/0"}: which port it is plugged into, per switch), speed
+    ("100G"), fec ("none", "firecode", "rs"), autoneg ("default", "on", "off"); on a switch: loopback_ports (a list of
+    objects with front_panel, speed, fec). Nothing but a deployment to such switches reads them.
     """
 
     def __init__(
@@ -90,6 +96,7 @@ class Topology:
             for node in self.nodes
         }
         self._ports = {node: self._assign_ports(node) for node in self.nodes}
+        self._panels = {switch: self._front_panel(switch) for switch in self.switches}
         self._addresses = self._assign_addresses()
 
     # --- nodes ---
@@ -182,6 +189,39 @@ class Topology:
             return self._ports[switch][neighbour]
         except KeyError:
             raise TopologyError(f"node {switch} has no link with {neighbour}") from None
+
+    def front_panel(self, switch: str) -> dict[int, FrontPanelPort]:
+        """The switch's front-panel ports by port number (`port`). Raises TopologyError when a link lacks its own."""
+        self._of_kind(switch, "switch")
+        ports = self._ports[switch]
+        missing = [other for other in self._neighbours[switch] if ports[other] not in self._panels[switch]]
+        if missing:
+            raise TopologyError(
+                f"switch {switch}: the link with {missing[0]} does not say which port it is plugged into; give it "
+                f'"front_panel": {{"{switch}": "1/0"}} and "speed": "100G"'
+            )
+        return dict(self._panels[switch])
+
+    def loopback_ports(self, switch: str) -> tuple[FrontPanelPort, ...]:
+        """Front-panel ports of the switch that are set to loop back."""
+        given = self._of_kind(switch, "switch").get("loopback_ports", ())
+        return tuple(make_port(port["front_panel"], port, loopback=True) for port in given)
+
+    def _front_panel(self, switch: str) -> dict[int, FrontPanelPort]:
+        panel: dict[int, FrontPanelPort] = {}
+        for other in self._neighbours[switch]:
+            for u, v in ((switch, other), (other, switch)):
+                attributes = self.graph.edges[u, v] if self.graph.has_edge(u, v) else {}
+                if switch in attributes.get("front_panel", {}):
+                    port = make_port(attributes["front_panel"][switch], attributes)
+                    if panel.setdefault(self._ports[switch][other], port) != port:
+                        raise TopologyError(f"link {switch} - {other}: its two directions name different ports")
+        ports = [*panel.values(), *self.loopback_ports(switch)]
+        for i, one in enumerate(ports):
+            for two in ports[:i]:
+                if overlaps(one, two):
+                    raise TopologyError(f"switch {switch}: ports {two} and {one} are the same or share lanes")
+        return panel
 
     def access_switch(self, server: str) -> str:
         """The one switch that the server hangs on. Raises TopologyError when it has none or several links."""
@@ -360,6 +400,8 @@ def _checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
         for key in ("ip", "role"):
             if key in attributes:
                 raise TopologyError(f"node {node!r}: {key} belongs on a server")
+    if "loopback_ports" in attributes:
+        _check_loopback_ports(node, kind, attributes["loopback_ports"])
     if "ip" in result:
         try:
             result["ip"] = str(ipaddress.IPv4Address(result["ip"]))
@@ -370,6 +412,22 @@ def _checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
     if result.get("role") not in (None, "worker", "parameter_server"):
         raise TopologyError(f'node {node!r}: role must be "worker" or "parameter_server", got {result["role"]!r}')
     return result
+
+
+def _check_loopback_ports(node: str, kind: str, given: Any) -> None:
+    if kind != "switch":
+        raise TopologyError(f"node {node!r}: loopback_ports belong on a switch")
+    if not isinstance(given, list | tuple) or not all(isinstance(port, Mapping) for port in given):
+        example = '[{"front_panel": "31/0", "speed": "100G"}]'
+        raise TopologyError(f"node {node!r}: loopback_ports must be a list like {example}, got {given!r}")
+    for port in given:
+        unknown = set(port) - {"front_panel", *SETTINGS}
+        if unknown:
+            raise TopologyError(f"node {node!r}: loopback_ports: unknown {', '.join(sorted(unknown))}")
+        try:
+            make_port(port.get("front_panel"), port, loopback=True)
+        except FrontPanelError as error:
+            raise TopologyError(f"node {node!r}: loopback_ports: {error}") from None
 
 
 def _checked_link(u: str, v: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -385,4 +443,26 @@ def _checked_link(u: str, v: str, attributes: Mapping[str, Any]) -> dict[str, An
         end in (u, v) and isinstance(port, int) and 0 < port < 1 << 16 for end, port in ports.items()
     ):
         raise TopologyError(f"{where}: ports must map its ends to port numbers, like {{{u!r}: 1}}, got {ports!r}")
+    _check_front_panel(u, v, result)
     return result
+
+
+def _check_front_panel(u: str, v: str, attributes: Mapping[str, Any]) -> None:
+    where = f"link {u} -> {v}"
+    panel = attributes.get("front_panel")
+    if panel is None:
+        stray = [key for key in SETTINGS if key in attributes]
+        if stray:
+            raise TopologyError(f"{where}: {stray[0]} is a port's: say which with front_panel, like {{{v!r}: '1/0'}}")
+        return
+    if not isinstance(panel, Mapping) or not all(end in (u, v) for end in panel):
+        raise TopologyError(f"{where}: front_panel must map its ends to ports, like {{{v!r}: '1/0'}}, got {panel!r}")
+    for end, name in panel.items():
+        try:
+            port = make_port(name, attributes)
+        except FrontPanelError as error:
+            raise TopologyError(f"{where}: front_panel at {end}: {error}") from None
+        if attributes["bandwidth_mbps"] > SPEEDS_GBPS[port.speed] * 1000:
+            raise TopologyError(
+                f"{where}: bandwidth_mbps is {attributes['bandwidth_mbps']:g}, more than port {name}'s {port.speed}"
+            )

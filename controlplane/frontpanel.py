@@ -1,0 +1,74 @@
+"""Front-panel ports of a hardware switch: what a topology file says about a port, and what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SPEEDS_GBPS = {"1G": 1, "10G": 10, "25G": 25, "40G": 40, "50G": 50, "100G": 100}
+FECS = ("none", "firecode", "rs")
+AUTONEGOTIATIONS = ("default", "on", "off")
+LANES = {"1G": 1, "10G": 1, "25G": 1, "40G": 4, "50G": 2, "100G": 4}
+SETTINGS = ("speed", "fec", "autoneg")
+
+
+class FrontPanelError(ValueError):
+    """A port is described wrongly; the message names the port and what is possible."""
+
+
+@dataclass(frozen=True, order=True)
+class FrontPanelPort:
+    """A port by the name on the switch's front: connector and channel, as "1/0".
+
+    loopback: what leaves comes back in (for recirculation); nothing is plugged in there.
+    """
+
+    connector: int
+    channel: int
+    speed: str
+    fec: str = "none"
+    autoneg: str = "default"
+    loopback: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.connector}/{self.channel}"
+
+    def __str__(self) -> str:
+        loopback = ", loopback" if self.loopback else ""
+        return f"{self.name} ({self.speed}, FEC {self.fec}, autonegotiation {self.autoneg}{loopback})"
+
+
+def parse_name(name: Any) -> tuple[int, int]:
+    """ "1/0" -> (1, 0). Raises FrontPanelError."""
+    match = re.fullmatch(r"(\d{1,3})/([0-7])", name) if isinstance(name, str) else None
+    if match is None or match[1] == "0":
+        raise FrontPanelError(f'a front-panel port is "CONNECTOR/CHANNEL" like "1/0" (connectors from 1), got {name!r}')
+    return int(match[1]), int(match[2])
+
+
+def make_port(name: Any, settings: Mapping[str, Any], *, loopback: bool = False) -> FrontPanelPort:
+    """A port with the settings speed, fec, autoneg of `settings` (others are left alone). Raises FrontPanelError."""
+    connector, channel = parse_name(name)
+    speed = settings.get("speed")
+    if speed not in SPEEDS_GBPS:
+        raise FrontPanelError(f"port {name} needs a speed, one of {', '.join(SPEEDS_GBPS)}; got {speed!r}")
+    fec, autoneg = settings.get("fec", "none"), settings.get("autoneg", "default")
+    if fec not in FECS:
+        raise FrontPanelError(f"port {name}: fec must be one of {', '.join(FECS)}, got {fec!r}")
+    if autoneg not in AUTONEGOTIATIONS:
+        raise FrontPanelError(f"port {name}: autoneg must be one of {', '.join(AUTONEGOTIATIONS)}, got {autoneg!r}")
+    if channel % LANES[speed]:
+        raise FrontPanelError(
+            f"port {name}: {speed} takes {LANES[speed]} lanes and begins at a channel that is a multiple of it"
+        )
+    return FrontPanelPort(connector, channel, speed, fec, autoneg, loopback)
+
+
+def overlaps(one: FrontPanelPort, other: FrontPanelPort) -> bool:
+    """Whether two ports of a switch would use the same lane."""
+    if one.connector != other.connector:
+        return False
+    return one.channel < other.channel + LANES[other.speed] and other.channel < one.channel + LANES[one.speed]
