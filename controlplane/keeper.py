@@ -11,9 +11,7 @@ from collections.abc import Callable
 
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rules import RuleSet
-from controlplane.targets.base import TargetError, difference
-from controlplane.targets.p4runtime import P4RuntimeTarget
-from controlplane.targets.session import NotPrimary
+from controlplane.targets.base import NotPrimary, SwitchTarget, TargetError, difference
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEAT_DEADLINE_SECONDS = 5.0
@@ -27,7 +25,7 @@ class Keeper:
     It does not fight another controller that takes the switch over: it says so and only reads from then on.
     """
 
-    def __init__(self, target: P4RuntimeTarget, rules: RuleSet, log: Callable[[str], None]) -> None:
+    def __init__(self, target: SwitchTarget, rules: RuleSet, log: Callable[[str], None]) -> None:
         self.target = target
         self.rules = rules
         self.refills = 0
@@ -37,7 +35,6 @@ class Keeper:
         self._wake = threading.Event()
         self._closed = threading.Event()
         target.on_lost = self._lost
-        target.session.on_lost = self._lost
         self._thread = threading.Thread(target=self._run, name=f"keeper-{target.name}", daemon=True)
         self._thread.start()
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
+from controlplane.frontpanel import FrontPanelPort
+from controlplane.limits import MINIMUM_SLOTS, DoesNotFit, check_fits, held
 from controlplane.plan.model import Plan, PlanError, Tree
 from controlplane.routing import Network
 from controlplane.topology import Topology
 from p4src.protocol import MAX_WORKERS, PROTOCOL, frame_bytes
 
-MINIMUM_SLOTS, DEFAULT_SLOTS, MAXIMUM_SLOTS = 16, 64, 256
+DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 256
 HOST_MS = 4.0  # what agents and switches add to a round trip: batching, scheduling
 
 
@@ -64,12 +66,16 @@ class Route:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Everything that one switch gets for one plan version (labels, groups) and for the topology (routes)."""
+    """Everything that one switch gets for one plan version (labels, groups) and for the topology (routes).
+
+    ports: only for hardware switches, whose ports are configured with the rules.
+    """
 
     switch: str
     labels: tuple[LabelEntry, ...]
     groups: tuple[MulticastGroup, ...]
     routes: tuple[Route, ...]
+    ports: tuple[FrontPanelPort, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,14 +104,6 @@ class Limits:
         )
 
 
-class DoesNotFit(ValueError):
-    """The plan needs more of a resource than there is."""
-
-    def __init__(self, switch: str, resource: str, needed: int, available: int) -> None:
-        super().__init__(f"switch {switch}: the plan needs {needed} {resource}, available are {available}")
-        self.switch, self.resource, self.needed, self.available = switch, resource, needed, available
-
-
 @dataclass(frozen=True)
 class Deployment:
     """What one plan version puts on the switches and hands to the agents; next_label: the first label not used."""
@@ -129,9 +127,11 @@ def build(
     """Rules of every switch and configuration of every agent of the plan's job.
 
     first_label, first_group, first_slot (per switch): where this version's numbers begin, so that it can be installed
-    beside another. Raises DoesNotFit, PlanError, TopologyError.
+    beside another. Both `limits` and what the topology's switches have of their own (controlplane/limits.py) hold.
+    Raises DoesNotFit, PlanError, TopologyError.
     """
     plan.check(topology)
+    check_fits(plan, topology)
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
         raise DoesNotFit(point, "bitmap bits (workers of one job)", len(plan.job.workers), limits.max_workers)
@@ -318,8 +318,9 @@ def allocate_slots(plan: Plan, topology: Topology, limits: Limits, first_slot: M
     for index, tree in enumerate(plan.trees):
         for point in tree.points:
             at.setdefault(point, []).append(index)
+    own = held(topology).slots
     for point, indices in at.items():
-        available = limits.slots - first_slot.get(point, 0)
+        available = min(limits.slots - first_slot.get(point, 0), own.get(point, limits.slots))
         while sum(sizes[i] for i in indices) > available:
             largest = max(indices, key=lambda i: (sizes[i], -i))
             if sizes[largest] <= MINIMUM_SLOTS:

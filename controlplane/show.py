@@ -33,6 +33,7 @@ def _ruleset_json(rules: RuleSet) -> dict[str, Any]:
         ],
         "groups": [{"group": group.group, "ports": list(group.ports)} for group in rules.groups],
         "routes": [asdict(route) for route in rules.routes],
+        **({"ports": [asdict(port) for port in rules.ports]} if rules.ports else {}),
     }
 
 

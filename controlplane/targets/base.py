@@ -6,17 +6,26 @@ here), applies them, and reads back. `controlplane/targets/fabric.py` does this 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from controlplane.frontpanel import FrontPanelPort
 from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 
-Item = LabelEntry | MulticastGroup | Route
+Item = LabelEntry | MulticastGroup | Route | FrontPanelPort
+
+RPC_SECONDS = 20.0
+"""Deadline of one read or write. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
 
 
 class TargetError(Exception):
     """A switch could not be reached or did not do what it was told. The message names the switch and what to do."""
+
+
+class NotPrimary(TargetError):
+    """Another controller holds the switch."""
 
 
 class Operation(Enum):
@@ -67,22 +76,39 @@ class Counters:
 
 
 class SwitchTarget(Protocol):
-    """One switch. Methods raise TargetError; `timeout` is in seconds and covers the whole call."""
+    """One switch. Methods raise TargetError; `timeout` is in seconds and covers the whole call.
+
+    on_lost: called from another thread, with the reason, when the connection ends or another controller takes over.
+    """
 
     name: str
     address: str
+    on_lost: Callable[[str], None]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection stands and the switch takes our writes."""
+        ...
+
+    @property
+    def demoted(self) -> bool:
+        """Whether another controller took the switch over."""
+        ...
 
     def connect(self, timeout: float) -> None:
-        """Connect and become the switch's primary controller."""
+        """Connect and become the switch's primary controller. Raises NotPrimary when another one is."""
 
-    def runs_program(self) -> bool:
+    def runs_program(self, timeout: float = RPC_SECONDS) -> bool:
         """Whether the switch runs our program."""
+        ...
 
     def load_pipeline(self) -> bool:
         """Make the switch run our program. True if it ran something else before (its tables are empty now)."""
+        ...
 
     def read(self) -> RuleSet:
         """What is installed now."""
+        ...
 
     def apply(self, changes: list[Change]) -> None:
         """Apply changes in order. On InstallError some of them may be in place: the caller restores."""
@@ -100,9 +126,11 @@ def empty(switch: str) -> RuleSet:
 def difference(current: RuleSet, wanted: RuleSet) -> list[Change]:
     """Changes that turn `current` into `wanted`, in an order that never leaves an entry pointing at a missing group.
 
-    Groups come before the entries that use them and go after; everything new is there before anything old goes, so a
-    change of plan (new labels beside old ones) does not interrupt the flows that both have.
+    Ports and groups come before the entries that use them and go after; everything new is there before anything old
+    goes, so a change of plan (new labels beside old ones) does not interrupt the flows that both have.
     """
+    ports_now = {port.name: port for port in current.ports}
+    ports_then = {port.name: port for port in wanted.ports}
     groups_now = {group.group: group for group in current.groups}
     groups_then = {group.group: group for group in wanted.groups}
     labels_now = {(entry.ingress_port, entry.label): entry for entry in current.labels}
@@ -112,7 +140,12 @@ def difference(current: RuleSet, wanted: RuleSet) -> list[Change]:
 
     arriving: list[Change] = []
     leaving: list[Change] = []
-    for now, then in ((groups_now, groups_then), (labels_now, labels_then), (routes_now, routes_then)):
+    for now, then in (
+        (ports_now, ports_then),
+        (groups_now, groups_then),
+        (labels_now, labels_then),
+        (routes_now, routes_then),
+    ):
         arriving += _arriving(now, then)
         leaving = [Change(Operation.DELETE, item) for key, item in now.items() if key not in then] + leaving
     return arriving + leaving
@@ -139,6 +172,8 @@ def describe(item: Item) -> str:
     """An entry in one line, as `--dry-run` and error messages print it."""
     if isinstance(item, MulticastGroup):
         return f"multicast group {item.group} -> ports {', '.join(map(str, item.ports))}"
+    if isinstance(item, FrontPanelPort):
+        return f"port {item}"
     if isinstance(item, Route):
         return f"ipv4_table: {item.address}/{item.prefix_length} -> route(mac={item.mac}, port={item.port})"
     return f"label_table: port {item.ingress_port}, label {item.label} -> {_describe_action(item.action)}"

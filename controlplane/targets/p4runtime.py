@@ -13,9 +13,17 @@ from p4.v1 import p4runtime_pb2
 
 from controlplane.rpc.tls import Tls
 from controlplane.rules import RuleSet
-from controlplane.targets.base import Change, Counters, InstallError, TargetError, UpdateFailure
+from controlplane.targets.base import (
+    RPC_SECONDS,
+    Change,
+    Counters,
+    InstallError,
+    NotPrimary,
+    TargetError,
+    UpdateFailure,
+)
 from controlplane.targets.program import LABEL_TABLE, VERDICT_COUNTER, Program
-from controlplane.targets.session import RPC_SECONDS, NotPrimary, Session, WriteRejected, new_election_id
+from controlplane.targets.session import Session, WriteRejected, new_election_id
 from p4src.protocol import VERDICTS
 
 BATCH = 256
@@ -72,7 +80,12 @@ class P4RuntimeTarget:
             try:
                 self.close()
                 self._session = Session(
-                    self.name, self.device_id, self.address, new_election_id(), tls=self.tls, on_lost=self.on_lost
+                    self.name,
+                    self.device_id,
+                    self.address,
+                    new_election_id(),
+                    tls=self.tls,
+                    on_lost=lambda reason: self.on_lost(reason),
                 )
                 return
             except NotPrimary:

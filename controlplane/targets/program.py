@@ -12,6 +12,7 @@ from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
+from controlplane.frontpanel import FrontPanelPort
 from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.targets.base import Change, Item, Operation, TargetError, describe
 
@@ -105,6 +106,8 @@ class Program:
                 _fill_group(update.entity.packet_replication_engine_entry.multicast_group_entry, item)
             elif isinstance(item, LabelEntry):
                 self._fill_label(update.entity.table_entry, item, bare)
+            elif isinstance(item, FrontPanelPort):
+                raise ProgramMismatch(f"port {item.name}: P4Runtime cannot configure ports")
             else:
                 self._fill_route(update.entity.table_entry, item, bare)
         return request

@@ -15,10 +15,7 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from controlplane.rpc.tls import Tls
-from controlplane.targets.base import TargetError
-
-RPC_SECONDS = 20.0
-"""Deadline of one Write or Read. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
+from controlplane.targets.base import RPC_SECONDS, NotPrimary, TargetError
 
 PIPELINE_SECONDS = 120.0
 """Deadline for loading a program: softswitch compiles it to native code the first time."""
@@ -32,10 +29,6 @@ CHANNEL_OPTIONS = (
     # Its own TCP connection: a failed attempt's back-off must not delay the next session to the same address.
     ("grpc.use_local_subchannel_pool", 1),
 )
-
-
-class NotPrimary(TargetError):
-    """Another controller holds the switch."""
 
 
 class WriteRejected(Exception):
