@@ -304,6 +304,16 @@ class Counter:
     table: str | None
 
 
+@dataclass(frozen=True)
+class Digest:
+    """Fields (or constants) that one kind of message to the control plane has, each with its width in bits."""
+
+    name: str
+    id: int
+    elements: tuple[tuple[FieldRef | Const, int], ...]
+    source: str | None
+
+
 @dataclass
 class P4Program:
     """Everything that the compiler needs to know about a program."""
@@ -323,6 +333,7 @@ class P4Program:
     calculations: dict[str, Calculation] = field(default_factory=dict)
     checksums: tuple[Checksum, ...] = ()
     field_lists: dict[int, tuple[FieldRef, ...]] = field(default_factory=dict)
+    digests: dict[int, Digest] = field(default_factory=dict)  # by learn list id
     actions: dict[int, Action] = field(default_factory=dict)
     ingress: Pipeline = field(default_factory=lambda: Pipeline("ingress", None, {}, {}))
     egress: Pipeline = field(default_factory=lambda: Pipeline("egress", None, {}, {}))
@@ -348,14 +359,13 @@ MAX_WIDTH = 1 << 16  # bits in a field, register or constant; far above any real
 _EXTERN_LISTS = {
     "parse_vsets": "parser value set",
     "meter_arrays": "meter",
-    "learn_lists": "digest",
     "extern_instances": "extern instance",
 }
 _TOP_LEVEL = {
     "program", "__meta__", "header_types", "headers", "header_stacks", "header_union_types", "header_unions",
     "header_union_stacks", "field_lists", "errors",
     "enums", "parsers", "deparsers", "counter_arrays", "register_arrays", "calculations", "actions", "pipelines",
-    "checksums", "force_arith", "field_aliases", *_EXTERN_LISTS,
+    "checksums", "force_arith", "field_aliases", "learn_lists", *_EXTERN_LISTS,
 }  # fmt: skip
 _BINARY = {
     "+", "-", "*", "/", "%", "<<", ">>", "==", "!=", ">", ">=", "<", "<=", "and", "or", "&", "|", "^",
@@ -407,6 +417,8 @@ class _Reader:
             p.field_lists[int(item["id"])] = tuple(self._field_list_element(e) for e in item["elements"])
         for item in self.root.get("calculations", []):
             p.calculations[item["name"]] = self._calculation(item)
+        for item in self.root.get("learn_lists", []):
+            p.digests[int(item["id"])] = self._digest(item)
         for item in self.root["actions"]:
             action = self._action(item)
             p.actions[action.id] = action
@@ -500,6 +512,21 @@ class _Reader:
         ref = FieldRef(*item["value"])
         self.program.field_of(ref)
         return ref
+
+    def _digest(self, item: dict[str, Any]) -> Digest:
+        source = source_of(item)
+        elements: list[tuple[FieldRef | Const, int]] = []
+        for part in item["elements"]:
+            element = self.expr(part, source)
+            if isinstance(element, Op) and element.op == "d2b":  # a boolean
+                (element,) = element.args
+            if isinstance(element, FieldRef) and not self.program.field_of(element).varbit:
+                elements.append((element, self.program.field_of(element).width))
+            elif isinstance(element, Const):
+                elements.append((element, 4 * len(part["value"].removeprefix("-").removeprefix("0x"))))
+            else:
+                raise UnsupportedConstruct(f"digest of {part['type']!r}", source)
+        return Digest(item["name"], int(item["id"]), tuple(elements), source)
 
     def _calculation(self, item: dict[str, Any]) -> Calculation:
         source = source_of(item)

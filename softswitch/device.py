@@ -12,7 +12,8 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal
@@ -92,6 +93,24 @@ class RegisterInfo:
 
 
 @dataclass(frozen=True)
+class DigestInfo:
+    """A kind of digest: the widths in bits of its fields. A message has each field in whole bytes, network order."""
+
+    name: str
+    widths: tuple[int, ...]
+
+    def values(self, message: bytes) -> tuple[int, ...]:
+        """The fields of a message, as unsigned numbers."""
+        found: list[int] = []
+        at = 0
+        for width in self.widths:
+            size = (width + 7) // 8
+            found.append(int.from_bytes(message[at : at + size], "big"))
+            at += size
+        return tuple(found)
+
+
+@dataclass(frozen=True)
 class Match:
     """What an entry wants of one key field; every value matches with lpm and ``prefix_len`` 0, ternary and optional
     with ``mask`` 0 (optional with a value has all bits of the mask set), range from 0 to the field's highest value.
@@ -145,6 +164,7 @@ class Program:
             for c in p4.counters.values()
         }
         self.registers = {r.name: RegisterInfo(r.name, r.size, r.width) for r in p4.registers.values()}
+        self.digests = tuple(DigestInfo(d.name, tuple(w for _, w in d.elements)) for d in p4.digests.values())
 
     @classmethod
     def load(cls, bmv2_json: bytes | str) -> Program:
@@ -301,12 +321,13 @@ class Device:
 
     Names that do not exist raise ``NoSuchObject``; values that do not fit raise ``InvalidValue``. ``packet_in`` gets
     the frames that the pipeline sent to ``cpu_port``; ``capture`` those sent to ports that have neither interface nor
-    link. Both are called on the fabric's own thread; an exception in them is logged and goes no further.
+    link; ``digest`` the number of a digest (as in ``Program.digests``) and a message, for those that are enabled. All
+    are called on the fabric's own thread; an exception in them is logged and goes no further.
     """
 
     def __init__(self, fabric: Fabric, handle: int, device_id: int, cpu_port: int | None) -> None:
         self._fabric = fabric
-        self._address = handle
+        self._address: int | None = handle
         self._lib = native.library()
         self._capture: Callable[[int, bytes], None] | None = None
         self._codecs: dict[str, _TableCodec] = {}
@@ -315,31 +336,68 @@ class Device:
         self.cpu_port = cpu_port
         self.program: Program | None = None
         self.packet_in: Callable[[bytes], None] | None = None
+        self.digest: Callable[[int, bytes], None] | None = None
 
     @property
     def _native(self) -> int:
-        """The native device; ``SoftswitchError`` once its fabric is closed."""
+        """The native device; ``SoftswitchError`` once its fabric is closed, or a staged device committed."""
         if self._fabric.closed:
             raise SoftswitchError(f"device {self.device_id}: its fabric is closed")
+        if self._address is None:
+            raise SoftswitchError(f"device {self.device_id}: this staged program was committed or discarded")
         return self._address
 
     # -------------------------------------------------------------------------------------------------------- program
 
     def load(self, program: Program) -> None:
         """Replace the pipeline. All state starts fresh, also groups and sessions; ports, links and shaping stay."""
+        self.commit(self.stage(program))
+
+    def stage(self, program: Program) -> Device:
+        """A device without ports that has this program, fresh, while this one goes on: for writes ahead of ``commit``.
+
+        ``discard`` frees one that is not committed.
+        """
+        handle = self._lib.ss_device_stage(self._native)
+        if not handle:
+            raise SoftswitchError("out of memory")
+        staged = Device(self._fabric, handle, self.device_id, self.cpu_port)
+        try:
+            staged._start(program)
+        except BaseException:
+            staged.discard()
+            raise
+        self._fabric._staged.add(handle)
+        return staged
+
+    def commit(self, staged: Device) -> None:
+        """Go over to the program and state of a staged device, between two frames; ports and shaping stay."""
         with self._load_lock:
-            self._check(self._lib.ss_device_load(self._native, program.address), "load")
-            self.program = program
-            self._codecs = {name: _TableCodec(program, plan) for name, plan in program.code.tables.items()}
-            for name, plan in program.code.tables.items():
-                for entry in plan.table.entries:
-                    widths = [k.width for k in plan.table.keys]
-                    match = tuple(_const_match(k, width) for k, width in zip(entry.keys, widths, strict=True))
-                    needs = program.tables[name].needs_priority
-                    priority = CONST_PRIORITY - entry.priority if needs else 0
-                    action = program.p4.actions[entry.action_id].name
-                    self._insert(self._codecs[name], match, action, entry.params, priority=priority, const=True)
-            self._lib.ss_device_activate(self._native)
+            handle = staged._native
+            self._fabric._staged.discard(handle)
+            staged._address = None
+            self.program, self._codecs = staged.program, staged._codecs
+            self._lib.ss_device_adopt(self._native, handle)
+
+    def discard(self) -> None:
+        """Free a staged device."""
+        handle = self._native
+        self._fabric._staged.discard(handle)
+        self._address = None
+        self._lib.ss_device_discard(handle)
+
+    def _start(self, program: Program) -> None:
+        self._check(self._lib.ss_device_load(self._native, program.address), "load")
+        self.program = program
+        self._codecs = {name: _TableCodec(program, plan) for name, plan in program.code.tables.items()}
+        for name, plan in program.code.tables.items():
+            for entry in plan.table.entries:
+                widths = [k.width for k in plan.table.keys]
+                match = tuple(_const_match(k, width) for k, width in zip(entry.keys, widths, strict=True))
+                needs = program.tables[name].needs_priority
+                priority = CONST_PRIORITY - entry.priority if needs else 0
+                action = program.p4.actions[entry.action_id].name
+                self._insert(self._codecs[name], match, action, entry.params, priority=priority, const=True)
 
     def unload(self) -> None:
         """Back to no pipeline and no state, as after power-up: frames are dropped until the next ``load``."""
@@ -347,6 +405,18 @@ class Device:
             self._check(self._lib.ss_device_load(self._native, None), "unload")
             self.program = None
             self._codecs = {}
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """No frame is processed meanwhile (on any device of the same thread): changes are one step to the data plane.
+
+        What changes must do so in the system thread that entered.
+        """
+        self._lib.ss_device_freeze(self._native)
+        try:
+            yield
+        finally:
+            self._lib.ss_device_thaw(self._native)
 
     def _check(self, result: int, what: str) -> int:
         if result >= 0:
@@ -616,6 +686,26 @@ class Device:
         result = self._lib.ss_group_write(self._native, sessions, number, data, len(replicas), truncate)
         self._check(result, "clone session" if sessions else "multicast group")
 
+    # -------------------------------------------------------------------------------------------------------- digests
+
+    def digest_enable(self, number: int, enabled: bool, filter_duplicates: bool = True) -> None:
+        """Have messages of digest ``number`` given to ``digest``, or not.
+
+        With the filter, a message that was given is not given again until ``digest_forget``. Switching either off
+        forgets all messages of this kind.
+        """
+        result = self._lib.ss_digest_enable(self._native, number, enabled, filter_duplicates)
+        self._check(result, f"digest {number}")
+
+    def digest_forget(self, number: int, messages: Sequence[bytes]) -> None:
+        """Let these messages come again."""
+        if messages:
+            size = len(messages[0])
+            data = b"".join(messages)
+            self._check(
+                self._lib.ss_digest_forget(self._native, number, data, size, len(messages)), f"digest {number}"
+            )
+
     # --------------------------------------------------------------------------------------------------------- frames
 
     @property
@@ -703,11 +793,15 @@ class Device:
         self._lib.ss_device_drops(self._native, out)
         return dict(zip(names, out, strict=True))
 
-    def _handle_event(self, kind: int, port: int, data: bytes) -> None:
-        if kind == native.PACKET_IN and self.packet_in is not None:
-            self.packet_in(data)
-        elif kind == native.CAPTURE and self._capture is not None:
+    def _handle_event(self, kind: int, port: int, data: bytes, generation: int) -> None:
+        if kind == native.CAPTURE and self._capture is not None:
             self._capture(port, data)
+        elif self._fabric.closed or generation != self._lib.ss_device_generation(self._native):
+            return  # what a program that is gone had to say
+        elif kind == native.PACKET_IN and self.packet_in is not None:
+            self.packet_in(data)
+        elif kind == native.DIGEST and self.digest is not None:
+            self.digest(port, data)
         elif kind == native.LOG and self.program is not None:
             values = [int.from_bytes(data[i : i + 16], "little", signed=True) for i in range(0, len(data), 16)]
             log.info("device %d: %s", self.device_id, _format_log(self.program.code.messages[port], values))
@@ -730,6 +824,7 @@ class Fabric:
         self._handle: int | None = handle
         self.closed = False
         self.devices: dict[int, Device] = {}
+        self._staged: set[int] = set()
         self._events = threading.Thread(target=self._dispatch, args=(handle,), name="softswitch-events", daemon=True)
         self._events.start()
 
@@ -814,6 +909,9 @@ class Fabric:
         self._lib.ss_events_close(handle)
         if threading.current_thread() is not self._events:
             self._events.join()
+        for staged in self._staged:
+            self._lib.ss_device_discard(staged)
+        self._staged.clear()
         self._lib.ss_fabric_free(handle)
         self.devices.clear()
 
@@ -824,13 +922,13 @@ class Fabric:
                 return
             event = native.Event.from_address(address)
             data = ctypes.string_at(address + native.Event.device.offset + 8, event.len)
-            kind, port, device_id = event.type, event.port, event.device
+            kind, port, device_id, generation = event.type, event.port, event.device, event.generation
             self._lib.ss_free(address)
             device = self.devices.get(device_id)
             if device is None:
                 continue
             try:
-                device._handle_event(kind, port, data)
+                device._handle_event(kind, port, data, generation)
             except Exception:
                 log.exception("a callback of device %d failed", device_id)
 

@@ -35,11 +35,12 @@ class Event(ctypes.Structure):
         ("type", ctypes.c_uint32),
         ("port", ctypes.c_uint32),
         ("len", ctypes.c_uint32),
+        ("generation", ctypes.c_uint32),
         ("device", ctypes.c_uint64),
     )
 
 
-PACKET_IN, CAPTURE, LOG = 1, 2, 3
+PACKET_IN, CAPTURE, LOG, DIGEST, TRACE = 1, 2, 3, 4, 5
 ENTRY = "<QQQiIII"  # struct entry_record: handle, packets, bytes, priority, action, is_const, reserved
 
 _p, _u32, _i32, _u64, _i64, _bytes = (
@@ -61,6 +62,15 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ss_device_new": (_p, (_p, _u64, _i32)),
     "ss_device_load": (_i32, (_p, _p)),
     "ss_device_activate": (None, (_p,)),
+    "ss_device_stage": (_p, (_p,)),
+    "ss_device_discard": (None, (_p,)),
+    "ss_device_adopt": (None, (_p, _p)),
+    "ss_device_freeze": (None, (_p,)),
+    "ss_device_thaw": (None, (_p,)),
+    "ss_device_generation": (_u32, (_p,)),
+    "ss_device_trace": (_i32, (_p, _p, _u32, _u32, _i32, _i32)),
+    "ss_digest_enable": (_i32, (_p, _u32, _u32, _u32)),
+    "ss_digest_forget": (_i32, (_p, _u32, _bytes, _u32, _u32)),
     "ss_device_capture": (None, (_p, _u32)),
     "ss_device_drops": (None, (_p, _p)),
     "ss_drop_name": (_bytes, (_u32,)),

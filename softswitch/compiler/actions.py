@@ -27,6 +27,7 @@ from softswitch.errors import BadProgram, UnsupportedConstruct
 
 INLINE_LIMIT = 24  # primitives; larger actions become functions of their own
 SS_CLONE_REQUESTED = 0x8000
+SLACK = 16  # bytes after the last field of a buffer, for access in whole words
 
 
 def param_layout(action: Action) -> tuple[list[tuple[int, int]], int]:
@@ -53,6 +54,7 @@ class ActionGen:
         self.registers = registers
         self.counter_index = {name: i for i, name in enumerate(self.program.counters)}
         self.calculation_index = {name: i for i, name in enumerate(self.program.calculations)}
+        self.digest_index = {number: i for i, number in enumerate(self.program.digests)}
         self.messages: list[str] = []  # formats of log_msg, by number
         self._row_names: dict[tuple[int, str], str] = {}
         self._handlers: dict[str, Callable[[Primitive], list[Statement]]] = {
@@ -87,6 +89,7 @@ class ActionGen:
             "clone_egress_pkt_to_egress": self._clone,
             "resubmit": lambda p: self._field_list_flag(p, "resubmit_fields"),
             "recirculate": lambda p: self._field_list_flag(p, "recirculate_fields"),
+            "generate_digest": self._digest,
             "truncate": self._truncate,
             "log_msg": self._log,
             "assert": self._assert,
@@ -224,6 +227,8 @@ class ActionGen:
         return [self.assignment(self.expr.target(args[0]), Op(op, (left, right)))]  # type: ignore[arg-type]
 
     def _assign_header(self, primitive: Primitive) -> list[Statement]:
+        if all(isinstance(a, HeaderRef) and self.layout.is_metadata(a.header) for a in primitive.args):
+            return self._assign_struct(primitive)
         to, source = (self.expr.header(arg) for arg in primitive.args)  # type: ignore[arg-type]
         if to.type_name != source.type_name:
             raise BadProgram(f"{primitive.source}: assignment between headers of different types")
@@ -233,6 +238,22 @@ class ActionGen:
             copy += f" {to.varbit_length} = {source.varbit_length};"
         text = f"if ({source.valid}) {{ {copy} {to.others_invalid} }} {to.valid} = {source.valid};"
         return [Statement(text, barrier=True)]
+
+    def _assign_struct(self, primitive: Primitive) -> list[Statement]:
+        """A struct of its own in the JSON is metadata, which is always valid."""
+        to, source = primitive.args
+        assert isinstance(to, HeaderRef) and isinstance(source, HeaderRef)
+        kind = self.program.headers[to.header].type
+        if kind != self.program.headers[source.header].type:
+            raise BadProgram(f"{primitive.source}: assignment between structs of different types")
+        statements: list[Statement] = []
+        for decl in kind.fields:
+            left, right = FieldRef(to.header, decl.name), FieldRef(source.header, decl.name)
+            if decl.varbit:
+                statements += self._assign_varbit(Primitive("assign_VL", (left, right), primitive.source))
+            else:
+                statements.append(self.assignment(self.expr.target(left), right))
+        return statements
 
     def _assign_varbit(self, primitive: Primitive) -> list[Statement]:
         left, right = primitive.args
@@ -512,6 +533,30 @@ class ActionGen:
 
     def _field_list_flag(self, primitive: Primitive, member: str) -> list[Statement]:
         return [Statement(f"p->base.target.{member} = (uint16_t){self._uint64(primitive.args[0])};", barrier=True)]
+
+    def _digest(self, primitive: Primitive) -> list[Statement]:
+        """The values are those of this moment, as v1model says (bmv2: those at the end of ingress)."""
+        _, number = primitive.args
+        assert isinstance(number, Const)
+        if number.value == 0:  # what p4c makes of a digest of nothing
+            return []
+        digest = self.program.digests.get(number.value)
+        if digest is None:
+            raise BadProgram(f"{primitive.source}: digest {number.value} does not exist")
+        values = [(self._number(element), width) for element, width in digest.elements]
+        fill, size = self.pack(values)
+        index = self.digest_index[number.value]
+        text = f"{{ uint8_t d[{size + SLACK}]; {fill} s->services->digest(s->device, {index}, d, {size}); }}"
+        return [Statement(text, barrier=True)]
+
+    def pack(self, values: list[tuple[Value, int]]) -> tuple[str, int]:
+        """C that puts values of some widths, each in whole bytes, into ``d``; and how many bytes that are."""
+        fill, at = "memset(d, 0, sizeof d);", 0
+        for value, width in values:
+            slot = Slot("bytes", f"d + {at}", 0, -width % 8, width, False, ("d", at))
+            fill += " " + self.expr.store(slot, value)
+            at += (width + 7) // 8
+        return fill, at
 
     def _truncate(self, primitive: Primitive) -> list[Statement]:
         text = (

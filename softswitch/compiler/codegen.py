@@ -240,6 +240,7 @@ def _descriptor(program: P4Program, plans: dict[str, TablePlan], group_bytes: li
             "    .abi = SS_ABI_VERSION, .packet_bytes = sizeof(struct packet),",
             "    .metadata_end = offsetof(struct packet, stack_next),",
             f"    .n_tables = {len(plans)}, .n_counters = {len(program.counters)}, .n_registers = {len(group_bytes)},",
+            f"    .n_digests = {len(program.digests)},",
             "    .tables = tables, .counters = counters, .registers = registers,",
             "    .parse = parse, .ingress = ingress, .egress = egress, .checksums = checksums,",
             "    .headers_bytes = headers_bytes, .emit = emit, .copy_fields = copy_fields,",

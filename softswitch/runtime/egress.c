@@ -13,6 +13,7 @@
 void ss_drop(struct ss_device *device, struct ss_port *port, enum ss_drop reason) {
     device->drops[reason]++;
     if (port) port->drops[reason]++;
+    if (device->thread->tracing == device) SS_TRACE(device->thread, SS_TRACE_DROPPED, reason, 0, 0);
 }
 
 static bool chance(struct ss_port *port, double probability) {
@@ -216,6 +217,7 @@ void ss_port_drain(struct ss_thread *thread, struct ss_port *port) {
 }
 
 void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t number, struct ss_buf *buf) {
+    SS_TRACE(thread, SS_TRACE_SENT, number, buf->len, 0);
     if (thread->collect) {
         buf->port = number;
         ss_push(thread->collect, buf);

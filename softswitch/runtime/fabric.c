@@ -30,13 +30,23 @@ uint64_t ss_random(uint64_t *state) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
+static __thread struct ss_thread *held; /* the thread that this one froze, see ss_device_freeze */
+
 /* Whoever holds `turn` is next: without it a busy thread would take its lock again before a waiting writer wakes up. */
 void ss_thread_lock(struct ss_thread *thread) {
+    if (held == thread) {
+        thread->depth++;
+        return;
+    }
     pthread_mutex_lock(&thread->turn);
     pthread_mutex_lock(&thread->lock);
     pthread_mutex_unlock(&thread->turn);
 }
 void ss_thread_unlock(struct ss_thread *thread) {
+    if (held == thread && thread->depth > 0) {
+        thread->depth--;
+        return;
+    }
     pthread_mutex_unlock(&thread->lock);
 }
 
@@ -60,14 +70,15 @@ void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void 
     event->type = type;
     event->port = port;
     event->len = len;
+    event->generation = device->generation;
     event->device = device->id;
-    memcpy(event->data, data, len);
+    if (len) memcpy(event->data, data, len);
     pthread_mutex_lock(&fabric->event_lock);
-    bool full = fabric->n_events >= SS_EVENT_LIMIT;
+    bool full = fabric->n_events[type] >= SS_EVENT_LIMIT;
     if (!full) {
         *fabric->events_tail = event;
         fabric->events_tail = &event->next;
-        fabric->n_events++;
+        fabric->n_events[type]++;
         pthread_cond_signal(&fabric->event_ready);
     }
     pthread_mutex_unlock(&fabric->event_lock);
@@ -85,7 +96,7 @@ SS_API struct ss_event *ss_event_wait(struct ss_fabric *fabric) {
     if (event) {
         fabric->events = event->next;
         if (!fabric->events) fabric->events_tail = &fabric->events;
-        fabric->n_events--;
+        fabric->n_events[event->type]--;
     }
     pthread_mutex_unlock(&fabric->event_lock);
     return event;
@@ -104,7 +115,7 @@ static uint64_t service_random(void *device) {
 static void service_log(void *device, uint32_t message, const unsigned __int128 *values, uint32_t n) {
     ss_post(device, SS_EVENT_LOG, message, values, n * (uint32_t)sizeof *values);
 }
-static const struct ss_services services = {service_random, service_log};
+static const struct ss_services services = {service_random, service_log, ss_digest_service, ss_trace_service};
 
 /* ----------------------------------------------------------------------------------------------------------- threads */
 
@@ -282,8 +293,12 @@ static void state_free(struct ss_device *device) {
     free(s->counters);
     free(s->registers);
     memset(s, 0, sizeof *s);
+    if (program) ss_digests_free(device->digests, program->n_digests);
+    device->digests = NULL;
+    device->trace = (struct ss_trace){0};
     device->program = NULL;
     device->active = false;
+    device->generation++;
     ss_groups_clear(&device->groups);
     ss_groups_clear(&device->sessions);
 }
@@ -296,7 +311,8 @@ static bool state_new(struct ss_device *device, const struct ss_program *program
     s->tables = calloc(program->n_tables + 1, sizeof *s->tables);
     s->counters = calloc(program->n_counters + 1, sizeof *s->counters);
     s->registers = calloc(program->n_registers + 1, sizeof *s->registers);
-    if (!s->tables || !s->counters || !s->registers) return false;
+    device->digests = calloc(program->n_digests + 1, sizeof *device->digests);
+    if (!s->tables || !s->counters || !s->registers || !device->digests) return false;
     for (uint32_t i = 0; i < program->n_tables; i++) {
         const struct ss_table_info *info = &program->tables[i];
         if (!ss_table_init(&s->tables[i], info)) return false;
@@ -328,6 +344,65 @@ SS_API void ss_device_activate(struct ss_device *device) {
     ss_thread_lock(device->thread);
     device->active = device->program != NULL;
     ss_thread_unlock(device->thread);
+}
+
+/* A device without ports beside `device`, to prepare a program and its state on; for ss_device_adopt. */
+SS_API struct ss_device *ss_device_stage(struct ss_device *device) {
+    struct ss_device *staged = calloc(1, sizeof *staged);
+    if (!staged) return NULL;
+    staged->fabric = device->fabric;
+    staged->thread = device->thread;
+    staged->id = device->id;
+    staged->cpu_port = device->cpu_port;
+    return staged;
+}
+
+SS_API void ss_device_discard(struct ss_device *staged) {
+    state_free(staged);
+    free(staged);
+}
+
+#define SWAP(type, a, b)  \
+    do {                  \
+        type other = (a); \
+        (a) = (b);        \
+        (b) = other;      \
+    } while (0)
+
+/* Between two frames, `device` goes over to the program and state of `staged`, which ends. */
+SS_API void ss_device_adopt(struct ss_device *device, struct ss_device *staged) {
+    ss_thread_lock(device->thread);
+    SWAP(const struct ss_program *, device->program, staged->program);
+    SWAP(struct ss_state, device->state, staged->state);
+    SWAP(struct ss_group_map, device->groups, staged->groups);
+    SWAP(struct ss_group_map, device->sessions, staged->sessions);
+    SWAP(struct ss_digest *, device->digests, staged->digests);
+    device->state.device = device;
+    device->state.now_us = staged->state.now_us;
+    device->next_handle = staged->next_handle;
+    device->trace = (struct ss_trace){0};
+    device->active = device->program != NULL;
+    device->generation++;
+    ss_thread_unlock(device->thread);
+    ss_device_discard(staged);
+}
+
+/* Until ss_device_thaw, by the same system thread, no frame is processed and only this one changes anything. */
+SS_API void ss_device_freeze(struct ss_device *device) {
+    ss_thread_lock(device->thread);
+    held = device->thread;
+}
+
+SS_API void ss_device_thaw(struct ss_device *device) {
+    held = NULL;
+    ss_thread_unlock(device->thread);
+}
+
+SS_API uint32_t ss_device_generation(struct ss_device *device) {
+    ss_thread_lock(device->thread);
+    uint32_t generation = device->generation;
+    ss_thread_unlock(device->thread);
+    return generation;
 }
 
 SS_API void ss_device_capture(struct ss_device *device, uint32_t on) {
@@ -522,6 +597,7 @@ SS_API const char *ss_drop_name(uint32_t reason) {
         [SS_DROP_LINK_FULL] = "link_full",
         [SS_DROP_TX_ERROR] = "transmit_error",
         [SS_DROP_HOST_QUEUE_FULL] = "host_queue_full",
+        [SS_DROP_DIGEST_LIMIT] = "too_many_digests",
         [SS_DROP_OFFLOAD] = "bad_offload",
         [SS_DROP_TOO_LONG] = "too_long",
         [SS_DROP_NO_MEMORY] = "no_memory",
@@ -551,6 +627,7 @@ SS_API void ss_fabric_free(struct ss_fabric *fabric) {
         free(thread->packets[0]);
         free(thread->packets[1]);
         free(thread->heap);
+        free(thread->trace);
     }
     while (fabric->events) {
         struct ss_event *event = fabric->events;

@@ -23,7 +23,8 @@
 #define SS_MAX_FRAME 65600u /* 64 KiB and some */
 #define SS_BATCH 64
 #define SS_INBOX_LIMIT 16384u
-#define SS_EVENT_LIMIT 16384u
+#define SS_EVENT_LIMIT 16384u /* of each type */
+#define SS_TRACE_LIMIT (1u << 20) /* bytes of trace that one frame may cause */
 #define SS_PASSES 1024 /* resubmissions, recirculations and egress clones that one frame may cause */
 
 enum ss_drop {
@@ -40,6 +41,7 @@ enum ss_drop {
     SS_DROP_LINK_FULL,
     SS_DROP_TX_ERROR,
     SS_DROP_HOST_QUEUE_FULL,
+    SS_DROP_DIGEST_LIMIT,
     SS_DROP_OFFLOAD,
     SS_DROP_TOO_LONG,
     SS_DROP_NO_MEMORY,
@@ -112,6 +114,20 @@ struct ss_group_map {
     struct ss_group **pages[256];
 };
 
+/* One kind of digest: whether it is wanted, and the messages that are not to be repeated. */
+struct ss_digest {
+    bool enabled, filter;
+    uint32_t n, buckets; /* messages in the filter; size of `bucket` (a power of two, or 0) */
+    struct ss_message **bucket;
+};
+
+/* What is traced: the next `left` frames that match. `program` is the program's traced variant. */
+struct ss_trace {
+    uint32_t left;
+    int32_t in_port, out_port; /* -1: any */
+    const struct ss_program *program;
+};
+
 struct ss_device {
     struct ss_fabric *fabric;
     struct ss_thread *thread;
@@ -123,6 +139,9 @@ struct ss_device {
     bool active;  /* a program is loaded and ready */
     bool capture; /* hand frames for unused ports to the host */
     struct ss_group_map groups, sessions;
+    struct ss_digest *digests; /* program->n_digests */
+    uint32_t generation;       /* of the program: events of an earlier one are stale */
+    struct ss_trace trace;
     struct ss_port *ports[SS_MAX_PORTS];
     uint64_t drops[SS_DROP_REASONS];
     uint64_t random;
@@ -144,6 +163,7 @@ struct ss_thread {
     pthread_t id;
     bool running;
     pthread_mutex_t lock, turn;
+    unsigned depth; /* how many times its holder took `lock`, less one */
     int epoll, wake;
     atomic_bool sleeping;
     pthread_mutex_t inbox_lock;
@@ -158,6 +178,11 @@ struct ss_thread {
     struct ss_pending *pending, **pending_tail;
     unsigned passes;
     struct ss_list *collect; /* process(): keep what leaves instead of sending it */
+    struct ss_device *tracing; /* whose frame at hand is traced, or NULL */
+    bool trace_matched;        /* it left by the port that is asked for */
+    bool trace_full;
+    uint8_t *trace;            /* records: point, length, data */
+    uint32_t trace_len, trace_capacity;
     uint64_t now_ns;
     bool busy;         /* frames wait in `local` */
     uint64_t next_due; /* of the first timer */
@@ -166,11 +191,33 @@ struct ss_thread {
 
 struct ss_event {
     struct ss_event *next;
-    uint32_t type, port, len;
+    uint32_t type, port, len, generation;
     uint64_t device;
     uint8_t data[];
 };
-enum { SS_EVENT_PACKET_IN = 1, SS_EVENT_CAPTURE = 2, SS_EVENT_LOG = 3 };
+enum {
+    SS_EVENT_PACKET_IN = 1,
+    SS_EVENT_CAPTURE = 2,
+    SS_EVENT_LOG = 3,
+    SS_EVENT_DIGEST = 4,
+    SS_EVENT_TRACE = 5,
+    SS_EVENT_TYPES
+};
+
+/* Trace points of the switch itself; those of a program are numbered from 0. Data: up to three uint32_t. */
+enum {
+    SS_TRACE_RECEIVED = 0x80000000u, /* port, bytes */
+    SS_TRACE_DROPPED,                /* reason */
+    SS_TRACE_CLONE,                  /* session, copies */
+    SS_TRACE_MULTICAST,              /* group, copies */
+    SS_TRACE_EGRESS,                 /* port, replication id, instance type */
+    SS_TRACE_RESUBMIT,
+    SS_TRACE_RECIRCULATE,            /* bytes */
+    SS_TRACE_AGAIN,                  /* instance type: a copy that waited begins in ingress */
+    SS_TRACE_DEPARSED,               /* bytes of headers, bytes of payload kept */
+    SS_TRACE_SENT,                   /* port, bytes */
+    SS_TRACE_TOO_LONG,
+};
 
 struct ss_fabric {
     unsigned n_threads;
@@ -181,7 +228,7 @@ struct ss_fabric {
     pthread_mutex_t event_lock;
     pthread_cond_t event_ready;
     struct ss_event *events, **events_tail;
-    uint32_t n_events;
+    uint32_t n_events[SS_EVENT_TYPES];
     bool events_closed;
 };
 
@@ -227,6 +274,22 @@ void ss_port_flush(struct ss_port *port);
 void ss_fire_timers(struct ss_thread *thread);
 void ss_port_drain(struct ss_thread *thread, struct ss_port *port);
 void ss_drop(struct ss_device *device, struct ss_port *port, enum ss_drop reason);
+
+/* digests (digest.c) */
+void ss_digest_service(void *device, uint32_t digest, const uint8_t *data, uint32_t len);
+void ss_digests_free(struct ss_digest *digests, uint32_t n);
+
+/* traces (trace.c) */
+void ss_trace_service(void *device, uint32_t point, const uint8_t *data, uint32_t len);
+void ss_trace_begin(struct ss_thread *thread, struct ss_device *device, uint16_t port, uint32_t len);
+void ss_trace_end(struct ss_thread *thread);
+void ss_trace_point(struct ss_thread *thread, uint32_t point, uint32_t a, uint32_t b, uint32_t c);
+/* Costs one predicted branch when nothing is traced. */
+#define SS_TRACE(thread, point, a, b, c) \
+    do { \
+        if (__builtin_expect((thread)->tracing != NULL, 0)) \
+            ss_trace_point(thread, point, (uint32_t)(a), (uint32_t)(b), (uint32_t)(c)); \
+    } while (0)
 
 /* what arrives (interface.c) */
 int ss_interface_open(struct ss_port *port, const char *name);

@@ -174,10 +174,13 @@ static inline struct ss_entry *ss_lookup_masked(const struct ss_table *t, const 
     return best;
 }
 
-/* What a program may ask of the switch. `values` are sign-extended 128-bit numbers. */
+/* What a program may ask of the switch. `values` are sign-extended 128-bit numbers; `data` are fields, each in whole
+ * bytes, in network order. Only the traced variant of a program calls `trace`. */
 struct ss_services {
     uint64_t (*random)(void *device);
     void (*log)(void *device, uint32_t message, const unsigned __int128 *values, uint32_t n);
+    void (*digest)(void *device, uint32_t digest, const uint8_t *data, uint32_t len);
+    void (*trace)(void *device, uint32_t point, const uint8_t *data, uint32_t len);
 };
 
 /* The state of one device under one program. */
@@ -201,7 +204,7 @@ struct ss_program {
     uint32_t abi;
     uint32_t packet_bytes;   /* of the program's packet state; begins with struct ss_packet */
     uint32_t metadata_end;   /* [offsetof(standard), metadata_end) is reset for clones */
-    uint32_t n_tables, n_counters, n_registers;
+    uint32_t n_tables, n_counters, n_registers, n_digests;
     const struct ss_table_info *tables;
     const uint64_t *counters;  /* number of elements of each array */
     const uint64_t *registers; /* bytes of each register group */

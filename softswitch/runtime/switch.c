@@ -80,6 +80,7 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
 static void replicate(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
                       const struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
     struct ss_packet *copy = thread->packets[1];
+    SS_TRACE(thread, SS_TRACE_MULTICAST, p->standard.mcast_grp, group->n, 0);
     for (uint32_t i = 0; i < group->n; i++) {
         memcpy(copy, p, device->program->packet_bytes);
         copy->standard.egress_rid = group->replicas[i].rid;
@@ -92,7 +93,8 @@ static void replicate(struct ss_thread *thread, struct ss_device *device, const 
 
 /* Queue the copies that a clone session asks for. `c` is their state before egress, `data` what was not parsed off. */
 static void queue_clones(struct ss_thread *thread, struct ss_device *device, const struct ss_group *session,
-                         const struct ss_packet *c, const struct ss_buf *buf, uint32_t parsed) {
+                         const struct ss_packet *c, const struct ss_buf *buf, uint32_t parsed, uint32_t number) {
+    SS_TRACE(thread, SS_TRACE_CLONE, number, session->n, 0);
     for (uint32_t i = 0; i < session->n; i++) {
         struct ss_packet *copy = later(thread, device, true, session->replicas[i].port,
                                        ss_buf_copy(buf->data, buf->len), parsed);
@@ -121,7 +123,7 @@ static void clone_ingress(struct ss_thread *thread, struct ss_device *device, co
     reset_requests(c);
     program->copy_fields(p->target.clone_fields, c, p);
     c->standard.instance_type = SS_INGRESS_CLONE;
-    queue_clones(thread, device, session, c, buf, parsed);
+    queue_clones(thread, device, session, c, buf, parsed, p->target.clone_session & ~SS_CLONE_REQUESTED);
 }
 
 static void run_ingress(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p, struct ss_buf *buf) {
@@ -136,6 +138,7 @@ static void run_ingress(struct ss_thread *thread, struct ss_device *device, stru
         p->target.clone_session = p->target.clone_fields = 0;
     }
     if (p->target.resubmit_fields) {
+        SS_TRACE(thread, SS_TRACE_RESUBMIT, 0, 0, 0);
         struct ss_packet *again = later(thread, device, false, buf->port, buf, 0);
         if (!again) return;
         fresh(again, program, length);
@@ -185,7 +188,7 @@ static void clone_egress(struct ss_thread *thread, struct ss_device *device, con
     aligned->target.truncate_to = UINT32_MAX;
     program->copy_fields(p->target.clone_fields, aligned, p);
     aligned->standard.instance_type = SS_EGRESS_CLONE;
-    queue_clones(thread, device, session, aligned, buf, parsed);
+    queue_clones(thread, device, session, aligned, buf, parsed, p->target.clone_session & ~SS_CLONE_REQUESTED);
     free(c);
 }
 
@@ -222,12 +225,14 @@ static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, str
     program->emit(p, buf->data);
     buf->len = headers + keep;
     if (buf->len > p->target.truncate_to) buf->len = p->target.truncate_to;
+    SS_TRACE(device->thread, SS_TRACE_DEPARSED, headers, keep, buf->len);
     return buf;
 }
 
 static void run_egress(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p, struct ss_buf *buf,
                        uint32_t parsed, uint16_t port, bool own) {
     const struct ss_program *program = device->program;
+    SS_TRACE(thread, SS_TRACE_EGRESS, port, p->standard.egress_rid, p->standard.instance_type);
     if (p->standard.priority) { /* there is one queue per port, as bmv2 has by default */
         ss_drop(device, NULL, SS_DROP_PRIORITY);
         if (own) ss_buf_free(buf);
@@ -258,6 +263,7 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
     if (!buf) return;
     if (p->target.recirculate_fields) {
         uint32_t length = buf->len;
+        SS_TRACE(thread, SS_TRACE_RECIRCULATE, length, 0, 0);
         struct ss_packet *again = later(thread, device, false, buf->port, buf, 0);
         if (!again) return;
         fresh(again, program, length);
@@ -288,13 +294,22 @@ void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint1
     p->standard.packet_length = buf->len;
     p->standard.ingress_global_timestamp = device->state.now_us & TIME48;
     thread->passes = 0;
+    if (__builtin_expect(device->trace.left != 0, 0)) {
+        ss_trace_begin(thread, device, port, buf->len);
+        if (thread->tracing) device->program = device->trace.program;
+    }
     run_ingress(thread, device, p, buf);
     while (thread->pending) {
         struct ss_pending *item = thread->pending;
         thread->pending = item->next;
         if (!thread->pending) thread->pending_tail = &thread->pending;
+        if (!item->egress) SS_TRACE(thread, SS_TRACE_AGAIN, item->packet.standard.instance_type, 0, 0);
         if (item->egress) run_egress(thread, device, &item->packet, item->buf, item->parsed, item->port, true);
         else run_ingress(thread, device, &item->packet, item->buf);
         free(item);
+    }
+    if (__builtin_expect(thread->tracing != NULL, 0)) {
+        device->program = program;
+        ss_trace_end(thread);
     }
 }

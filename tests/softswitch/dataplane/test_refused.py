@@ -62,10 +62,6 @@ def meter(root: Json) -> None:
     root["meter_arrays"] = [{"name": "m", "source_info": SOURCE}]
 
 
-def digest(root: Json) -> None:
-    root["learn_lists"] = [{"name": "d", "source_info": SOURCE}]
-
-
 def extern(root: Json) -> None:
     root["extern_instances"] = [{"name": "e", "source_info": SOURCE}]
 
@@ -98,7 +94,6 @@ def hash_algorithm(root: Json) -> None:
         (idle_timeout, "idle timeout"),
         (direct_meter, "direct meter"),
         (meter, "meter 'm'"),
-        (digest, "digest 'd'"),
         (extern, "extern instance 'e'"),
         (value_set, "value set 'v'"),
         (union_stack, "header_union_stack"),
