@@ -71,6 +71,11 @@ class Simulator:
         """Flows that are not finished (with or without bandwidth)."""
         return self._lib.fs_active(self._sim)
 
+    @property
+    def flows(self) -> int:
+        """All flows so far, also promised ones."""
+        return self._n_flows
+
     # --- time ---
 
     def at(self, time: float, callback: Callable[[], None]) -> None:

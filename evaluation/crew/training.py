@@ -65,11 +65,14 @@ class Setup:
 
 @dataclass
 class Result:
-    """rounds: synchronised rounds per worker. durations: seconds from the forming of a group to its last worker's
-    result, of finished tasks. abandoned: tasks that no replacement could save."""
+    """rounds: synchronised rounds per worker; trained: local steps that each has finished. durations: seconds from the
+    forming of a group to its last worker's result, of finished tasks. waits: seconds from a worker's being ready to the
+    forming of its group. abandoned: tasks that no replacement could save."""
 
     rounds: NDArray[np.int64]
+    trained: NDArray[np.int64]
     durations: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
     abandoned: int = 0
     reassigned: int = 0
 
@@ -103,7 +106,8 @@ class Training:
         self.sim = Simulator(self.overlay.capacities, "fair" if setup.schedule == "FS" else "fcfs")
         self.belief = self.overlay.bandwidth if setup.estimate is None else crew.mesh(setup.estimate)
         self.queue: list[int] = []
-        self.result = Result(np.zeros(self.n, dtype=np.int64))
+        self.since = np.zeros(self.n)  # when each became ready
+        self.result = Result(np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.int64))
         self.tasks: dict[int, _Task] = {}
         self.n_tasks = 0
         self.down = np.zeros((self.n, self.n), dtype=bool)  # as the controller knows it
@@ -144,6 +148,8 @@ class Training:
         self.sim.after(self.compute(worker), lambda: self._ready(worker))
 
     def _ready(self, worker: int) -> None:
+        self.result.trained[worker] += 1
+        self.since[worker] = self.sim.now
         if self.down[worker, worker]:
             self.lost.add(worker)  # stand-alone until its connections are back
             return
@@ -171,6 +177,7 @@ class Training:
     def _start(self, members: list[int]) -> None:
         number = self.n_tasks
         self.n_tasks += 1
+        self.result.waits.extend((self.sim.now - self.since[members]).tolist())
         if self.setup.scheme == "A2A":
             self._start_all_to_all(number, members)
             return
