@@ -12,7 +12,8 @@ from controlplane.wan.packing import pack
 
 
 def wan(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """Column generation over trees (controlplane/wan/packing.py): optimal where every site has workers.
+    """Column generation over trees (controlplane/wan/packing.py): optimal for up to twelve sites with workers, or where
+    every site has some; beyond that with a proven bound.
 
     Sites' aggregation capacities are not part of the packing; the evaluator's rate counts them.
     """
@@ -23,7 +24,8 @@ def wan(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
         for site, members in servers.items()
     }
     try:
-        packing = pack(needed(view, list(servers)), list(servers), shares=split, root_mbps=intake)
+        network = needed(view, list(servers))
+        packing = pack(network, list(servers), terminals=view.busy, shares=split, root_mbps=intake)
     except WanError as error:
         raise Infeasible(f"wan: {error}") from None
     used = [tree for tree in packing.trees if tree.mbps > 1e-4 * packing.rate]

@@ -3,8 +3,12 @@
 Every part of the model climbs an in-tree to a root and comes back down an out-tree; all hops pipelined, both ways at
 once, every site adding. Maximise the sum of the trees' rates under the directed links' capacities. Column generation:
 the master LP over the trees known so far prices the links; the cheapest in-tree and out-tree of each root under these
-prices (Edmonds' arborescences) are the new columns. Any prices y >= 0 give the bound sum(B y) / (cost of the cheapest
-pair), so the gap is known at every step. No scheme of this kind (any number of trees, any roots allowed) is faster.
+prices are the new columns. Any prices y >= 0 give the bound sum(B y) / (cost of the cheapest pair), so the gap is known
+at every step. No scheme of this kind (any number of trees, any roots allowed) is faster.
+
+The cheapest trees: Edmonds' arborescences where all nodes take part; else Steiner arborescences, by dynamic programming
+for up to 12 nodes that take part, and beyond that heuristics for the columns and dual ascent for the bound, which stays
+proven but may not be reached.
 """
 
 from __future__ import annotations
@@ -18,14 +22,17 @@ from scipy.optimize import linprog
 from scipy.sparse import csc_matrix
 
 from controlplane.wan.apsp import Node, usable
+from controlplane.wan.arborescence import Arc, arborescence
 from controlplane.wan.errors import WanError
-
-Arc = tuple[int, int]
+from controlplane.wan.steiner import MOST_TERMINALS, Distances, Exact, dual_ascent, short_tree
 
 
 @dataclass(frozen=True)
 class PackedTree:
-    """up[v]: whom v sends its sum to; down[v]: from whom v gets the result; for all nodes but the root. mbps: rate."""
+    """up[v]: whom v sends its sum to; down[v]: from whom v gets the result; but for the root. mbps: rate.
+
+    Nodes that take no part are in a tree only where it passes through them.
+    """
 
     root: Node
     up: Mapping[Node, Node]
@@ -46,55 +53,13 @@ class Packing:
         return 1 - self.rate / self.bound if self.bound > 0 else 0.0
 
 
-def arborescence(n: int, root: int, arcs: Sequence[Arc], cost: Sequence[float]) -> list[int] | None:
-    """Edmonds: the indexes of the cheapest arcs (tail, head) that reach every node from the root; None: impossible.
-
-    Ties go to the first arc.
-    """
-    best = [-1] * n
-    for k, (u, v) in enumerate(arcs):
-        if v not in (root, u) and (best[v] < 0 or cost[k] < cost[best[v]]):
-            best[v] = k
-    if any(best[v] < 0 for v in range(n) if v != root):
-        return None
-    component, colour = [-1] * n, [-1] * n
-    cycles = 0
-    for start in range(n):
-        node = start
-        while node != root and colour[node] < 0 and component[node] < 0:
-            colour[node] = start
-            node = arcs[best[node]][0]
-        if node != root and component[node] < 0 and colour[node] == start:
-            while component[node] < 0:
-                component[node] = cycles
-                node = arcs[best[node]][0]
-            cycles += 1
-    if cycles == 0:
-        return [best[v] for v in range(n) if v != root]
-    inside = list(component)
-    count = cycles
-    for v in range(n):
-        if component[v] < 0:
-            component[v] = count
-            count += 1
-    small: list[Arc] = []
-    origin: list[int] = []
-    small_cost: list[float] = []
-    for k, (u, v) in enumerate(arcs):
-        if component[u] != component[v]:
-            small.append((component[u], component[v]))
-            origin.append(k)
-            small_cost.append(cost[k] - (cost[best[v]] if inside[v] >= 0 else 0.0))
-    found = arborescence(count, component[root], small, small_cost)
-    if found is None:
-        return None
-    chosen = [origin[k] for k in found]
-    entered = {arcs[k][1] for k in chosen}
-    return chosen + [best[v] for v in range(n) if inside[v] >= 0 and v not in entered]
+PROGRESS = 1e-4  # of the rate, in a round
 
 
 class _Problem:
-    def __init__(self, graph: nx.DiGraph, roots: Sequence[Node]) -> None:
+    """The links as arcs between numbers, and the cheapest trees of a root under prices."""
+
+    def __init__(self, graph: nx.DiGraph, roots: Sequence[Node], terminals: Sequence[Node] | None) -> None:
         network = usable(graph)
         self.nodes = list(network.nodes)
         self.index = {node: k for k, node in enumerate(self.nodes)}
@@ -102,28 +67,81 @@ class _Problem:
         self.reversed: list[Arc] = [(v, u) for u, v in self.arcs]
         self.capacity = np.array([data["mbps"] for _, _, data in network.edges(data=True)])
         self.roots = [self.index[root] for root in roots]
-        # A little of the links' scarcity, so that free links (price 0) are not taken at random.
-        self.bias = 1e-6 / self.capacity if len(self.capacity) else self.capacity
+        self.terminals = [self.index[v] for v in (self.nodes if terminals is None else dict.fromkeys(terminals))]
+        spanned = len(self.terminals) >= len(self.nodes) - 1 and all(
+            {root, *self.terminals} == set(range(len(self.nodes))) for root in self.roots
+        )
+        self.exact = "edmonds" if spanned else "subsets" if len(self.terminals) <= MOST_TERMINALS else ""
+        for root in self.roots:
+            self._connected(root)
 
-    def pair(self, root: int, price: np.ndarray) -> tuple[list[int], list[int]]:
-        cost = (price + self.bias * (price.max(initial=0.0) * self.capacity.min(initial=1.0) + 1e-12)).tolist()
+    def _connected(self, root: int) -> None:
+        network = nx.DiGraph(self.arcs)
+        network.add_node(root)
+        below, above = nx.descendants(network, root), nx.ancestors(network, root)
+        for there in self.terminals:
+            if there != root and not (there in below and there in above):
+                raise WanError(
+                    f"root {self.nodes[root]} cannot reach all nodes and be reached by them "
+                    f"(not both ways: {self.nodes[there]})"
+                )
+
+    def costs(self, price: np.ndarray) -> tuple[np.ndarray, float]:
+        """(the links' prices with a little of their scarcity, so that free links are not taken at random and all are
+        positive; by how much a tree can cost more than under prices that a bound may use). A bound may use these costs
+        themselves as prices but for links without a limit, whose price is 0."""
+        grain = 1e-8 * max(float(price.max(initial=0.0)), 1e-6)
+        extra = grain * (self.capacity.min(initial=1.0) / self.capacity + 1e-3)
+        unlimited = extra[~np.isfinite(self.capacity)]
+        return price + extra, 2 * len(self.nodes) * float(unlimited.max(initial=0.0))
+
+    def trees(self, cost: np.ndarray, exact: bool) -> tuple[list[tuple[list[int], list[int]]], np.ndarray | None]:
+        """((up, down) of each root, what the cheapest cost together at least or None: not known)."""
+        values = cost.tolist()
         n = len(self.nodes)
-        up, down = arborescence(n, root, self.reversed, cost), arborescence(n, root, self.arcs, cost)
-        if up is None or down is None:
-            raise WanError(f"root {self.nodes[root]} cannot reach all nodes and be reached by them")
-        return up, down
+        if self.exact == "edmonds":
+            found = [
+                (arborescence(n, root, self.reversed, values), arborescence(n, root, self.arcs, values))
+                for root in self.roots
+            ]
+        elif self.exact and exact:
+            climb, fall = (Exact(n, arcs, values, self.terminals) for arcs in (self.reversed, self.arcs))
+            found = [(climb.tree(root), fall.tree(root)) for root in self.roots]
+        else:
+            there, back = (Distances(n, arcs, values) for arcs in (self.reversed, self.arcs))
+            found = [
+                (
+                    short_tree(n, root, self.reversed, values, self.terminals, there),
+                    short_tree(n, root, self.arcs, values, self.terminals, back),
+                )
+                for root in self.roots
+            ]
+        pairs = [(up, down) for up, down in found if up is not None and down is not None]
+        assert len(pairs) == len(self.roots)  # _connected
+        if self.exact == "edmonds" or (self.exact and exact):
+            return pairs, np.array([cost[up].sum() + cost[down].sum() for up, down in pairs])
+        if exact:
+            return pairs, np.array(
+                [
+                    sum(dual_ascent(n, root, arcs, values, self.terminals) for arcs in (self.reversed, self.arcs))
+                    for root in self.roots
+                ]
+            )
+        return pairs, None
 
 
 def pack(
     graph: nx.DiGraph,
     roots: Sequence[Node] | None = None,
     *,
+    terminals: Sequence[Node] | None = None,
     shares: Mapping[Node, float] | None = None,
     root_mbps: Mapping[Node, float] | None = None,
     gap: float = 1e-3,
     rounds: int = 500,
 ) -> Packing:
-    """graph: directed, "mbps" on its links; every node adds and receives. roots: who may be one (all).
+    """graph: directed, "mbps" on its links. roots: who may be one (all). terminals: who has something to add and wants
+    the result (all); every other node may be passed through, and adds what meets there.
 
     shares: the part of the model that each root has to carry (None: whatever is best). root_mbps: what a root takes in
     at most. Stops when the rate is within `gap` of the bound. Raises WanError for unreachable nodes and wrong input.
@@ -136,11 +154,16 @@ def pack(
     unknown = [root for root in candidates if root not in graph]
     if unknown or not candidates:
         raise WanError(f"roots {unknown} are no nodes of the network" if unknown else "no node may be a root")
-    problem = _Problem(graph, candidates)
+    unknown = [] if terminals is None else [v for v in terminals if v not in graph]
+    if unknown or (terminals is not None and not terminals):
+        raise WanError(f"{unknown} are no nodes of the network" if unknown else "no node takes part")
+    problem = _Problem(graph, candidates, terminals)
     intake = np.array([np.inf if root_mbps is None else root_mbps.get(root, np.inf) for root in candidates])
-    if len(problem.nodes) == 1:
-        rate = float(intake[0])
-        return Packing((PackedTree(candidates[0], {}, {}, rate),), rate, rate)
+    alone = [k for k, root in enumerate(problem.roots) if set(problem.terminals) == {root}]
+    free = [k for k in alone if len(candidates) == 1 or (shares is None and np.isinf(intake[k]))]
+    if free:  # nothing has to move
+        rate = float(intake[free[0]])
+        return Packing((PackedTree(candidates[free[0]], {}, {}, rate),), rate, rate)
     if (intake <= 0).any():
         dead = [root for root, mbps in zip(candidates, intake, strict=True) if mbps <= 0]
         raise WanError(f"roots {dead} take nothing in: leave them out")
@@ -157,27 +180,36 @@ def pack(
         columns.append((k, up, down))
         return True
 
-    for k, root in enumerate(problem.roots):
-        add(k, *problem.pair(root, 1 / problem.capacity))
+    for k, (up, down) in enumerate(problem.trees(problem.costs(1 / problem.capacity)[0], exact=False)[0]):
+        add(k, up, down)
     bound = np.inf
     rates = np.zeros(0)
     limits = np.concatenate([problem.capacity, intake]) / scale
     finite = np.isfinite(limits)
+    exact, before = problem.exact == "edmonds", 0.0
     for _ in range(rounds):
         rates, price = _master(problem, columns, limits, finite, part)
-        links, own = price[: len(problem.capacity)], price[len(problem.capacity) :]
-        costs, fresh = np.zeros(len(candidates)), False
-        for k, root in enumerate(problem.roots):
-            up, down = problem.pair(root, links)
-            costs[k] = links[up].sum() + links[down].sum() + own[k]
+        cost, slack = problem.costs(price[: len(problem.capacity)])
+        pairs, least = problem.trees(cost, exact)
+        fresh = False
+        for k, (up, down) in enumerate(pairs):
             fresh |= add(k, up, down)
-        worth = float(price[finite] @ limits[finite]) * scale
-        cheapest = float(costs.min() if part is None else part @ costs)
-        if cheapest > 0:
-            bound = min(bound, worth / cheapest)
         rate = float(rates.sum()) * scale
-        if not fresh or rate >= bound * (1 - gap):
-            break
+        if least is not None:
+            own = price[len(problem.capacity) :]
+            worth = float(cost[finite[: len(cost)]] @ limits[: len(cost)][finite[: len(cost)]])
+            worth = scale * (worth + float(own[finite[len(cost) :]] @ limits[len(cost) :][finite[len(cost) :]]))
+            least = least - slack + own
+            cheapest = float(least.min() if part is None else part @ least)
+            if cheapest > 0:
+                bound = min(bound, worth / cheapest)
+            if not fresh or rate >= bound * (1 - gap):
+                break
+        if not exact:  # cheap columns as long as they help, then the exact ones (or, where there are none, the bound)
+            exact = not fresh or rate < before * (1 + PROGRESS)
+            before = rate
+        elif not problem.exact:
+            exact = False
     rate = float(rates.sum()) * scale
     trees = []
     for (k, up, down), value in zip(columns, rates, strict=False):

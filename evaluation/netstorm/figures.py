@@ -73,7 +73,10 @@ def _rows(trials: int, settings: Iterable[tuple[dict[str, Any], Setup]], *, node
             own = [speed(setup, dynamic, seed, nodes=nodes) for seed in range(trials)]
             row: Row = {"network": "dynamic" if dynamic else "static", **labels}
             row["seconds"] = float(np.mean(1 / np.array(own)))
-            row["over_star"] = float(np.mean(np.array(own) / base))
+            over = np.array(own) / base
+            row["over_star"] = float(over.mean())
+            row["low"], row["high"] = (float(x) for x in np.percentile(over, [5, 95]))
+            row["seeds"] = trials
             rows.append(row)
     return rows
 
@@ -113,7 +116,8 @@ def fig17(trials: int) -> list[Row]:
                     gains = [speed(setup, dynamic, seed) / plain[seed] for seed in range(trials)]
                     rows.append(
                         {"network": "dynamic" if dynamic else "static", "assigned": "lazily" if lazy else "at once",
-                         "busy_bound": bound, "auxiliary_length": length, "gain_%": 100 * (float(np.mean(gains)) - 1)}
+                         "busy_bound": bound, "auxiliary_length": length, "gain_%": 100 * (float(np.mean(gains)) - 1),
+                         "low": 100 * (min(gains) - 1), "high": 100 * (max(gains) - 1), "seeds": trials}
                     )  # fmt: skip
     return rows
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ from controlplane.plan.model import Plan
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import STRATEGIES, Infeasible
 from controlplane.topology import Topology
+from controlplane.wan.arborescence import arborescence
 from controlplane.wan.errors import WanError
-from controlplane.wan.packing import arborescence, pack
+from controlplane.wan.packing import pack
+from controlplane.wan.steiner import Exact, cleaned, dual_ascent, short_tree
 from evaluation.wan.networks import by_distance, overlay, whole_job
 from tests.wan.test_apsp import networks
 
@@ -129,6 +133,76 @@ def test_given_shares_and_intakes_are_kept(graph: nx.DiGraph, data: st.DataObjec
     assert packing.gap <= 1e-2 or len(graph) == 1
 
 
+@settings(max_examples=25, deadline=None)
+@given(networks(6), st.data())
+def test_cheapest_trees_to_some_nodes(graph: nx.DiGraph, data: st.DataObject) -> None:
+    """Against all spanning trees of all sets of nodes in between: the dynamic program is exact, dual ascent below it
+    and the heuristic above."""
+    n = len(graph)
+    arcs = list(graph.edges)
+    cost = [1 + graph.edges[a]["mbps"] for a in arcs]
+    terminals = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True))
+    exact = Exact(n, arcs, cost, terminals)
+    for root in range(n):
+        must = {root, *terminals}
+        best = np.inf
+        rest = [v for v in range(n) if v not in must]
+        for size in range(len(rest) + 1):
+            for extra in itertools.combinations(rest, size):
+                used = sorted(must | set(extra))
+                place = {v: i for i, v in enumerate(used)}
+                inside = [k for k, (u, v) in enumerate(arcs) if u in place and v in place]
+                ends = [(place[arcs[k][0]], place[arcs[k][1]]) for k in inside]
+                tree = arborescence(len(used), place[root], ends, [cost[k] for k in inside])
+                if tree is not None:
+                    best = min(best, sum(cost[inside[k]] for k in tree))
+        found = exact.tree(root)
+        quick = short_tree(n, root, arcs, cost, terminals)
+        assert found is not None and quick is not None
+        for tree in (found, quick):
+            assert cleaned(n, root, arcs, tree, terminals) is not None
+            assert len({arcs[k][1] for k in tree}) == len(tree)
+        assert exact.cost(root) == pytest.approx(best)
+        assert sum(cost[k] for k in found) == pytest.approx(best)
+        assert sum(cost[k] for k in quick) >= best - 1e-9
+        assert dual_ascent(n, root, arcs, cost, terminals) <= best + 1e-9
+
+
+@settings(max_examples=10, deadline=None)
+@given(networks(6), st.data())
+def test_packing_with_nodes_that_take_no_part(graph: nx.DiGraph, data: st.DataObject) -> None:
+    """Never slower than when all take part, within the gap of its bound, and the bound without subset programs (dual
+    ascent) lies above."""
+    terminals = data.draw(st.lists(st.sampled_from(list(graph)), min_size=1, max_size=len(graph), unique=True))
+    if len(graph) == 1:
+        return
+    roots = terminals if len(terminals) > 1 else [v for v in graph if v not in terminals]
+    packing = pack(graph, roots, terminals=terminals)
+    assert packing.gap <= 2e-3
+    assert packing.rate >= pack(graph, roots).rate * (1 - 2e-3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("controlplane.wan.packing.MOST_TERMINALS", 0)
+        rough = pack(graph, roots, terminals=terminals)
+    assert rough.bound >= packing.rate * (1 - 1e-6)
+    assert rough.rate <= packing.bound * (1 + 1e-6)
+    for tree in packing.trees:
+        for way in (tree.up, tree.down):
+            for node in terminals:
+                for _ in graph:
+                    node = node if node == tree.root else way[node]
+                assert node == tree.root
+
+
+def test_a_node_that_takes_no_part_is_passed_through() -> None:
+    """Four sites around a hub that has none of the data: each tree passes the hub, whose links all are needed twice."""
+    graph = nx.DiGraph()
+    for leaf in range(1, 5):
+        graph.add_edge(leaf, 0, mbps=8.0)
+        graph.add_edge(0, leaf, mbps=8.0)
+    packing = pack(graph, [1, 2, 3, 4], terminals=[1, 2, 3, 4], gap=1e-6)
+    assert packing.rate == pytest.approx(8.0, rel=1e-5) and packing.bound == pytest.approx(8.0, rel=1e-5)
+
+
 def test_wrong_packings_are_refused() -> None:
     graph = nx.DiGraph()
     graph.add_edge(0, 1, mbps=1.0)
@@ -138,6 +212,8 @@ def test_wrong_packings_are_refused() -> None:
     for wrong, message in (
         ({"roots": [7]}, "no nodes of the network"),
         ({"roots": []}, "may be a root"),
+        ({"terminals": []}, "takes part"),
+        ({"terminals": [0, 9]}, r"\[9\] are no nodes"),
         ({"shares": {0: 0.4}}, "sum 1"),
         ({"root_mbps": {0: 0.0}}, "take nothing in"),
     ):
