@@ -22,12 +22,16 @@ class JobError(ValueError):
 
 @dataclass(frozen=True)
 class Job:
-    """Node ids; a worker's index in `workers` is its bit in bitmaps. model_bytes: bytes of one gradient (float32)."""
+    """Node ids; a worker's index in `workers` is its bit in bitmaps. model_bytes: bytes of one gradient (float32).
+
+    max_trees: how many aggregation trees a plan may have at most (None: any number).
+    """
 
     name: str
     workers: tuple[str, ...]
     parameter_servers: tuple[str, ...]
     model_bytes: int
+    max_trees: int | None = None
 
     def __post_init__(self) -> None:
         if not self.workers:
@@ -41,6 +45,9 @@ class Job:
             seen.add(node)
         if isinstance(self.model_bytes, bool) or not isinstance(self.model_bytes, int) or self.model_bytes <= 0:
             raise JobError(f"job {self.name!r}: model_bytes must be a whole number above 0, got {self.model_bytes!r}")
+        most = self.max_trees
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise JobError(f"job {self.name!r}: max_trees must be a whole number above 0, got {most!r}")
 
     def check(self, topology: Topology) -> None:
         """Raises JobError when a node does not exist or is a switch."""
@@ -57,6 +64,7 @@ class Job:
             "workers": list(self.workers),
             "parameter_servers": list(self.parameter_servers),
             "model_bytes": self.model_bytes,
+            **({} if self.max_trees is None else {"max_trees": self.max_trees}),
         }
 
     @classmethod
@@ -79,6 +87,7 @@ class Job:
             tuple(str(n) for n in data["workers"]),
             tuple(str(n) for n in data["parameter_servers"]),
             data["model_bytes"],
+            data.get("max_trees"),
         )
 
 
@@ -98,6 +107,7 @@ def place_job(
     seed: int = 0,
     model_bytes: int = DEFAULT_MODEL_BYTES,
     name: str = "job",
+    max_trees: int | None = None,
 ) -> Job:
     """Parameter servers and workers on random servers (workers None: on all that are left).
 
@@ -125,11 +135,12 @@ def place_job(
         tuple(take(workers if workers is not None else len(order), "worker", "parameter_server")),
         tuple(roots),
         model_bytes,
+        max_trees,
     )
 
 
 def parse_job(spec: str, topology: Topology) -> Job:
-    """A job file, or "workers=8,ps=2,seed=1,model=200K,name=x" (every part optional), checked against the topology.
+    """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,name=x" (every part optional), checked.
 
     Without workers: all servers left; without ps: as many as the topology has of that role, else 1. Raises JobError.
     """
@@ -149,8 +160,8 @@ def parse_job(spec: str, topology: Topology) -> Job:
     values: dict[str, str] = {}
     for part in filter(None, spec.split(",")):
         key, _, value = part.partition("=")
-        if key not in ("workers", "ps", "seed", "model", "name"):
-            raise JobError(f"job: unknown part {part!r}; known are workers=, ps=, seed=, model=, name=")
+        if key not in ("workers", "ps", "seed", "model", "trees", "name"):
+            raise JobError(f"job: unknown part {part!r}; known are workers=, ps=, seed=, model=, trees=, name=")
         values[key] = value
 
     def integer(key: str, default: int | None) -> int | None:
@@ -167,4 +178,5 @@ def parse_job(spec: str, topology: Topology) -> Job:
         seed=integer("seed", 0) or 0,
         model_bytes=parse_bytes(values["model"]) if "model" in values else DEFAULT_MODEL_BYTES,
         name=values.get("name", "job"),
+        max_trees=integer("trees", None),
     )

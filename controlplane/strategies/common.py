@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.evaluate import evaluate
 from controlplane.job import Job
+from controlplane.limits import check_fits
 from controlplane.plan.model import Assignment, Plan, Relay, Tree
 from controlplane.routing import Memory, Network, Router, downwards
 from controlplane.topology import Topology
@@ -103,8 +104,15 @@ def _route_racks(router: Router, job: Job, choice: Choice, racks: Sequence[int])
 
 
 def finish(topology: Topology, job: Job, strategy: str, trees: Sequence[Tree], seed: int | None) -> Plan:
-    """The plan with the evaluator's rate. Raises Infeasible, naming the resource, when that is 0."""
+    """The plan with the evaluator's rate.
+
+    Raises Infeasible, naming the resource, when that is 0 or when the job allows fewer trees; DoesNotFit when a switch
+    cannot hold what the plan needs of it.
+    """
     plan = Plan(job, strategy, 0.0, tuple(trees), seed=seed)
+    if job.max_trees is not None and len(trees) > job.max_trees:
+        raise Infeasible(f"{strategy}: the plan needs {len(trees)} trees, job {job.name!r} allows {job.max_trees}")
+    check_fits(plan, topology)
     evaluation = evaluate(plan, topology, check=False)
     if evaluation.rate_mbps <= 0:
         full = evaluation.bottleneck

@@ -1,0 +1,167 @@
+"""What switches can hold of a plan beside its rates: slots, table entries, multicast groups, flows of one sum.
+
+Attributes of a switch in the topology, all optional (absent: unlimited), whole numbers: what is free for this plan.
+
+- slots: of the aggregation memory; a tree takes at least MINIMUM_SLOTS at each of its aggregation points;
+- label_entries: of the label table; multicast_groups: ways to copy results;
+- fan_in: flows (of workers, partial sums) that are added to one sum, i.e. at one point of one tree;
+- max_workers: workers of one job that its bitmaps tell apart; values_per_packet: of the program on the switch, the same
+  on all switches.
+
+They make a plan discrete: which trees there are matters, not only how much each carries. What a plan needs is counted
+here from its trees alone, as `rules.build` spends it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controlplane.plan.model import Plan, Tree
+from controlplane.topology import Topology, TopologyError
+
+if TYPE_CHECKING:
+    from controlplane.rules import Limits
+
+MINIMUM_SLOTS = 16
+RESOURCES = {
+    "slots": "aggregation slots",
+    "label_entries": "label table entries",
+    "multicast_groups": "multicast groups",
+    "fan_in": "flows added at one point of one tree",
+    "max_workers": "bitmap bits (workers of one job)",
+}
+ATTRIBUTES = (*RESOURCES, "values_per_packet")
+
+
+class DoesNotFit(ValueError):
+    """The plan needs more of a resource than there is."""
+
+    def __init__(self, switch: str, resource: str, needed: int, available: int) -> None:
+        super().__init__(f"switch {switch}: the plan needs {needed} {resource}, available are {available}")
+        self.switch, self.resource, self.needed, self.available = switch, resource, needed, available
+
+
+@dataclass(frozen=True)
+class Held:
+    """Limits per switch; a switch without one is not in the dictionary."""
+
+    slots: dict[str, int]
+    label_entries: dict[str, int]
+    multicast_groups: dict[str, int]
+    fan_in: dict[str, int]
+    max_workers: dict[str, int]
+    values_per_packet: int | None
+
+    @property
+    def anything(self) -> bool:
+        """Whether any switch limits the plan (the packets' size does not)."""
+        return any(getattr(self, name) for name in RESOURCES)
+
+    def trees_at(self, switch: str) -> float:
+        """How many trees may add at the switch."""
+        if switch in self.slots:
+            return self.slots[switch] // MINIMUM_SLOTS
+        return float("inf")
+
+
+def held(topology: Topology) -> Held:
+    """The limits that the topology's switches have. Raises TopologyError, naming switch and attribute."""
+    found: dict[str, dict[str, int]] = {name: {} for name in ATTRIBUTES}
+    for node in topology.nodes:
+        for name in ATTRIBUTES:
+            value = topology.graph.nodes[node].get(name)
+            if value is None:
+                continue
+            if topology.kind(node) != "switch":
+                raise TopologyError(f"node {node!r}: {name} does not belong on a server")
+            least = 1 if name in ("values_per_packet", "max_workers") else 0
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise TopologyError(f"node {node!r}: {name} must be a whole number of at least {least}, got {value!r}")
+            found[name][node] = value
+    packets = sorted(set(found["values_per_packet"].values()))
+    if len(packets) > 1:
+        raise TopologyError(f"values_per_packet must be the same on all switches, got {packets[0]} and {packets[-1]}")
+    return Held(**{name: found[name] for name in RESOURCES}, values_per_packet=packets[0] if packets else None)
+
+
+def limited(topology: Topology, limits: Limits) -> Topology:
+    """The topology with every switch holding what the target does, and at most what its own attributes say."""
+    own = {
+        "slots": limits.slots,
+        "label_entries": limits.label_table_size,
+        "multicast_groups": limits.multicast_groups,
+        "max_workers": limits.max_workers,
+        "values_per_packet": limits.values_per_packet,
+    }
+    held(topology)
+    nodes = {
+        v: {name: min(value, topology.graph.nodes[v].get(name, value)) for name, value in own.items()}
+        for v in topology.switches
+    }
+    return topology.replace(nodes=nodes)
+
+
+def label_entries(tree: Tree) -> Counter[str]:
+    """Entries of the label table that a tree takes, by switch: one per flow and node it passes or is added at, one per
+    node for the results, one per worker and node for answers to it."""
+    entries: Counter[str] = Counter()
+    for end, route in [*((a.point, a.route) for a in tree.assignments), *((r.next, r.route) for r in tree.relays)]:
+        entries.update(route[1:-1])
+        if end != tree.root:
+            entries[end] += 1
+    parent = {child: above for above, child in tree.return_edges}
+    entries.update({above for above, _ in tree.return_edges if above != tree.root})
+    for a in tree.assignments:
+        node = parent[a.worker]
+        while node != tree.root:
+            entries[node] += 1
+            node = parent[node]
+    return entries
+
+
+def fan_in(tree: Tree) -> Counter[str]:
+    """Flows that are added per aggregation point of a tree."""
+    ends = [*(a.point for a in tree.assignments), *(relay.next for relay in tree.relays)]
+    return Counter(end for end in ends if end != tree.root)
+
+
+def copies(tree: Tree) -> dict[str, frozenset[str]]:
+    """Where a tree's results are copied, and to which neighbours."""
+    below: dict[str, set[str]] = {}
+    for above, child in tree.return_edges:
+        below.setdefault(above, set()).add(child)
+    return {v: frozenset(children) for v, children in below.items() if len(children) > 1 and v != tree.root}
+
+
+def check_fits(plan: Plan, topology: Topology) -> None:
+    """Holds the plan against the limits of the topology's switches. Raises DoesNotFit for the first exceeded."""
+    limits = held(topology)
+    if not limits.anything:
+        return
+    for v, available in limits.max_workers.items():
+        if len(plan.job.workers) > available:
+            raise DoesNotFit(v, RESOURCES["max_workers"], len(plan.job.workers), available)
+    entries: Counter[str] = Counter()
+    points: Counter[str] = Counter()
+    groups: dict[str, set[frozenset[str]]] = {}
+    inputs: Counter[str] = Counter()
+    for tree in plan.trees:
+        points.update(tree.points)
+        for v, count in fan_in(tree).items():
+            inputs[v] = max(inputs[v], count)
+        if limits.label_entries:
+            entries.update(label_entries(tree))
+        for v, children in copies(tree).items():
+            groups.setdefault(v, set()).add(children)
+    for name, needed in (
+        ("fan_in", inputs),
+        ("slots", {v: MINIMUM_SLOTS * count for v, count in points.items()}),
+        ("label_entries", entries),
+        ("multicast_groups", {v: len(found) for v, found in groups.items()}),
+    ):
+        available_at: dict[str, int] = getattr(limits, name)
+        for v, available in available_at.items():
+            if needed.get(v, 0) > available:
+                raise DoesNotFit(v, RESOURCES[name], needed[v], available)
