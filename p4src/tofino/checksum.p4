@@ -1,0 +1,27 @@
+// The IPv4 header checksum: verified in the parser, computed anew in the deparser.
+//
+// Limit: headers without options; others do not leave the switch (route.p4).
+#ifndef INART_CHECKSUM_P4
+#define INART_CHECKSUM_P4
+
+control InartIngressDeparser(packet_out packet, inout headers_t hdr, in metadata_t meta,
+                             in ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md) {
+    Checksum() ipv4_checksum;
+
+    apply {
+        if (hdr.ipv4.isValid()) {
+            hdr.ipv4.checksum = ipv4_checksum.update({
+                hdr.ipv4.version, hdr.ipv4.header_words, hdr.ipv4.service, hdr.ipv4.total_length,
+                hdr.ipv4.identification, hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.source,
+                hdr.ipv4.destination
+            });
+        }
+        packet.emit(hdr.ethernet);
+        packet.emit(hdr.inart);
+        packet.emit(hdr.first);
+        packet.emit(hdr.second);
+        packet.emit(hdr.ipv4);
+    }
+}
+
+#endif

@@ -1,0 +1,32 @@
+// The verdict counters: what the switch did with each aggregation packet, one counter (packets, bytes) per verdict.
+//
+//   forwarded | replicated | absorbed | completed | duplicate | stale | flushed | refused | malformed | unknown
+//
+// Each packet that arrives on a port is counted exactly once, when it arrives. A sum that comes round for its second half
+// is not counted again; one that finds its slot taken over is dropped and counted by overtaken_counter.
+// Counters per flow are in label.p4.
+#ifndef INART_COUNTERS_P4
+#define INART_COUNTERS_P4
+
+control Verdicts(in metadata_t meta) {
+    Counter<bit<64>, bit<8>>(INART_VERDICTS, CounterType_t.PACKETS_AND_BYTES) verdict_counter;
+    Counter<bit<64>, bit<8>>(1, CounterType_t.PACKETS_AND_BYTES) overtaken_counter;
+
+    action count() {
+        verdict_counter.count(meta.verdict);
+    }
+
+    action count_overtaken() {
+        overtaken_counter.count(0);
+    }
+
+    apply {
+        if (meta.operation == DO_FORGET) {
+            count_overtaken();
+        } else if (meta.operation != DO_READ) {
+            count();
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,98 @@
+// Headers and metadata.
+//
+//   Ethernet 0x88B5:   ethernet | inart (24 bytes) | first | second (INART_VALUES / 2 x 32 bits each)    aggregation
+//   Ethernet 0x0800:   ethernet | ipv4 | payload                                                         ordinary traffic
+//
+// inart_t and all constants come from include/constants.p4, which is generated from protocol.json. The values are two
+// headers because a stateful ALU holds pairs and gives out one word a pass: the first half leaves with the packet that
+// completes a sum, the second half is fetched when that packet comes round again.
+// Limit: every aggregation packet has INART_VALUES values; what follows them is not looked at. No IPv4 options.
+#ifndef INART_HEADERS_P4
+#define INART_HEADERS_P4
+
+typedef bit<9> port_t;
+typedef bit<48> mac_t;
+typedef bit<16> slot_t;
+
+const bit<16> ETHERTYPE_IPV4 = 0x0800;
+
+header ethernet_t {
+    mac_t destination;
+    mac_t source;
+    bit<16> ether_type;
+}
+
+#define INART_VALUE_FIELD(i) bit<32> value_##i;
+header half_t {
+    INART_EACH_PAIR(INART_VALUE_FIELD)
+}
+
+header ipv4_t {
+    bit<4> version;
+    bit<4> header_words;
+    bit<8> service;
+    bit<16> total_length;
+    bit<16> identification;
+    bit<16> fragment;
+    bit<8> ttl;
+    bit<8> protocol;
+    bit<16> checksum;
+    bit<32> source;
+    bit<32> destination;
+}
+
+struct headers_t {
+    ethernet_t ethernet;
+    inart_t inart;
+    half_t first;
+    half_t second;
+    ipv4_t ipv4;
+}
+
+// What label.p4 says that the packet is.
+const bit<8> KIND_NONE = 0;         // not for a slot
+const bit<8> KIND_WORKER = 1;       // a contribution
+const bit<8> KIND_PARTIAL = 2;      // a partial sum, with its own bitmap
+const bit<8> KIND_READ = 3;         // a sum of this switch that comes round for its second half
+
+// How a packet's epoch, and then its sequence, compares with the slot's.
+const bit<8> AGE_OLDER = 0;         // 0: what a register action gives that sets no other
+const bit<8> AGE_SAME = 1;
+const bit<8> AGE_NEWER = 2;
+const bit<8> AGE_NONE = 3;          // not compared: not for a slot, or refused
+
+// What is to be done, as slots.p4 has decided.
+const bit<8> DO_NOTHING = 0;        // not for a slot
+const bit<8> DO_REFUSE = 1;
+const bit<8> DO_PASS = 2;           // stale: send on with its own bits and values
+const bit<8> DO_STORE = 3;          // the slot's first contribution
+const bit<8> DO_ADD = 4;
+const bit<8> DO_MAXIMUM = 5;
+const bit<8> DO_FLUSH_FIRST = 6;    // a resend into an empty slot: nothing to merge
+const bit<8> DO_FLUSH_KNOWN = 7;    // a resend of what is in the slot
+const bit<8> DO_DUPLICATE = 8;
+const bit<8> DO_READ = 9;           // fetch the second half and send on
+const bit<8> DO_FORGET = 10;        // the slot was taken over before the second half was fetched
+
+// The mark in a slot's flows that says: closed for this chunk.
+const bit<32> CLOSED = 0x80000000;
+
+struct metadata_t {
+    bit<8> verdict;
+    bit<8> kind;
+    bit<8> epoch_age;
+    bit<8> sequence_age;
+    bit<8> operation;
+    slot_t slot_base;
+    slot_t slot_offset;
+    slot_t slot;
+    bit<32> flow;       // this flow's bit at this aggregation point
+    bit<32> claim;      // the same, with CLOSED for a resend
+    bit<32> everyone;   // the bits of all flows
+    bit<32> held;       // the flows that the slot had before this packet
+    bit<32> left;       // the flows that are missing after it (0: complete)
+    port_t loopback;
+    bool checksum_error;
+}
+
+#endif

@@ -1,0 +1,66 @@
+// InArt for Tofino 1 (TNA): aggregation by label, and IPv4 forwarding beside it.
+//
+//   parser -> 0x88B5: well formed? -> label -> forward, replicate
+//          |                                -> aggregate: slots -> values -> drop, send on, or once round for the rest
+//          |          verdicts
+//          -> 0x0800: route
+//          -> other:  dropped
+//
+// File by file what p4src/bmv2/ is for v1model, with the same constants and wire format. What differs, and why, is in
+// docs/tofino.md; a model of the register actions that the tests run is in tests/model/tofino.py.
+//
+// Build options (python -m p4src.build --target tna passes them): INART_VALUES values in a packet, INART_SLOTS slots,
+// INART_LABEL_TABLE_SIZE, INART_PARTIAL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries.
+// All of the work is done in ingress; egress is bypassed.
+#include <core.p4>
+#include <tna.p4>
+
+#include "../include/constants.p4"
+#include "../include/repeat.p4"
+#include "pairs.p4"
+#include "headers.p4"
+#include "parser.p4"
+#include "checksum.p4"
+#include "counters.p4"
+#include "label.p4"
+#include "slots.p4"
+#include "values.p4"
+#include "finish.p4"
+#include "route.p4"
+#include "egress.p4"
+
+control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
+                     in ingress_intrinsic_metadata_from_parser_t ig_prsr_md,
+                     inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
+                     inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
+    Label() label;
+    Slots() slots;
+    Values() values;
+    Finish() finish;
+    Verdicts() verdicts;
+    Route() route;
+
+    apply {
+        if (hdr.inart.isValid()) {
+            if (hdr.second.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
+                label.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
+                slots.apply(hdr, meta);
+                values.apply(hdr, meta);
+                finish.apply(hdr, meta, ig_dprsr_md, ig_tm_md);
+            } else {
+                meta.verdict = INART_VERDICT_MALFORMED;
+                ig_dprsr_md.drop_ctl = 1;
+            }
+            verdicts.apply(meta);
+        } else if (hdr.ipv4.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
+            route.apply(hdr, meta, ig_dprsr_md, ig_tm_md);
+        } else {
+            ig_dprsr_md.drop_ctl = 1;
+        }
+    }
+}
+
+Pipeline(InartIngressParser(), InartIngress(), InartIngressDeparser(),
+         InartEgressParser(), InartEgress(), InartEgressDeparser()) pipe;
+
+Switch(pipe) main;

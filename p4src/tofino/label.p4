@@ -1,0 +1,116 @@
+// The label tables: one exact match decides an aggregation packet's fate.
+//
+//   (ingress port, label) --hit--> forward(port)         unchanged, to one port
+//                         |        replicate(group)      unchanged, to every port of a multicast group
+//                         |        aggregate(...)        a worker's contribution: on to slots.p4
+//                         |        read_out(...)         a sum of this switch that comes round: on to slots.p4
+//                         --miss-> partial_table, key (ingress port, label, bits that it may not have):
+//                                  combine(...)          a partial sum: on to slots.p4
+//                         --miss-> dropped, counted as unknown
+//
+// A packet for a slot gets the label and the bitmap here that it has if it leaves: all that leaves a slot has next_label.
+// flow is the bit of this flow at this aggregation point, everyone the bits of all its flows: 31 of them at most, while
+// the bitmap has 64 workers. loopback is where a sum goes round.
+// Limit: slot_base must be a multiple of slot_mask + 1, which must be a power of two; slot_base + slot_mask must be below
+// INART_SLOTS. contributor and flow must not be 0. The control plane sees to it.
+#ifndef INART_LABEL_P4
+#define INART_LABEL_P4
+
+control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
+              inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
+              inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
+    DirectCounter<bit<64>>(CounterType_t.PACKETS_AND_BYTES) label_counter;
+    DirectCounter<bit<64>>(CounterType_t.PACKETS_AND_BYTES) partial_counter;
+
+    action forward(port_t port) {
+        label_counter.count();
+        meta.verdict = INART_VERDICT_FORWARDED;
+        ig_tm_md.ucast_egress_port = port;
+        ig_tm_md.bypass_egress = 1;
+    }
+
+    action replicate(bit<16> group) {
+        label_counter.count();
+        meta.verdict = INART_VERDICT_REPLICATED;
+        ig_tm_md.mcast_grp_a = group;
+        ig_tm_md.bypass_egress = 1;
+    }
+
+    action aggregate(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<64> contributor,
+                     bit<32> next_label, port_t port, port_t loopback) {
+        label_counter.count();
+        meta.kind = KIND_WORKER;
+        meta.slot_base = slot_base;
+        meta.slot_offset = hdr.inart.sequence[15:0] & slot_mask;
+        meta.flow = flow;
+        meta.claim = flow;
+        meta.everyone = everyone;
+        meta.loopback = loopback;
+        hdr.inart.bitmap = contributor;
+        hdr.inart.label = next_label;
+        ig_tm_md.ucast_egress_port = port;
+        ig_tm_md.bypass_egress = 1;
+    }
+
+    action read_out(slot_t slot_base, slot_t slot_mask, port_t port) {
+        label_counter.count();
+        meta.kind = KIND_READ;
+        meta.slot_base = slot_base;
+        meta.slot_offset = hdr.inart.sequence[15:0] & slot_mask;
+        ig_tm_md.ucast_egress_port = port;
+        ig_tm_md.bypass_egress = 1;
+    }
+
+    action combine(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<32> next_label,
+                   port_t port, port_t loopback) {
+        partial_counter.count();
+        meta.kind = KIND_PARTIAL;
+        meta.slot_base = slot_base;
+        meta.slot_offset = hdr.inart.sequence[15:0] & slot_mask;
+        meta.flow = flow;
+        meta.claim = flow;
+        meta.everyone = everyone;
+        meta.loopback = loopback;
+        hdr.inart.label = next_label;
+        ig_tm_md.ucast_egress_port = port;
+        ig_tm_md.bypass_egress = 1;
+    }
+
+    action later() {}
+
+    action unknown() {
+        meta.verdict = INART_VERDICT_UNKNOWN;
+        ig_dprsr_md.drop_ctl = 1;
+    }
+
+    table label_table {
+        key = {
+            ig_intr_md.ingress_port: exact @name("ingress_port");
+            hdr.inart.label: exact @name("label");
+        }
+        actions = { forward; replicate; aggregate; read_out; @defaultonly later; }
+        const default_action = later();
+        size = INART_LABEL_TABLE_SIZE;
+        counters = label_counter;
+    }
+
+    table partial_table {
+        key = {
+            ig_intr_md.ingress_port: exact @name("ingress_port");
+            hdr.inart.label: exact @name("label");
+            hdr.inart.bitmap: ternary @name("bitmap");
+        }
+        actions = { combine; @defaultonly unknown; }
+        const default_action = unknown();
+        size = INART_PARTIAL_TABLE_SIZE;
+        counters = partial_counter;
+    }
+
+    apply {
+        switch (label_table.apply().action_run) {
+            later: { partial_table.apply(); }
+        }
+    }
+}
+
+#endif

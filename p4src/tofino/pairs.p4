@@ -1,0 +1,22 @@
+// Repetition over the pairs of values: INART_EACH_PAIR(F) expands to F(00) F(01) ... as include/repeat.p4 does for values.
+//
+// One stateful ALU has cells of two words. Value j of the first half of a packet shares its cells with value j of the
+// second half.
+#ifndef INART_PAIRS_P4
+#define INART_PAIRS_P4
+
+#if INART_VALUES == 4
+#define INART_EACH_PAIR(F) F(00) F(01)
+#elif INART_VALUES == 8
+#define INART_EACH_PAIR(F) INART_EACH_4(F, 0)
+#elif INART_VALUES == 16
+#define INART_EACH_PAIR(F) INART_EACH_8(F, 0)
+#elif INART_VALUES == 32
+#define INART_EACH_PAIR(F) INART_EACH_16(F, 0)
+#elif INART_VALUES == 64
+#define INART_EACH_PAIR(F) INART_EACH_32(F)
+#else
+#error "INART_VALUES must be 4, 8, 16, 32 or 64 on Tofino"
+#endif
+
+#endif

@@ -1,0 +1,258 @@
+// The slot algorithm: who owns a slot, which flows have contributed, and so what happens to this packet.
+//
+//   stage  1  slot_epoch     the chunk's epoch    same | newer (now this one) | older
+//          2  slot_sequence  its sequence         same | newer (now this one) | older
+//          2  slot_flows     sequence | closed, flows            what the slot had: 0 if newer
+//          3  decide         what to do (meta.operation); slot_bitmap: the contributors, 64 bits as a pair of words
+//
+//   older, or closed ---------------------------------> pass through
+//   newer: the slot is taken over, nobody has contributed
+//   flow new  --> slot empty --> store    (a resend: nothing to merge, close, send on)
+//             --> otherwise  --> merge    (a resend: close)
+//   flow known                --> duplicate (a resend: close, send the packet itself on)
+//
+// Each register is touched once per packet and pass. A stateful ALU compares twice and gives one word: so the 64 bits of
+// epoch and sequence are compared one after the other, and slot_sequence and slot_flows, side by side, both follow the
+// sequence by the same rule: the one says how it compares, the other what the slot holds. A flow contributes to a chunk
+// once, whatever workers' bits its packet carries, so the bitmaps in a slot are disjoint and their sum is their union.
+// Limit: 31 flows.
+#ifndef INART_SLOTS_P4
+#define INART_SLOTS_P4
+
+struct flows_t {
+    bit<32> sequence;
+    bit<32> flows;
+}
+
+struct bitmap_t {
+    bit<32> low;
+    bit<32> high;
+}
+
+#define INART_EACH_FLOW(F) \
+    F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15) F(16) F(17) F(18) F(19) \
+    F(20) F(21) F(22) F(23) F(24) F(25) F(26) F(27) F(28) F(29) F(30)
+#define INART_BIT(i) (32w1 << i) &&& (32w1 << i)
+#define INART_RESENT INART_FLAG_RESEND &&& INART_FLAG_RESEND
+
+control Slots(inout headers_t hdr, inout metadata_t meta) {
+    Hash<slot_t>(HashAlgorithm_t.XOR16) slot_hash;
+
+    Register<bit<32>, slot_t>(INART_SLOTS) slot_epoch;
+    RegisterAction<bit<32>, slot_t, bit<8>>(slot_epoch) follow_epoch = {
+        void apply(inout bit<32> epoch, out bit<8> age) {
+            age = AGE_OLDER;
+            if (hdr.inart.epoch > epoch) {
+                epoch = hdr.inart.epoch;
+                age = AGE_NEWER;
+            } else if (hdr.inart.epoch == epoch) {
+                age = AGE_SAME;
+            }
+        }
+    };
+
+    Register<bit<32>, slot_t>(INART_SLOTS) slot_sequence;
+    RegisterAction<bit<32>, slot_t, bit<8>>(slot_sequence) follow_sequence = {
+        void apply(inout bit<32> sequence, out bit<8> age) {
+            age = AGE_OLDER;
+            if (hdr.inart.sequence > sequence) {
+                sequence = hdr.inart.sequence;
+                age = AGE_NEWER;
+            } else if (hdr.inart.sequence == sequence) {
+                age = AGE_SAME;
+            }
+        }
+    };
+    RegisterAction<bit<32>, slot_t, bit<8>>(slot_sequence) take_sequence = {
+        void apply(inout bit<32> sequence, out bit<8> age) {
+            sequence = hdr.inart.sequence;
+            age = AGE_NEWER;
+        }
+    };
+
+    Register<flows_t, slot_t>(INART_SLOTS) slot_flows;
+    RegisterAction<flows_t, slot_t, bit<32>>(slot_flows) follow_flows = {
+        void apply(inout flows_t slot, out bit<32> held) {
+            held = 0;
+            if (hdr.inart.sequence == slot.sequence) {
+                held = slot.flows;
+            }
+            if (hdr.inart.sequence > slot.sequence) {
+                slot.sequence = hdr.inart.sequence;
+                slot.flows = meta.claim;
+            } else if (hdr.inart.sequence == slot.sequence) {
+                slot.flows = slot.flows | meta.claim;
+            }
+        }
+    };
+    RegisterAction<flows_t, slot_t, bit<32>>(slot_flows) take_flows = {
+        void apply(inout flows_t slot, out bit<32> held) {
+            slot.sequence = hdr.inart.sequence;
+            slot.flows = meta.claim;
+            held = 0;
+        }
+    };
+
+    Register<bitmap_t, slot_t>(INART_SLOTS) slot_bitmap;
+    RegisterAction<bitmap_t, slot_t, bit<32>>(slot_bitmap) store_bitmap = {
+        void apply(inout bitmap_t bitmap) {
+            bitmap.low = hdr.inart.bitmap[31:0];
+            bitmap.high = hdr.inart.bitmap[63:32];
+        }
+    };
+    RegisterAction<bitmap_t, slot_t, bit<32>>(slot_bitmap) add_bitmap = {
+        void apply(inout bitmap_t bitmap, out bit<32> result) {
+            bitmap.low = bitmap.low + hdr.inart.bitmap[31:0];
+            bitmap.high = bitmap.high + hdr.inart.bitmap[63:32];
+            result = bitmap.low;
+        }
+    };
+    RegisterAction<bitmap_t, slot_t, bit<32>>(slot_bitmap) read_bitmap = {
+        void apply(inout bitmap_t bitmap, out bit<32> result) {
+            result = bitmap.high;
+        }
+    };
+
+    action touch_epoch() {
+        meta.epoch_age = follow_epoch.execute(slot_hash.get({ meta.slot_base, meta.slot_offset }));
+    }
+
+    action refuse() {}
+
+    // A result, or a packet without contributors, touches nothing.
+    table epoch_table {
+        key = {
+            meta.kind: ternary;
+            hdr.inart.flags: ternary;
+            hdr.inart.bitmap: ternary;
+        }
+        actions = { touch_epoch; refuse; }
+        const default_action = refuse();
+        const entries = {
+            (KIND_NONE, _, _): refuse();
+            (_, INART_FLAG_RESULT &&& INART_FLAG_RESULT, _): refuse();
+            (_, _, 0): refuse();
+            (_, _, _): touch_epoch();
+        }
+        size = 4;
+    }
+
+    action close() {
+        meta.claim = meta.claim | CLOSED;
+    }
+
+    action index() {
+        meta.slot = meta.slot_base ^ meta.slot_offset;
+    }
+
+    action do_follow_sequence() {
+        meta.sequence_age = follow_sequence.execute(meta.slot);
+    }
+
+    action do_take_sequence() {
+        meta.sequence_age = take_sequence.execute(meta.slot);
+    }
+
+    table sequence_table {
+        key = { meta.epoch_age: exact; }
+        actions = { do_follow_sequence; do_take_sequence; @defaultonly NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            AGE_SAME: do_follow_sequence();
+            AGE_NEWER: do_take_sequence();
+        }
+        size = 2;
+    }
+
+    action do_follow_flows() {
+        meta.held = follow_flows.execute(meta.slot);
+    }
+
+    action do_take_flows() {
+        meta.held = take_flows.execute(meta.slot);
+    }
+
+    table flows_table {
+        key = { meta.epoch_age: exact; }
+        actions = { do_follow_flows; do_take_flows; @defaultonly NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            AGE_SAME: do_follow_flows();
+            AGE_NEWER: do_take_flows();
+        }
+        size = 2;
+    }
+
+    action operate(bit<8> operation) {
+        meta.operation = operation;
+    }
+
+    action store() {
+        meta.operation = DO_STORE;
+        store_bitmap.execute(meta.slot);
+    }
+
+    action merge(bit<8> operation) {
+        meta.operation = operation;
+        hdr.inart.bitmap[31:0] = add_bitmap.execute(meta.slot);
+    }
+
+    action read() {
+        meta.operation = DO_READ;
+        hdr.inart.bitmap[63:32] = read_bitmap.execute(meta.slot);
+    }
+
+    table decide_table {
+        key = {
+            meta.kind: ternary;
+            meta.epoch_age: ternary;
+            meta.sequence_age: ternary;
+            hdr.inart.flags: ternary;
+            meta.flow: ternary;
+            meta.held: ternary;
+        }
+        actions = { operate; store; merge; read; }
+        const default_action = operate(DO_NOTHING);
+        const entries = {
+            (KIND_NONE, _, _, _, _, _): operate(DO_NOTHING);
+            (_, AGE_NONE, _, _, _, _): operate(DO_REFUSE);
+            (KIND_READ, AGE_SAME, AGE_SAME, _, _, _): read();
+            (KIND_READ, _, _, _, _, _): operate(DO_FORGET);
+            (_, AGE_OLDER, _, _, _, _): operate(DO_PASS);
+            (_, _, AGE_OLDER, _, _, _): operate(DO_PASS);
+            (_, _, _, _, _, CLOSED &&& CLOSED): operate(DO_PASS);
+            (_, _, _, INART_RESENT, _, 0): operate(DO_FLUSH_FIRST);
+            (_, _, _, _, _, 0): store();
+#define INART_KNOWN(i) \
+            (_, _, _, INART_RESENT, INART_BIT(i), INART_BIT(i)): operate(DO_FLUSH_KNOWN); \
+            (_, _, _, _, INART_BIT(i), INART_BIT(i)): operate(DO_DUPLICATE);
+            INART_EACH_FLOW(INART_KNOWN)
+            (_, _, _, INART_FLAG_MAXIMUM &&& INART_FLAG_MAXIMUM, _, _): merge(DO_MAXIMUM);
+            (_, _, _, _, _, _): merge(DO_ADD);
+        }
+        size = 128;
+    }
+
+    action join() {
+        meta.left = meta.held | meta.flow;
+    }
+
+    action compare() {
+        meta.left = meta.left ^ meta.everyone;
+    }
+
+    apply {
+        epoch_table.apply();
+        index();
+        if (hdr.inart.flags & INART_FLAG_RESEND != 0) {
+            close();
+        }
+        sequence_table.apply();
+        flows_table.apply();
+        decide_table.apply();
+        join();
+        compare();
+    }
+}
+
+#endif

@@ -1,0 +1,76 @@
+// The values: one register for each pair, one cell of two words per slot.
+//
+//               slot 0               slot 1               ...   slot INART_SLOTS - 1
+//   sum_00    [ first  | second    | first  | second    | ... ]        value_00 of first and of second
+//   sum_01    [        |           |        |           | ... ]        value_01 of first and of second
+//    ...
+//
+// slots.p4 has decided what to do (meta.operation). Every register is touched at most once per packet and pass:
+//
+//   DO_STORE     cell = packet
+//   DO_ADD       cell = cell + packet                 packet.first = cell.first
+//   DO_MAXIMUM   cell = max(cell, packet), signed     packet.first = cell.first
+//   DO_READ                                           packet.second = cell.second
+//
+// Limit: four register actions, which is all that a stateful ALU holds. Sums are modulo 2^32.
+#ifndef INART_VALUES_P4
+#define INART_VALUES_P4
+
+struct sum_t {
+    int<32> first;
+    int<32> second;
+}
+
+control Values(inout headers_t hdr, inout metadata_t meta) {
+#define INART_PAIR(i) \
+    Register<sum_t, slot_t>(INART_SLOTS) sum_##i; \
+    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) store_##i = { \
+        void apply(inout sum_t sum) { \
+            sum.first = (int<32>)hdr.first.value_##i; \
+            sum.second = (int<32>)hdr.second.value_##i; \
+        } \
+    }; \
+    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) add_##i = { \
+        void apply(inout sum_t sum, out bit<32> result) { \
+            sum.first = sum.first + (int<32>)hdr.first.value_##i; \
+            sum.second = sum.second + (int<32>)hdr.second.value_##i; \
+            result = (bit<32>)sum.first; \
+        } \
+    }; \
+    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) maximum_##i = { \
+        void apply(inout sum_t sum, out bit<32> result) { \
+            sum.first = max(sum.first, (int<32>)hdr.first.value_##i); \
+            sum.second = max(sum.second, (int<32>)hdr.second.value_##i); \
+            result = (bit<32>)sum.first; \
+        } \
+    }; \
+    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) read_##i = { \
+        void apply(inout sum_t sum, out bit<32> result) { \
+            result = (bit<32>)sum.second; \
+        } \
+    }; \
+    action do_store_##i() { store_##i.execute(meta.slot); } \
+    action do_add_##i() { hdr.first.value_##i = add_##i.execute(meta.slot); } \
+    action do_maximum_##i() { hdr.first.value_##i = maximum_##i.execute(meta.slot); } \
+    action do_read_##i() { hdr.second.value_##i = read_##i.execute(meta.slot); } \
+    table value_##i { \
+        key = { meta.operation: exact; } \
+        actions = { do_store_##i; do_add_##i; do_maximum_##i; do_read_##i; @defaultonly NoAction; } \
+        const default_action = NoAction(); \
+        const entries = { \
+            DO_STORE: do_store_##i(); \
+            DO_ADD: do_add_##i(); \
+            DO_MAXIMUM: do_maximum_##i(); \
+            DO_READ: do_read_##i(); \
+        } \
+        size = 4; \
+    }
+    INART_EACH_PAIR(INART_PAIR)
+
+#define INART_APPLY_PAIR(i) value_##i.apply();
+    apply {
+        INART_EACH_PAIR(INART_APPLY_PAIR)
+    }
+}
+
+#endif
