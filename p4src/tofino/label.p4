@@ -107,8 +107,8 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
     }
 
     apply {
-        switch (label_table.apply().action_run) {
-            later: { partial_table.apply(); }
+        if (!label_table.apply().hit) {
+            partial_table.apply();
         }
     }
 }
