@@ -7,17 +7,20 @@ so the feasible sending rate is the least of residual capacity / load per unit. 
   only where the topology counts results on links);
 - x of aggregation capacity at a switch for every flow that is added there (input; partial sums too);
 - x of ingress at the root for every flow that ends there (direct ones and partial sums).
+
+A plan of multicasts loads every link of theirs with 1 per unit of f, and nothing else.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from controlplane.job import Job
-from controlplane.plan.model import Plan
+from controlplane.plan.model import Multicast, Plan
 from controlplane.topology import Topology
 
 KINDS = ("parameter_server", "switch", "nic", "link")  # in the order in which ties are reported
@@ -100,6 +103,41 @@ def bound(topology: Topology, job: Job) -> float:
     return min(limits)
 
 
+def multicast_bound(topology: Topology, job: Job, multicasts: Sequence[Multicast]) -> float:
+    """Upper bound of f in Mbit/s for these senders, with as many receivers each, whichever they are.
+
+    A sender's links carry its model once (L3) or once per receiver (L7), and the workers receive as often as there are
+    deliveries. A site is a switch with its workers: what its own workers cannot take leaves it, and all that leaves a
+    site comes into another (in L3 one copy may serve all of its workers).
+    """
+    sites: dict[str, list[str]] = {}
+    for worker in job.workers:
+        sites.setdefault(topology.access_switch(worker), []).append(worker)
+    site = {worker: switch for switch, members in sites.items() for worker in members}
+    crowd = max(len(members) for members in sites.values())
+
+    def capacity(pairs: Iterable[tuple[str, str]]) -> float:
+        return sum(topology.residual_bandwidth_mbps(u, v) for u, v in pairs)
+
+    def beyond(pairs: Iterable[tuple[str, str]]) -> float:
+        return capacity((u, v) for u, v in pairs if topology.kind(u) == topology.kind(v) == "switch")
+
+    down = capacity((site[worker], worker) for worker in job.workers)
+    limits = [down / sum(len(each.routes) for each in multicasts)]
+    leaves: dict[str, int] = {}
+    enters = 0.0
+    for each in multicasts:
+        up = capacity([(each.sender, site[each.sender])])
+        limits.append(up if each.layer == "L3" else up / len(each.routes))
+        away = max(0, len(each.routes) - len(sites[site[each.sender]]) + 1)
+        leaves[site[each.sender]] = leaves.get(site[each.sender], 0) + (min(away, 1) if each.layer == "L3" else away)
+        enters += away / crowd if each.layer == "L3" else away
+    limits += [beyond(topology.graph.out_edges(s)) / count for s, count in leaves.items() if count]
+    if enters:
+        limits.append(sum(beyond(topology.graph.in_edges(s)) for s in sites) / enters)
+    return min(limits)
+
+
 def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluation:
     """Loads, feasible rate, bottleneck, bound and gap of a plan on a topology (in its present state).
 
@@ -122,6 +160,9 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
                 switches[point] = switches.get(point, 0.0) + share
         for pair in tree.return_edges if topology.results_on_links else ():
             links[pair] = links.get(pair, 0.0) + share
+    for each in plan.multicasts:
+        for pair in each.links:
+            links[pair] = links.get(pair, 0.0) + 1
     workers = set(plan.job.workers)
     items = [("switch", v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]
     items += [("parameter_server", s, load, topology.residual_ingress_mbps(s)) for s, load in roots.items()]
@@ -141,6 +182,6 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
     )
     # At rate 0 no utilisation says anything: name the resource that stops it.
     stopped = [Load(kind, name, 0.0, 0.0) for kind, name, load, capacity in items if load > 0 and capacity == 0]
-    limit = bound(topology, plan.job)
+    limit = multicast_bound(topology, plan.job, plan.multicasts) if plan.multicasts else bound(topology, plan.job)
     gap = 1 - rate / limit if limit > 0 else 0.0
     return Evaluation(rate, limit, gap, stopped[0] if stopped else loads[0], tuple(loads))

@@ -131,6 +131,8 @@ def build(
     Raises DoesNotFit, PlanError, TopologyError.
     """
     plan.check(topology)
+    if plan.multicasts:
+        raise PlanError(f"{plan.strategy} plans multicasts, which add nothing: switches have no rules for them")
     check_fits(plan, topology)
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))

@@ -39,6 +39,7 @@ def report(plan: Plan, evaluation: Evaluation, topology: Topology, solve_seconds
         "ps_ingress_bytes": ps_ingress_bytes(plan),
         "split": plan.split,
         "trees": [tree.to_json() for tree in plan.trees],
+        **({"multicasts": [each.to_json() for each in plan.multicasts]} if plan.multicasts else {}),
         "loads": [load.to_json() for load in evaluation.loads],
     }
 

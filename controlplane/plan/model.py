@@ -1,5 +1,6 @@
 """The one intermediate representation: a plan is a set of weighted aggregation trees (docs/planner.md).
 
+Or of multicasts: workers that send their whole models to each other, where nothing is added on the way (docs/wan.md).
 Immutable, comparable, JSON round trip. A route is the tuple of nodes from its first to its last, both included.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from controlplane.job import Job
 from controlplane.topology import Topology
@@ -80,11 +81,47 @@ class Tree:
 
 
 @dataclass(frozen=True)
+class Multicast:
+    """One worker sends its whole model to some others; every receiver mixes what it gets itself.
+
+    routes: one per receiver, from the sender to it. layer: "L3": the network copies, and the routes form a tree, each
+    link of which carries the model once; "L7": the sender sends to every receiver on its own.
+    """
+
+    sender: str
+    layer: Literal["L3", "L7"]
+    routes: tuple[tuple[str, ...], ...]
+
+    @property
+    def receivers(self) -> tuple[str, ...]:
+        return tuple(route[-1] for route in self.routes)
+
+    @cached_property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """What carries the model; in L7 a link is named as often as it does."""
+        pairs = [pair for route in self.routes for pair in pairwise(route)]
+        return tuple(dict.fromkeys(pairs)) if self.layer == "L3" else tuple(pairs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sender": self.sender,
+            "layer": self.layer,
+            "receivers": list(self.receivers),
+            "routes": [list(route) for route in self.routes],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Multicast:
+        return cls(str(data["sender"]), data["layer"], tuple(tuple(route) for route in data["routes"]))
+
+
+@dataclass(frozen=True)
 class Plan:
     """What runs.
 
     rate_mbps: the sending rate f of every worker over all trees (wire Mbit/s; only the evaluator computes it); tree i
-    runs at rate_mbps * trees[i].share. version orders the plans of one job. seed: what the strategy drew with.
+    runs at rate_mbps * trees[i].share, and each receiver of a multicast gets the model at rate_mbps. A plan has trees
+    or multicasts, not both. version orders the plans of one job. seed: what the strategy drew with.
     """
 
     job: Job
@@ -93,6 +130,7 @@ class Plan:
     trees: tuple[Tree, ...]
     version: int = 1
     seed: int | None = None
+    multicasts: tuple[Multicast, ...] = ()
 
     @cached_property
     def split(self) -> dict[str, float]:
@@ -115,6 +153,11 @@ class Plan:
         loops, the shares sum to 1.
         """
         self.job.check(topology)
+        if self.multicasts:
+            if self.trees:
+                raise PlanError("the plan has aggregation trees and multicasts, it can only have one of them")
+            _check_multicasts(self.multicasts, self.job, topology)
+            return
         if not self.trees:
             raise PlanError("the plan has no trees")
         total = sum(tree.share for tree in self.trees)
@@ -131,6 +174,7 @@ class Plan:
             "version": self.version,
             "seed": self.seed,
             "trees": [tree.to_json() for tree in self.trees],
+            **({"multicasts": [each.to_json() for each in self.multicasts]} if self.multicasts else {}),
         }
 
     @classmethod
@@ -144,6 +188,7 @@ class Plan:
                 tuple(Tree.from_json(tree) for tree in data["trees"]),
                 int(data.get("version", 1)),
                 data.get("seed"),
+                tuple(Multicast.from_json(each) for each in data.get("multicasts", ())),
             )
         except KeyError as error:
             raise PlanError(f"plan: field {error} is missing") from None
@@ -163,9 +208,11 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"plan of {self.strategy} for job {self.job.name}: {self.rate_mbps:.4g} Mbit/s, {len(self.trees)} trees, "
+            f"plan of {self.strategy} for job {self.job.name}: {self.rate_mbps:.4g} Mbit/s, "
+            f"{f'{len(self.multicasts)} multicasts' if self.multicasts else f'{len(self.trees)} trees'}, "
             f"{len(self.job.workers)} workers"
         ]
+        lines += [f"  {each.sender} ({each.layer}): to {', '.join(each.receivers)}" for each in self.multicasts]
         for index, tree in enumerate(self.trees):
             where = {point: sum(a.point == point for a in tree.assignments) for point in (*tree.points, tree.root)}
             parts = [
@@ -224,6 +271,29 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology) -> None:
             seen.add(node)
             node = onwards[node]
     _check_return(name, tree, job, topology)
+
+
+def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Topology) -> None:
+    senders = [each.sender for each in multicasts]
+    if len(set(senders)) != len(senders):
+        raise PlanError("a worker sends two multicasts")
+    for each in multicasts:
+        name = f"multicast of {each.sender}"
+        if each.layer not in ("L3", "L7"):
+            raise PlanError(f"{name}: the layer must be L3 or L7, got {each.layer!r}")
+        if not all(each.routes) or not each.routes:
+            raise PlanError(f"{name}: it must have receivers, and every route nodes")
+        if len(set(each.receivers)) != len(each.receivers) or each.sender in each.receivers:
+            raise PlanError(f"{name}: the receivers must be other workers, each once, got {', '.join(each.receivers)}")
+        for node in (each.sender, *each.receivers):
+            if node not in job.workers:
+                raise PlanError(f"{name}: {node} is no worker of job {job.name!r}")
+        for route in each.routes:
+            _check_route(f"{name} to {route[-1]}", route, each.sender, route[-1], topology)
+        heads = [v for _, v in each.links]
+        if each.layer == "L3" and len(set(heads)) != len(heads):
+            twice = next(v for v in heads if heads.count(v) > 1)
+            raise PlanError(f"{name}: the routes are no tree, the model reaches {twice} twice")
 
 
 def _check_return(name: str, tree: Tree, job: Job, topology: Topology) -> None:

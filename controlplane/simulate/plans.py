@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -41,13 +42,20 @@ def synchronisation_seconds(
 ) -> float:
     """Seconds to bring the job's whole model to all workers once.
 
-    stored False: every tree is one fluid, moving on all its links at once (chunks much smaller than the model); trees
-    share resources max-min. True: each flow of a tree starts when all of what it carries has come, and results go down
-    hop by hop. Raises SimulationError when the plan uses what has no capacity.
+    stored False: every tree (and L3 multicast) is one fluid, moving on all its links at once (chunks much smaller than
+    the model); trees share resources max-min. True: each flow of a tree starts when all of what it carries has come,
+    and results go down hop by hop. Raises SimulationError when the plan uses what has no capacity.
     """
     resources = _Resources(topology)
     simulator = Simulator(resources.capacities, sharing)
     model = plan.job.model_bytes * 8e-6
+    for each in plan.multicasts:
+        for links in (each.links,) if each.layer == "L3" else map(pairwise, each.routes):
+            pairs = list(links)
+            if stored:
+                _downwards(simulator, resources, pairs, each.sender, model)
+            else:
+                simulator.send(model, [resources.links[pair] for pair in pairs])
     for tree in plan.trees:
         size = tree.share * model
         if stored:
@@ -63,18 +71,26 @@ def synchronisation_seconds(
     return simulator.run()
 
 
-def _store_and_forward(simulator: Simulator, resources: _Resources, tree: Tree, size: float) -> None:
-    flows = _flows(tree)
-    missing: dict[str, int] = {}
-    for _, _, point in flows:
-        missing[point] = missing.get(point, 0) + 1
+def _downwards(
+    simulator: Simulator, resources: _Resources, edges: Sequence[tuple[str, str]], root: str, size: float
+) -> None:
+    """Along the tree of edges from the root, hop by hop, each when all of it has come."""
     children: dict[str, list[str]] = {}
-    for above, below in tree.return_edges:
+    for above, below in edges:
         children.setdefault(above, []).append(below)
 
     def down(node: str) -> None:
         for child in children.get(node, ()):
             simulator.send(size, [resources.links[node, child]], partial(down, child))
+
+    down(root)
+
+
+def _store_and_forward(simulator: Simulator, resources: _Resources, tree: Tree, size: float) -> None:
+    flows = _flows(tree)
+    missing: dict[str, int] = {}
+    for _, _, point in flows:
+        missing[point] = missing.get(point, 0) + 1
 
     def start(source: str) -> None:
         for origin, route, point in flows:
@@ -85,7 +101,7 @@ def _store_and_forward(simulator: Simulator, resources: _Resources, tree: Tree, 
         missing[point] -= 1
         if missing[point] == 0:
             if point == tree.root:
-                down(point)
+                _downwards(simulator, resources, tree.return_edges, point, size)
             else:
                 start(point)
 

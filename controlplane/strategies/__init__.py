@@ -15,6 +15,7 @@ from controlplane.strategies.inart import inart
 from controlplane.strategies.lbmm import lbmm
 from controlplane.strategies.netstorm import netstorm, tsengine
 from controlplane.strategies.paper import inart_paper, r_inart
+from controlplane.strategies.selmcast import orpheus, selmcast, selmcast_l7
 from controlplane.strategies.strict import inart_strict
 from controlplane.strategies.wan import wan
 
@@ -33,6 +34,9 @@ STRATEGIES: dict[str, Strategy] = {
     "netstorm": netstorm,
     "tsengine": tsengine,
     "crew": crew,
+    "selmcast": selmcast,
+    "selmcast-l7": selmcast_l7,
+    "orpheus": orpheus,
     "wan": wan,
 }
 
