@@ -2,6 +2,7 @@
 
 python -m controlplane.deploy ... --serve HOST:PORT          installs a plan and runs the controller
 python -m controlplane.controller status --controller HOST:PORT
+python -m controlplane.controller replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
+from controlplane.generators import parse_topology
 from controlplane.keeper import Keeper
 from controlplane.roster import Refused, Roster
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import ControllerError, fetch_status
+from controlplane.rpc.client import REPLAN_SECONDS, ControllerError, fetch_status, request_replan
 from controlplane.rpc.stubs import SERVER_OPTIONS, add_to_server
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
+from controlplane.topology import Topology, TopologyError
+from controlplane.update import Update, UpdateError, Updater
 
 STOP_SECONDS = 2.0
 
@@ -34,6 +40,7 @@ class PlanSummary:
     job: str
     strategy: str
     rate_mbps: float
+    version: int = 1
 
 
 class Controller:
@@ -42,6 +49,7 @@ class Controller:
     Args:
         roster: the job's agents.
         keepers: of its switches; the controller reads their state but does not own them.
+        updater: changes the plan while the job runs; None: it cannot be changed.
     """
 
     def __init__(
@@ -50,12 +58,22 @@ class Controller:
         roster: Roster,
         keepers: Sequence[Keeper] = (),
         log: Callable[[str], None] = lambda line: None,
+        updater: Updater | None = None,
     ) -> None:
-        self.plan = plan
+        self._plan = plan
+        self._updater = updater
         self.roster = roster
         self.keepers = keepers
         self._log = log
         self._server: grpc.Server | None = None
+
+    @property
+    def plan(self) -> PlanSummary:
+        """The plan that runs now."""
+        if self._updater is None:
+            return self._plan
+        plan = self._updater.plan
+        return PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
 
     def start(self, address: str, tls: Tls | None = None) -> int:
         """Serve on "host:port" (port 0: any free one); returns the port. Raises ControllerError."""
@@ -111,11 +129,76 @@ class Controller:
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
         reply = self.roster.status()
-        reply.job, reply.strategy, reply.planned_rate_mbps = self.plan.job, self.plan.strategy, self.plan.rate_mbps
+        plan = self.plan
+        reply.job, reply.strategy, reply.planned_rate_mbps = plan.job, plan.strategy, plan.rate_mbps
+        reply.plan_version = plan.version
         if self.keepers:
             with ThreadPoolExecutor(min(32, len(self.keepers))) as pool:
                 reply.switches.extend(pool.map(Keeper.status, self.keepers))
         return reply
+
+    def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
+        self.roster.report_update(request)
+        return pb.UpdateReportReply()
+
+    def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
+        if self._updater is None:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this controller cannot change its plan")
+        assert self._updater is not None, "abort raises"
+        try:
+            given = Topology.load(json.loads(request.topology)) if request.topology else None
+            state = self._updater.state(given, request.changes, request.without)
+            update = self._updater.update(state, request.strategy or None, dry_run=request.dry_run)
+        except (UpdateError, ValueError) as error:  # ValueError: what cannot be planned, and what is no topology
+            self._log(f"replan refused: {error}")
+            code = (
+                grpc.StatusCode.FAILED_PRECONDITION
+                if isinstance(error, UpdateError)
+                else grpc.StatusCode.INVALID_ARGUMENT
+            )
+            context.abort(code, str(error))
+        return update_reply(update, request.dry_run)
+
+
+def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
+    """What `replan` answers."""
+    return pb.ReplanReply(
+        outcome="updated" if update.changed else "planned" if dry_run else "unchanged",
+        rate_before_mbps=update.rate_before,
+        rate_mbps=update.plan.rate_mbps,
+        version=update.plan.version,
+        trees_kept=len(update.trees.kept),
+        trees_removed=len(update.trees.removed),
+        trees_added=len(update.trees.added),
+        entries_added=update.entries_added,
+        entries_removed=update.entries_removed,
+        epoch=update.epoch,
+        first_operation=update.first_operation,
+        held_seconds=update.held_seconds,
+        seconds=update.seconds,
+        plan=json.dumps(update.plan.to_json()),
+    )
+
+
+def format_replan(reply: pb.ReplanReply) -> str:
+    """The answer as the command prints it."""
+    lines = [
+        f"the running plan, in this state of the network: {reply.rate_before_mbps:.4g} Mbit/s per worker",
+        f"version {reply.version}: {reply.rate_mbps:.4g} Mbit/s; {reply.trees_kept} trees stay, "
+        f"{reply.trees_removed} go, {reply.trees_added} come",
+    ]
+    if reply.outcome == "unchanged":
+        return lines[0] + "; it stays, nothing is better"
+    if reply.outcome == "planned":
+        return "\n".join([*lines, "nothing was changed (--dry-run)"])
+    where = (
+        f"the job changed over at operation {reply.first_operation} (epoch {reply.epoch}); operations were held back "
+        f"for at most {1e3 * reply.held_seconds:.0f} ms"
+        if reply.epoch
+        else "the job was not running; it starts with the new plan"
+    )
+    entries = f"{reply.entries_added} entries added, {reply.entries_removed} removed, in {reply.seconds:.1f} s"
+    return "\n".join([*lines, where, entries])
 
 
 # -- status in words ------------------------------------------------------------------------------------------------
@@ -125,8 +208,10 @@ def format_status(status: pb.StatusReply) -> str:
     """The status as the command prints it."""
     missing = [agent.node for agent in status.agents if not agent.joined]
     lines = [
-        f"job {status.job}, strategy {status.strategy}, planned rate {status.planned_rate_mbps:.4g} Mbit/s per worker",
+        f"job {status.job}, strategy {status.strategy}, version {status.plan_version} of the plan, "
+        f"planned rate {status.planned_rate_mbps:.4g} Mbit/s per worker",
         f"running, epoch {status.epoch}" if status.state == "running" else f"waiting for {', '.join(missing)}",
+        *([status.update] if status.update else []),
         "",
         *_table(("agent", "role", "joined", "from", "last report", "statistics"), map(_agent_row, status.agents)),
     ]
@@ -146,10 +231,10 @@ def format_status(status: pb.StatusReply) -> str:
     return "\n".join(lines)
 
 
-def status_dict(status: pb.StatusReply) -> dict[str, Any]:
-    """The status as `--json` prints it: every field of the message."""
+def message_dict(message: Message) -> dict[str, Any]:
+    """A message as `--json` prints it: every field."""
     return json_format.MessageToDict(
-        status,
+        message,
         including_default_value_fields=True,  # type: ignore[call-arg]  # the stubs are of a later protobuf
         preserving_proto_field_name=True,
     )
@@ -185,22 +270,64 @@ def _table(header: tuple[str, ...], rows: Any) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m controlplane.controller", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser("status", help="who has joined, what is missing, what the switches and trees do")
-    status.add_argument("--controller", required=True, metavar="HOST:PORT")
-    status.add_argument("--json", action="store_true", help="print JSON")
-    status.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
-    add_tls_arguments(status)
-    arguments = parser.parse_args(argv)
+    plan = commands.add_parser(
+        "replan",
+        help="plan again for the network's present state, and change over while the job runs",
+        epilog="example: replan --controller HOST:PORT --set V1.aggregation_mbps=10 --set V1-V2.used_bandwidth_mbps=40",
+    )
+    plan.add_argument("--topology", metavar="T", help="the present state (default: that of the last plan)")
+    plan.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="NODE.X_mbps=N or NODE-NODE.X_mbps=N",
+    )
+    plan.add_argument("--without", action="append", default=[], metavar="SWITCH", help="keep this switch off")
+    plan.add_argument("--strategy", metavar="NAME", help="default: that of the running plan")
+    plan.add_argument("--dry-run", action="store_true", help="plan and evaluate, change nothing")
+    plan.add_argument("--output", type=Path, metavar="FILE", help="write the new plan; deploy takes it with --plan")
+    for command, seconds in ((status, 10.0), (plan, REPLAN_SECONDS)):
+        command.add_argument("--controller", required=True, metavar="HOST:PORT")
+        command.add_argument("--json", action="store_true", help="print JSON")
+        command.add_argument("--timeout", type=float, default=seconds, metavar="SECONDS")
+        add_tls_arguments(command)
+    return parser
+
+
+def run_replan(arguments: argparse.Namespace) -> None:
+    """The command `replan`. Raises ControllerError, TopologyError, OSError."""
+    topology = json.dumps(parse_topology(arguments.topology).to_json()) if arguments.topology else ""
+    request = pb.ReplanRequest(
+        topology=topology,
+        changes=arguments.changes,
+        without=arguments.without,
+        strategy=arguments.strategy or "",
+        dry_run=arguments.dry_run,
+    )
+    reply = request_replan(arguments.controller, request, tls_from(arguments), arguments.timeout)
+    if arguments.output is not None:
+        arguments.output.write_text(reply.plan + "\n")
+    print(json.dumps(message_dict(reply), indent=2) if arguments.json else format_replan(reply))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
     try:
+        if arguments.command == "replan":
+            run_replan(arguments)
+            return 0
         reply = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout)
-    except (ControllerError, ValueError) as error:
+    except (ControllerError, TopologyError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps(status_dict(reply), indent=2))
+        print(json.dumps(message_dict(reply), indent=2))
     else:
         print(format_status(reply))
     return 0

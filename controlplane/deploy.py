@@ -39,6 +39,7 @@ from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime import P4RuntimeTarget
 from controlplane.targets.program import Program
 from controlplane.topology import Topology, TopologyError
+from controlplane.update import Updater
 from p4src.artifacts import Artifact, ArtifactError, find, load
 from p4src.protocol import VERSION
 
@@ -159,20 +160,41 @@ def connect_targets(
     return targets
 
 
+@dataclass(frozen=True)
+class Installation:
+    """What was put on the switches."""
+
+    plan: Plan
+    topology: Topology
+    limits: Limits
+    deployment: Deployment
+
+
 def serve(
     arguments: argparse.Namespace,
-    plan: Plan,
-    deployment: Deployment,
+    installed: Installation,
     targets: Sequence[P4RuntimeTarget],
     log: Callable[[str], None],
 ) -> None:
     """Run the controller until SIGINT or SIGTERM."""
+    plan, deployment = installed.plan, installed.deployment
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     roster = Roster(deployment.agents, EpochStore(arguments.epoch_file), VERSION, log)
     keepers = [Keeper(target, deployment.rulesets[target.name], log) for target in targets]
-    controller = Controller(PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps), roster, keepers, log)
+    updater = Updater(
+        plan,
+        installed.topology,
+        deployment,
+        limits=installed.limits,
+        keepers=keepers,
+        roster=roster,
+        log=log,
+        job_id=arguments.job_id,
+    )
+    summary = PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
+    controller = Controller(summary, roster, keepers, log, updater)
     try:
         port = controller.start(arguments.serve, tls_from(arguments))
         where = arguments.serve
@@ -219,7 +241,7 @@ def run(arguments: argparse.Namespace) -> None:
         changes = sum(one.changes for one in installed)
         log(f"installed: {changes} changes on {len(installed)} switches" if changes else "everything was there already")
         if arguments.serve is not None:
-            serve(arguments, plan, deployment, targets, log)
+            serve(arguments, Installation(plan, topology, limits, deployment), targets, log)
     finally:
         for target in targets:
             target.close()

@@ -1,6 +1,8 @@
 """Who is there: agents of one job join, start together, and stop together when one is lost. No gRPC in here.
 
 waiting --all joined--> running (new epoch) --one lost--> waiting (the others were told to abort) --...
+
+A running job can also change over to new configurations without a stop (handover.py).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from controlplane.agentconfig import AgentConfig
 from controlplane.epochs import EpochStore
+from controlplane.handover import Handover, HandoverError
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import config_digest
 
@@ -73,6 +76,8 @@ class Roster:
         self._running = False
         self._closed = False
         self._lock = threading.Lock()
+        self._handover: Handover | None = None
+        self._news = threading.Condition(self._lock)
 
     def join(self, request: pb.JoinRequest, peer: str = "") -> Member:
         """An agent joins. Raises Refused.
@@ -121,6 +126,11 @@ class Roster:
             else:
                 del self._members[member.node]
                 self._log(f"{member.node} has left")
+                if self._handover is not None and self._handover.first_operation is not None:
+                    self._handover.drained.add(member.node)  # it leaves when it has all results
+                    self._news.notify_all()
+                else:
+                    self._fail_handover(f"{member.node} has left the job")
                 epoch = self.epoch
                 timer = threading.Timer(self._grace, lambda: self._end_grace(epoch, member.node))
                 timer.daemon = True
@@ -138,10 +148,92 @@ class Roster:
             member.trees = {tree.tree: tree for tree in request.trees}
             member.reported = time.monotonic()
 
+    # -- changing the plan; see handover.py -------------------------------------------------------------------------
+
+    def exchange(self, configs: Mapping[str, AgentConfig]) -> bool:
+        """Configurations for the next epoch. False, and nothing happens, while one runs: that takes a handover."""
+        with self._lock:
+            if self._running:
+                return False
+            self.configs = dict(configs)
+            return True
+
+    def prepare(self, configs: Mapping[str, AgentConfig], timeout: float) -> Handover:
+        """Make all agents ready for `configs`; workers hold their operations back until switch_over or withdraw.
+
+        Raises:
+            HandoverError: one cannot, or does not say so within `timeout` seconds. It is withdrawn then.
+        """
+        with self._lock:
+            missing = self._missing()
+            if self._handover is not None or not self._running or missing:
+                raise HandoverError(
+                    "another change of plan is under way"
+                    if self._handover is not None
+                    else f"the job does not run: waiting for {_names(missing)}"
+                )
+            epoch = self._epochs.next()
+            handover = Handover(epoch, {node: replace(config, epoch=epoch) for node, config in configs.items()})
+            self._handover = handover
+            for node, member in self._members.items():
+                event = pb.Event()
+                event.prepare.agent_config = handover.configs[node].dumps()
+                event.prepare.digest = config_digest(handover.configs[node])
+                member.events.put(event)
+            self._log(f"change of plan: epoch {epoch} is being prepared")
+            self._news.wait_for(lambda: handover.failure or not handover.unprepared(), timeout)
+            if not handover.failure and handover.unprepared():
+                handover.failure = f"{_names(handover.unprepared())} did not make ready within {timeout:g} s"
+            if handover.failure:
+                self._withdraw(handover)
+                raise HandoverError(handover.failure)
+            return handover
+
+    def switch_over(self, handover: Handover) -> int:
+        """All change over at one operation, whose number in the old epoch is returned. Raises HandoverError."""
+        with self._lock:
+            if handover.failure:
+                raise HandoverError(handover.failure)
+            first = handover.choose_operation()
+            self.configs, self.epoch = dict(handover.configs), handover.epoch
+            for node, member in self._members.items():
+                member.running = (self.epoch, config_digest(self.configs[node]))
+                member.statistics, member.trees, member.reported = {}, {}, None
+                member.events.put(pb.Event(switch_over=pb.SwitchOver(epoch=self.epoch, first_operation=first)))
+            self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
+            return first
+
+    def retire(self, handover: Handover) -> None:
+        """Wait, without limit, until all workers have the results of what ran before; then the old configurations are
+        dropped. Raises HandoverError when the job was stopped meanwhile (they are dropped with it)."""
+        with self._lock:
+            self._news.wait_for(lambda: handover.failure or not handover.undrained())
+            self._handover = None
+            if handover.failure:
+                raise HandoverError(handover.failure)
+            for member in self._members.values():
+                member.events.put(pb.Event(retire=pb.Retire(epoch=handover.epoch)))
+            self._log(f"nothing is left of what ran before epoch {handover.epoch}")
+
+    def report_update(self, report: pb.UpdateReport) -> None:
+        """An agent says how far it is with an update."""
+        with self._lock:
+            for member in self._members.values():
+                if member.agent == report.agent and self._handover is not None:
+                    self._handover.report(member.node, report)
+                    self._news.notify_all()
+
+    def _withdraw(self, handover: Handover) -> None:
+        self._log(f"the change of plan does not take place: {handover.failure}")
+        self._handover = None
+        for member in self._members.values():
+            member.events.put(pb.Event(withdraw=pb.Withdraw(epoch=handover.epoch, reason=handover.failure)))
+
     def close(self) -> None:
         """End all streams. What the agents run goes on without a controller."""
         with self._lock:
             self._closed = True
+            self._fail_handover("the controller is shutting down")
             for member in self._members.values():
                 member.events.put(None)
 
@@ -160,6 +252,7 @@ class Roster:
             now = time.monotonic()
             running = self._running and not self._missing()
             reply = pb.StatusReply(epoch=self.epoch, state="running" if running else "waiting")
+            reply.update = str(self._handover) if self._handover is not None else ""
             for node, config in self.configs.items():
                 agent = reply.agents.add(node=node, role=config.role, reported_seconds=-1)
                 member = self._members.get(node)
@@ -250,11 +343,17 @@ class Roster:
     def _abort(self, reason: str, node: str) -> None:
         """Stop the epoch, if one runs; what agents carried over a restart of the controller ends with it too."""
         self._log(reason + (": the others stop until it is back" if self._running and self._members else ""))
+        self._fail_handover(reason)
         for other in self._members.values():
             if self._running or other.running[0]:
                 other.events.put(pb.Event(abort=pb.Abort(reason=reason, nodes=[node])))
             other.running = (0, "")
         self._running = False
+
+    def _fail_handover(self, reason: str) -> None:
+        if self._handover is not None and not self._handover.failure:
+            self._handover.failure = reason
+            self._news.notify_all()
 
 
 def _names(nodes: list[str]) -> str:

@@ -28,17 +28,43 @@ class ParameterServer(Member):
 
     role: Literal["parameter_server"] = "parameter_server"
     _server: Server | None = None
+    _next: Server | None = None
+    _old: Server | None = None
 
     def _configure(self, config: AgentConfig, interface: str) -> None:
+        self._withdraw()
+        self._retire()
         if self._server is None:
             self._server = Server(config, interface)
         else:
             self._server.reconfigure(config)
 
+    def _prepare(self, config: AgentConfig, interface: str) -> int:
+        if self._next is not None or self._old is not None:
+            raise AgentError("the update before this one has not ended")
+        self._next = Server(config, interface)
+        return 0
+
+    def _switch_over(self, first_operation: int) -> None:
+        # Both run: the workers' last operations before the switch-over are still answered by the old one.
+        self._old, self._server, self._next = self._server, self._next, None
+
+    def _withdraw(self) -> None:
+        successor, self._next = self._next, None
+        if successor is not None:
+            successor.close()
+
+    def _retire(self) -> None:
+        old, self._old = self._old, None
+        if old is not None:
+            old.close()
+
     def _stop(self, reason: str) -> None:
         """Nothing to do: without workers nothing arrives, and a new epoch starts afresh."""
 
     def _end(self) -> None:
+        self._withdraw()
+        self._retire()
         if self._server is not None:
             self._server.close()
             self._server = None

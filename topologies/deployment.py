@@ -15,6 +15,7 @@ from controlplane.rules import RuleSet, build, routes
 from controlplane.targets import fabric
 from controlplane.targets.p4runtime import P4RuntimeTarget
 from controlplane.targets.program import Program
+from controlplane.update import Updater
 from p4src.protocol import VERSION
 from topologies.emulation import Emulation
 
@@ -71,7 +72,18 @@ class Service:
         self.roster = Roster(deployment.agents, owner._epochs, VERSION, owner.log)
         self._keepers = [Keeper(t, deployment.rulesets[t.name], owner.log) for t in owner.targets]
         summary = PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps)
-        self._controller = Controller(summary, self.roster, self._keepers, owner.log)
+        updater = Updater(
+            plan,
+            owner.emulation.topology,
+            deployment,
+            limits=owner._limits,
+            keepers=self._keepers,
+            roster=self.roster,
+            log=owner.log,
+            job_id=JOB_ID,
+            pace=1 - HEADROOM,
+        )
+        self._controller = Controller(summary, self.roster, self._keepers, owner.log, updater)
         try:
             port = self._controller.start(f"{owner.emulation.controller_host}:0")
         except BaseException:

@@ -8,6 +8,7 @@ with connect("10.1.0.1:9600") as agent:
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -18,6 +19,10 @@ from controlplane.rpc.tls import Tls
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine, EngineStats, Operation, Work
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.member import Member
+from worker_agent.relay import Relay
+
+HOLD_SECONDS = 30.0
+"""How long operations are held back for an update that neither takes place nor is withdrawn."""
 
 
 class Agent(Member):
@@ -25,7 +30,8 @@ class Agent(Member):
 
     When a peer is lost, operations under way fail with AbortedError that names it; once it is back, the agent is ready
     again (`wait_ready`) and everybody starts anew. An operation that fails otherwise (no progress, workers that submit
-    different operations) ends the epoch for all of them, and a new one begins.
+    different operations) ends the epoch for all of them, and a new one begins. A change of plan while the job runs
+    needs nothing of the caller: operations go over to the new one at a boundary that all workers share (relay.py).
 
     Thread-safe; all workers must submit the same operations in the same order.
 
@@ -46,20 +52,22 @@ class Agent(Member):
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._operation_timeout = operation_timeout
-        self._engine: Engine | None = None
+        self._relay = Relay(self._report_drained)
+        self._hold: threading.Timer | None = None
         super().__init__(controller, node, interface=interface, tls=tls, log=log)
 
     @property
     def world_size(self) -> int:
         """Number of workers of the job."""
-        return len(self._current().config.workers)
+        return len(self._engine().config.workers)
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
         """Start an all-reduce, in place; see Engine.allreduce_async. Does not wait for anything.
 
         Raises AbortedError, with what is missing, while the job does not run.
         """
-        work = self._current().allreduce_async(array, op, dtype=dtype)
+        self._engine()
+        work = self._relay.submit(array, op, dtype)
         work.add_done_callback(self._check)
         return work
 
@@ -74,31 +82,64 @@ class Agent(Member):
         self.allreduce_async(array, op).wait(timeout)
 
     def stats(self) -> EngineStats:
-        """Counters of the engine."""
-        return self._current().stats()
+        """Counters of the engine; an update of the plan begins with a new one."""
+        return self._engine().stats()
 
-    def _current(self) -> Engine:
-        engine, problem = self._engine, self.problem
+    def _engine(self) -> Engine:
+        engine, problem = self._relay.engine, self.problem
         if engine is None or problem:
             raise AbortedError(problem or "the agent is closed")
         return engine
 
     # -- Member -----------------------------------------------------------------------------------------------------
 
+    def _make_engine(self, interface: str) -> Callable[[AgentConfig], Engine]:
+        return lambda config: Engine(config, interface, self._operation_timeout)
+
     def _configure(self, config: AgentConfig, interface: str) -> None:
-        if self._engine is None:
-            self._engine = Engine(config, interface, self._operation_timeout)
-        else:
-            self._engine.reconfigure(config, f"epoch {config.epoch} has begun")
+        self._relay.configure(config, self._make_engine(interface), f"epoch {config.epoch} has begun")
+
+    def _prepare(self, config: AgentConfig, interface: str) -> int:
+        number = self._relay.prepare(config, self._make_engine(interface))
+        self._hold = threading.Timer(HOLD_SECONDS, self._end_hold)
+        self._hold.daemon = True
+        self._hold.start()
+        return number
+
+    def _end_hold(self) -> None:
+        if self._relay.holding:
+            reason = f"a change of plan was announced, and no word of it came for {HOLD_SECONDS:g} s"
+            self._relay.abort(reason)
+            self._give_up(reason)
+
+    def _switch_over(self, first_operation: int) -> None:
+        self._cancel_hold()
+        self._relay.switch_over(first_operation)
+
+    def _withdraw(self) -> None:
+        self._cancel_hold()
+        self._relay.withdraw()
+
+    def _retire(self) -> None:
+        """Nothing to do: the old engine went when its last operation was done."""
+
+    def _cancel_hold(self) -> None:
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+
+    def _report_drained(self) -> None:
+        config = self.config
+        if config is not None:
+            self._membership.report_update(pb.UpdateReport(epoch=config.epoch, stage=pb.UpdateReport.DRAINED))
 
     def _stop(self, reason: str) -> None:
-        if self._engine is not None:
-            self._engine.abort(reason)
+        self._cancel_hold()
+        self._relay.abort(reason)
 
     def _end(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        self._cancel_hold()
+        self._relay.close()
 
     def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
         stats = self.stats()

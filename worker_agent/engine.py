@@ -255,7 +255,17 @@ class Work:
                 return
         callback(self)
 
-    def _finish(self, error: AllReduceError | None) -> None:
+    def follow(self, other: Work) -> None:
+        """Ends as `other` ends: this one stood for it until it could be started."""
+
+        def ended(work: Work) -> None:
+            self.seconds, self.first_send, self.last_answer = work.seconds, work.first_send, work.last_answer
+            self.finish(work.exception())
+
+        other.add_done_callback(ended)
+
+    def finish(self, error: AllReduceError | None) -> None:
+        """Done, well (None) or not. For whoever runs the operation."""
         with self._lock:
             self._error = error
             self._done.set()
@@ -509,7 +519,7 @@ class Engine:
             error = None
             if completion.status != _OK:
                 error = _ERRORS[completion.status](cast(bytes, completion.message).decode(errors="replace"))
-            work._finish(error)
+            work.finish(error)
 
     def __enter__(self) -> Engine:
         return self

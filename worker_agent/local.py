@@ -157,7 +157,7 @@ class LocalAgent:
                 self._lost = self._lost or f"the agent process is gone: {error}"
                 pending, self._pending = self._pending, {}
             for work, *_ in pending.values():
-                work._finish(AbortedError(self._lost))
+                work.finish(AbortedError(self._lost))
 
     def _complete(self, message: dict[str, Any]) -> None:
         with self._lock:
@@ -171,7 +171,7 @@ class LocalAgent:
             error = kind(str(message.get("message")))
         with self._lock:
             self._free.append(region)
-        work._finish(error)
+        work.finish(error)
 
 
 def _bytes_of(array: Any) -> memoryview:

@@ -40,6 +40,7 @@ class Member(ABC):
     ) -> None:
         self.controller = controller
         self.config: AgentConfig | None = None
+        self._successor: AgentConfig | None = None
         self._interface = interface
         self._log = log
         self._changed = threading.Condition()
@@ -59,6 +60,23 @@ class Member(ABC):
     @abstractmethod
     def _configure(self, config: AgentConfig, interface: str) -> None:
         """Run `config` from now on, whatever ran before. Raises AgentError, ValueError, OSError."""
+
+    @abstractmethod
+    def _prepare(self, config: AgentConfig, interface: str) -> int:
+        """Make ready for `config` beside what runs; a worker holds its operations from now on and says how many it has
+        started. Raises AgentError, ValueError, OSError."""
+
+    @abstractmethod
+    def _switch_over(self, first_operation: int) -> None:
+        """What was prepared holds from this operation on. Raises AgentError."""
+
+    @abstractmethod
+    def _withdraw(self) -> None:
+        """What was prepared is not needed."""
+
+    @abstractmethod
+    def _retire(self) -> None:
+        """What ran before the last switch-over is not needed any more."""
 
     @abstractmethod
     def _stop(self, reason: str) -> None:
@@ -154,11 +172,46 @@ class Member(ABC):
 
     def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
         self._log(f"stopped: {reason}")
+        self._successor = None
         with self._changed:
             self._ready = False
             self._problem = self._stopped = reason
             self._changed.notify_all()
         self._stop(reason)
+
+    def on_prepare(self, config: AgentConfig) -> None:
+        report = pb.UpdateReport(epoch=config.epoch, stage=pb.UpdateReport.PREPARED)
+        try:
+            if not self.ready:
+                raise AgentError(f"not running: {self.problem}")
+            report.next_operation = self._prepare(config, self._interface or interface_of(config.address))
+            self._successor = config
+        except (AgentError, ValueError, OSError) as error:
+            report.failure = f"{config.node} cannot run the new plan: {error}"
+            self._log(report.failure)
+        self._membership.report_update(report)
+
+    def on_switch_over(self, epoch: int, first_operation: int) -> None:
+        successor, self._successor = self._successor, None
+        if successor is None or successor.epoch != epoch:
+            return  # a stop came in between
+        with self._changed:
+            self.config = successor
+        try:
+            self._switch_over(first_operation)
+        except AgentError as error:
+            self._give_up(str(error))
+            return
+        self._log(f"{successor.node}: epoch {epoch} begins at operation {first_operation}, without a stop")
+
+    def on_withdraw(self, epoch: int, reason: str) -> None:
+        if self._successor is not None:
+            self._log(f"the change of plan does not take place: {reason}")
+            self._successor = None
+            self._withdraw()
+
+    def on_retire(self, epoch: int) -> None:
+        self._retire()
 
     def on_refused(self, reason: str) -> None:
         self._fail(AgentError(f"the controller at {self.controller} refused: {reason}"))

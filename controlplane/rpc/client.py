@@ -20,6 +20,7 @@ from controlplane.rpc.tls import Tls
 REPORT_SECONDS = 5.0
 LEAVE_SECONDS = 2.0
 STATUS_SECONDS = 10.0
+REPLAN_SECONDS = 300.0
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
 
@@ -48,6 +49,18 @@ class Listener(Protocol):
     def on_refused(self, reason: str) -> None:
         """The controller does not take this agent. Nothing follows."""
 
+    def on_prepare(self, config: AgentConfig) -> None:
+        """A new version is to follow what runs: make ready beside it, hold new operations back, and report it."""
+
+    def on_switch_over(self, epoch: int, first_operation: int) -> None:
+        """From this operation of the running epoch on, what was prepared holds."""
+
+    def on_withdraw(self, epoch: int, reason: str) -> None:
+        """What was prepared is not needed."""
+
+    def on_retire(self, epoch: int) -> None:
+        """Nobody needs what ran before `epoch` any more."""
+
     def on_unreachable(self, reason: str) -> None:
         """The controller does not answer; it is tried again until `close`. What runs may go on."""
 
@@ -72,6 +85,7 @@ class Membership:
         self.listener = listener
         self._tls = tls
         self._running: AgentConfig | None = None
+        self._prepared: AgentConfig | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._call: grpc.Call | None = None
@@ -140,11 +154,24 @@ class Membership:
             self.listener.on_waiting(tuple(event.waiting.missing))
         elif kind == "configuration":
             config = AgentConfig.from_json(event.configuration.agent_config)
-            self._running = config
+            self._running, self._prepared = config, None
             self.listener.on_configuration(config)
         elif kind == "abort":
-            self._running = None
+            self._running = self._prepared = None
             self.listener.on_abort(event.abort.reason, tuple(event.abort.nodes))
+        elif kind == "prepare":
+            self._prepared = AgentConfig.from_json(event.prepare.agent_config)
+            self.listener.on_prepare(self._prepared)
+        elif kind == "switch_over":
+            if self._prepared is None or self._prepared.epoch != event.switch_over.epoch:
+                return  # a stop came in between
+            self._running, self._prepared = self._prepared, None
+            self.listener.on_switch_over(event.switch_over.epoch, event.switch_over.first_operation)
+        elif kind == "withdraw":
+            self._prepared = None
+            self.listener.on_withdraw(event.withdraw.epoch, event.withdraw.reason)
+        elif kind == "retire":
+            self.listener.on_retire(event.retire.epoch)
         elif kind == "refused":
             self.listener.on_refused(event.refused.reason)
             raise _Refused
@@ -160,6 +187,15 @@ class Membership:
             stub.report(request, timeout=REPORT_SECONDS)
             return True
         return False
+
+    def report_update(self, report: pb.UpdateReport) -> None:
+        """How far this agent is with an update. Not delivered: the controller gives the update up after a while."""
+        report.agent = self.identity.agent
+        with self._lock:
+            stub = self._stub
+        if stub is not None:
+            with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed meanwhile
+                stub.report_update(report, timeout=REPORT_SECONDS)
 
     def rejoin(self, failure: str) -> None:
         """Give up the running epoch, for everybody, and ask for a new one. failure: what the others are told."""
@@ -210,4 +246,17 @@ def fetch_status(controller: str, tls: Tls | None = None, timeout: float = STATU
         try:
             return ControllerStub(channel).status(pb.StatusRequest(), timeout=timeout)
         except grpc.RpcError as error:
+            raise ControllerError(explain(controller, error)) from None
+
+
+def request_replan(
+    controller: str, request: pb.ReplanRequest, tls: Tls | None = None, timeout: float = REPLAN_SECONDS
+) -> pb.ReplanReply:
+    """Plan again and switch over; returns when the old version is gone. Raises ControllerError."""
+    with open_channel(controller, tls) as channel:
+        try:
+            return ControllerStub(channel).replan(request, timeout=timeout)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                raise ControllerError(error.details() or "refused without a reason") from None
             raise ControllerError(explain(controller, error)) from None

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
@@ -47,16 +48,24 @@ class Configuration(_message.Message):
     def __init__(self, agent_config: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ["abort", "configuration", "refused", "waiting"]
+    __slots__ = ["abort", "configuration", "prepare", "refused", "retire", "switch_over", "waiting", "withdraw"]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    RETIRE_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_OVER_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     abort: Abort
     configuration: Configuration
+    prepare: Prepare
     refused: Refused
+    retire: Retire
+    switch_over: SwitchOver
     waiting: Waiting
-    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    withdraw: Withdraw
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ["addresses", "agent", "node", "role", "running_digest", "running_epoch", "version"]
@@ -88,11 +97,65 @@ class LeaveRequest(_message.Message):
     failure: str
     def __init__(self, agent: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
+class Prepare(_message.Message):
+    __slots__ = ["agent_config", "digest"]
+    AGENT_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    agent_config: str
+    digest: str
+    def __init__(self, agent_config: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
 class Refused(_message.Message):
     __slots__ = ["reason"]
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ReplanReply(_message.Message):
+    __slots__ = ["entries_added", "entries_removed", "epoch", "first_operation", "held_seconds", "outcome", "plan", "rate_before_mbps", "rate_mbps", "seconds", "trees_added", "trees_kept", "trees_removed", "version"]
+    ENTRIES_ADDED_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OPERATION_FIELD_NUMBER: _ClassVar[int]
+    HELD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    RATE_BEFORE_MBPS_FIELD_NUMBER: _ClassVar[int]
+    RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TREES_ADDED_FIELD_NUMBER: _ClassVar[int]
+    TREES_KEPT_FIELD_NUMBER: _ClassVar[int]
+    TREES_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    entries_added: int
+    entries_removed: int
+    epoch: int
+    first_operation: int
+    held_seconds: float
+    outcome: str
+    plan: str
+    rate_before_mbps: float
+    rate_mbps: float
+    seconds: float
+    trees_added: int
+    trees_kept: int
+    trees_removed: int
+    version: int
+    def __init__(self, rate_before_mbps: _Optional[float] = ..., rate_mbps: _Optional[float] = ..., version: _Optional[int] = ..., trees_kept: _Optional[int] = ..., trees_removed: _Optional[int] = ..., trees_added: _Optional[int] = ..., entries_added: _Optional[int] = ..., entries_removed: _Optional[int] = ..., epoch: _Optional[int] = ..., first_operation: _Optional[int] = ..., held_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., plan: _Optional[str] = ..., outcome: _Optional[str] = ...) -> None: ...
+
+class ReplanRequest(_message.Message):
+    __slots__ = ["changes", "dry_run", "strategy", "topology", "without"]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedScalarFieldContainer[str]
+    dry_run: bool
+    strategy: str
+    topology: str
+    without: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topology: _Optional[str] = ..., changes: _Optional[_Iterable[str]] = ..., without: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = []
@@ -117,29 +180,47 @@ class ReportRequest(_message.Message):
     trees: _containers.RepeatedCompositeFieldContainer[TreeReport]
     def __init__(self, node: _Optional[str] = ..., epoch: _Optional[int] = ..., statistics: _Optional[_Mapping[str, float]] = ..., trees: _Optional[_Iterable[_Union[TreeReport, _Mapping]]] = ...) -> None: ...
 
+class Retire(_message.Message):
+    __slots__ = ["epoch"]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
 class StatusReply(_message.Message):
-    __slots__ = ["agents", "epoch", "job", "planned_rate_mbps", "state", "strategy", "switches", "trees"]
+    __slots__ = ["agents", "epoch", "job", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "trees", "update"]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PLANNED_RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     TREES_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     agents: _containers.RepeatedCompositeFieldContainer[AgentStatus]
     epoch: int
     job: str
+    plan_version: int
     planned_rate_mbps: float
     state: str
     strategy: str
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
     trees: _containers.RepeatedCompositeFieldContainer[TreeStatus]
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ...) -> None: ...
+    update: str
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
+
+class SwitchOver(_message.Message):
+    __slots__ = ["epoch", "first_operation"]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OPERATION_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    first_operation: int
+    def __init__(self, epoch: _Optional[int] = ..., first_operation: _Optional[int] = ...) -> None: ...
 
 class SwitchStatus(_message.Message):
     __slots__ = ["address", "groups", "labels", "name", "problem", "refills", "routes", "state", "verdicts"]
@@ -196,8 +277,38 @@ class TreeStatus(_message.Message):
     waiting_seconds: float
     def __init__(self, tree: _Optional[int] = ..., root: _Optional[str] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ...) -> None: ...
 
+class UpdateReport(_message.Message):
+    __slots__ = ["agent", "epoch", "failure", "next_operation", "stage"]
+    class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    DRAINED: UpdateReport.Stage
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PREPARED: UpdateReport.Stage
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    epoch: int
+    failure: str
+    next_operation: int
+    stage: UpdateReport.Stage
+    def __init__(self, agent: _Optional[str] = ..., epoch: _Optional[int] = ..., stage: _Optional[_Union[UpdateReport.Stage, str]] = ..., next_operation: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class UpdateReportReply(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
 class Waiting(_message.Message):
     __slots__ = ["missing"]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     missing: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Withdraw(_message.Message):
+    __slots__ = ["epoch", "reason"]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    reason: str
+    def __init__(self, epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -1,6 +1,6 @@
 """Stub and handler of `inart.v1.Controller`, and how both sides open a channel.
 
-Written by hand, so that nobody needs the gRPC plug-in of protoc: four methods.
+Written by hand, so that nobody needs the gRPC plug-in of protoc: six methods.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class ControllerService(Protocol):
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply: ...
 
+    def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply: ...
+
+    def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply: ...
+
 
 def open_channel(address: str, tls: Tls | None = None) -> grpc.Channel:
     """A channel to a controller at "host:port"; connects lazily."""
@@ -67,6 +71,12 @@ class ControllerStub:
         self.status: Callable[..., pb.StatusReply] = channel.unary_unary(
             f"/{SERVICE}/Status", pb.StatusRequest.SerializeToString, pb.StatusReply.FromString
         )
+        self.report_update: Callable[..., pb.UpdateReportReply] = channel.unary_unary(
+            f"/{SERVICE}/ReportUpdate", pb.UpdateReport.SerializeToString, pb.UpdateReportReply.FromString
+        )
+        self.replan: Callable[..., pb.ReplanReply] = channel.unary_unary(
+            f"/{SERVICE}/Replan", pb.ReplanRequest.SerializeToString, pb.ReplanReply.FromString
+        )
 
 
 def add_to_server(service: ControllerService, server: grpc.Server) -> None:
@@ -83,6 +93,12 @@ def add_to_server(service: ControllerService, server: grpc.Server) -> None:
         ),
         "Status": grpc.unary_unary_rpc_method_handler(
             service.status, pb.StatusRequest.FromString, pb.StatusReply.SerializeToString
+        ),
+        "ReportUpdate": grpc.unary_unary_rpc_method_handler(
+            service.report_update, pb.UpdateReport.FromString, pb.UpdateReportReply.SerializeToString
+        ),
+        "Replan": grpc.unary_unary_rpc_method_handler(
+            service.replan, pb.ReplanRequest.FromString, pb.ReplanReply.SerializeToString
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

@@ -32,6 +32,8 @@ class Listener:
 
     def __init__(self) -> None:
         self.config: AgentConfig | None = None
+        self.prepared: AgentConfig | None = None
+        self.retired = 0
         self.missing: tuple[str, ...] = ()
         self.aborts: list[tuple[str, tuple[str, ...]]] = []
         self.refused = ""
@@ -48,6 +50,18 @@ class Listener:
     def on_abort(self, reason: str, nodes: tuple[str, ...]) -> None:
         self.config = None
         self.aborts.append((reason, nodes))
+
+    def on_prepare(self, config: AgentConfig) -> None:
+        self.prepared = config
+
+    def on_switch_over(self, epoch: int, first_operation: int) -> None:
+        self.config = self.prepared
+
+    def on_withdraw(self, epoch: int, reason: str) -> None:
+        self.prepared = None
+
+    def on_retire(self, epoch: int) -> None:
+        self.retired = epoch
 
     def on_refused(self, reason: str) -> None:
         self.refused = reason

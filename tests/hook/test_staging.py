@@ -38,7 +38,7 @@ class Reducer:
         def run() -> None:
             if error is None:
                 array.mul_(self.factor)
-            work._finish(error)
+            work.finish(error)
 
         thread = threading.Thread(target=run)
         thread.start()

@@ -1,0 +1,64 @@
+"""A change of plan under a running job, as the agents see it: prepare, switch over at one operation, drain, retire.
+
+prepare --all are ready--> switch over --workers are done with the old--> retire
+   |--one cannot, or one is lost--> withdrawn: the old plan goes on (or everything stops, as ever when one is lost)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.rpc import inart_pb2 as pb
+
+
+class HandoverError(Exception):
+    """The job cannot change its plan now; the message says why."""
+
+
+@dataclass
+class Handover:
+    """State of one update. Not thread-safe: the roster's lock guards it.
+
+    configs: of all agents, with the new epoch. first_operation: the first one, counted in the old epoch, that the new
+    plan sums; None until the switch-over. failure: why it does not take place, or did not end in good order.
+    """
+
+    epoch: int
+    configs: Mapping[str, AgentConfig]
+    next_operations: dict[str, int] = field(default_factory=dict)
+    drained: set[str] = field(default_factory=set)
+    first_operation: int | None = None
+    failure: str = ""
+
+    @property
+    def workers(self) -> list[str]:
+        return [node for node, config in self.configs.items() if config.role == "worker"]
+
+    def report(self, node: str, report: pb.UpdateReport) -> None:
+        """An agent says how far it is; words about another update are dropped."""
+        if report.epoch != self.epoch or self.failure:
+            return
+        if report.failure:
+            self.failure = report.failure
+        elif report.stage == pb.UpdateReport.DRAINED:
+            self.drained.add(node)
+        else:
+            self.next_operations[node] = report.next_operation
+
+    def unprepared(self) -> list[str]:
+        return [node for node in self.configs if node not in self.next_operations]
+
+    def undrained(self) -> list[str]:
+        return [node for node in self.workers if node not in self.drained]
+
+    def choose_operation(self) -> int:
+        """The first operation that no worker has started: all hold theirs back, so all can still switch there."""
+        self.first_operation = max(self.next_operations[node] for node in self.workers)
+        return self.first_operation
+
+    def __str__(self) -> str:
+        if self.first_operation is None:
+            return f"the new plan waits for {', '.join(self.unprepared())} to be ready"
+        return f"the old plan goes when {', '.join(self.undrained())} have all results of it"
