@@ -175,9 +175,10 @@ class Action:
 
 @dataclass(frozen=True)
 class Transition:
-    value: int | None  # None: default
+    value: int | None  # None: default, or a value set
     mask: int | None
     next_state: str | None
+    value_set: str | None = None
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,11 @@ class Table:
     actions: tuple[int, ...]
     size: int
     with_counters: bool
+    meter: str | None  # its direct meter
+    with_timeout: bool
+    profile: str | None  # its action profile or selector; then it has no default action (default_action is -1)
     next_by_action: Mapping[int, str | None]
+    next_default: str | None
     next_hit: str | None
     next_miss: str | None
     has_hit_miss: bool
@@ -305,6 +310,36 @@ class Counter:
 
 
 @dataclass(frozen=True)
+class Meter:
+    """An array of meters, or a table's direct meter (``table`` and ``target``, which gets its colour, are set)."""
+
+    name: str
+    size: int
+    in_bytes: bool
+    table: str | None
+    target: FieldRef | None
+
+
+@dataclass(frozen=True)
+class ActionProfile:
+    """``selector`` names the calculation over the selector's key fields; ``None``: there are no groups."""
+
+    name: str
+    size: int
+    selector: str | None
+
+
+@dataclass(frozen=True)
+class ValueSet:
+    """A parser value set. ``widths`` are those of the fields that are matched with it; empty if none are."""
+
+    name: str
+    size: int
+    bits: int
+    widths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Digest:
     """Fields (or constants) that one kind of message to the control plane has, each with its width in bits."""
 
@@ -334,6 +369,9 @@ class P4Program:
     checksums: tuple[Checksum, ...] = ()
     field_lists: dict[int, tuple[FieldRef, ...]] = field(default_factory=dict)
     digests: dict[int, Digest] = field(default_factory=dict)  # by learn list id
+    meters: dict[str, Meter] = field(default_factory=dict)
+    profiles: dict[str, ActionProfile] = field(default_factory=dict)
+    value_sets: dict[str, ValueSet] = field(default_factory=dict)
     actions: dict[int, Action] = field(default_factory=dict)
     ingress: Pipeline = field(default_factory=lambda: Pipeline("ingress", None, {}, {}))
     egress: Pipeline = field(default_factory=lambda: Pipeline("egress", None, {}, {}))
@@ -357,15 +395,14 @@ class P4Program:
 MAX_WIDTH = 1 << 16  # bits in a field, register or constant; far above any real program, keeps hostile JSON cheap
 
 _EXTERN_LISTS = {
-    "parse_vsets": "parser value set",
-    "meter_arrays": "meter",
     "extern_instances": "extern instance",
 }
 _TOP_LEVEL = {
     "program", "__meta__", "header_types", "headers", "header_stacks", "header_union_types", "header_unions",
     "header_union_stacks", "field_lists", "errors",
     "enums", "parsers", "deparsers", "counter_arrays", "register_arrays", "calculations", "actions", "pipelines",
-    "checksums", "force_arith", "field_aliases", "learn_lists", *_EXTERN_LISTS,
+    "checksums", "force_arith", "field_aliases", "learn_lists", "parse_vsets", "meter_arrays",
+    *_EXTERN_LISTS,
 }  # fmt: skip
 _BINARY = {
     "+", "-", "*", "/", "%", "<<", ">>", "==", "!=", ">", ">=", "<", "<=", "and", "or", "&", "|", "^",
@@ -505,6 +542,24 @@ class _Reader:
             else:
                 size = _count(item["size"], f"counter {item['name']}")
                 self.program.counters[item["name"]] = Counter(item["name"], size, None)
+        for item in self.root.get("meter_arrays", []):
+            self.program.meters[item["name"]] = self._meter(item)
+        for item in self.root.get("parse_vsets", []):
+            size = _count(item["max_size"], f"value set {item['name']}")
+            bits = item["compressed_bitwidth"]
+            _check_width(bits, f"value set {item['name']}")
+            self.program.value_sets[item["name"]] = ValueSet(item["name"], size, bits)
+
+    def _meter(self, item: dict[str, Any]) -> Meter:
+        name, source = item["name"], source_of(item)
+        if item["rate_count"] != 2 or item["type"] not in ("packets", "bytes"):
+            raise UnsupportedConstruct(f"meter {name!r} of {item['rate_count']} rates in {item['type']}", source)
+        in_bytes = item["type"] == "bytes"
+        if not item.get("is_direct"):
+            return Meter(name, _count(item["size"], f"meter {name}"), in_bytes, None, None)
+        target = FieldRef(*item["result_target"])
+        self.program.field_of(target)
+        return Meter(name, 0, in_bytes, item["binding"], target)
 
     def _field_list_element(self, item: dict[str, Any]) -> FieldRef:
         if item["type"] != "field":
@@ -659,6 +714,10 @@ class _Reader:
             if value not in self.program.counters:
                 raise BadProgram(f"{source}: unknown counter array {value!r}")
             return Named(kind, value)
+        if kind == "meter_array":
+            if value not in self.program.meters:
+                raise BadProgram(f"{source}: unknown meter array {value!r}")
+            return Named(kind, value)
         if kind == "calculation":
             if value not in self.program.calculations:
                 raise BadProgram(f"{source}: unknown calculation {value!r}")
@@ -710,9 +769,20 @@ class _Reader:
             elif kind == "hexstr":
                 mask = None if t.get("mask") is None else _hex(t["mask"])
                 transitions.append(Transition(_hex(t["value"]), mask, t["next_state"]))
+            elif kind == "parse_vset" and t.get("mask") is None:
+                self._use_value_set(t["value"], tuple(width for _, width in key), source_of(item))
+                transitions.append(Transition(None, None, t["next_state"], t["value"]))
             else:
                 raise UnsupportedConstruct(f"parser transition of type {kind!r} in state {item['name']!r}")
         return ParseState(item["name"], ops, tuple(key), tuple(transitions))
+
+    def _use_value_set(self, name: str, widths: tuple[int, ...], source: str | None) -> None:
+        found = self.program.value_sets.get(name)
+        if found is None:
+            raise BadProgram(f"{source}: unknown value set {name!r}")
+        if sum(widths) != found.bits or found.widths not in ((), widths):
+            raise BadProgram(f"{source}: value set {name!r} used for fields of {widths} bits")
+        self.program.value_sets[name] = ValueSet(name, found.size, found.bits, widths)
 
     def _parser_op(self, item: dict[str, Any]) -> ParserOp:
         op, parameters, source = item["op"], item["parameters"], source_of(item)
@@ -766,14 +836,16 @@ class _Reader:
         for counter in self.program.counters.values():
             if counter.table is not None and self._find_table(counter.table) is None:
                 raise BadProgram(f"direct counter {counter.name!r} is bound to unknown table {counter.table!r}")
+        for meter in self.program.meters.values():
+            if meter.table is not None and getattr(self._find_table(meter.table), "meter", None) != meter.name:
+                raise BadProgram(f"direct meter {meter.name!r} is not that of table {meter.table!r}")
 
     def _find_table(self, name: str) -> Table | None:
         return self.program.ingress.tables.get(name) or self.program.egress.tables.get(name)
 
     def _pipeline(self, item: dict[str, Any]) -> Pipeline:
         for profile in item.get("action_profiles", []):
-            kind = "action selector" if "selector" in profile else "action profile"
-            raise UnsupportedConstruct(f"{kind} {profile['name']!r}", source_of(profile))
+            self._profile(profile)
         if item.get("action_calls"):
             raise UnsupportedConstruct("action call outside a table", source_of(item["action_calls"][0]))
         tables = {t["name"]: self._table(t) for t in item["tables"]}
@@ -790,14 +862,31 @@ class _Reader:
                 raise BadProgram(f"pipeline {item['name']!r} refers to unknown node {name!r}")
         return Pipeline(item["name"], item["init_table"], tables, conditionals)
 
+    def _profile(self, item: dict[str, Any]) -> None:
+        name, selector = item["name"], item.get("selector")
+        if name in self.program.profiles:
+            raise BadProgram(f"two action profiles of the name {name!r}")
+        calculation = None
+        if selector is not None:
+            calculation = f"selector of {name}"
+            self.program.calculations[calculation] = self._calculation(
+                {"name": calculation, "source_info": item.get("source_info"), **selector}
+            )
+        self.program.profiles[name] = ActionProfile(name, _count(item["max_size"], f"profile {name}"), calculation)
+
     def _table(self, item: dict[str, Any]) -> Table:
         name, source = item["name"], source_of(item)
+        profile, meter = None, item.get("direct_meters") or None
         if item["type"] != "simple":
-            raise UnsupportedConstruct(f"table {name!r} with an action profile or selector ({item['type']})", source)
-        if item.get("support_timeout"):
-            raise UnsupportedConstruct(f"idle timeout of table {name!r}", source)
-        if item.get("direct_meters"):
-            raise UnsupportedConstruct(f"direct meter of table {name!r}", source)
+            profile = item["action_profile"]
+            if profile not in self.program.profiles:
+                raise BadProgram(f"table {name!r} has the unknown action profile {profile!r}")
+            if item["type"] not in ("indirect", "indirect_ws"):
+                raise UnsupportedConstruct(f"table {name!r} of type {item['type']!r}", source)
+            if item.get("default_entry") or item.get("entries"):
+                raise UnsupportedConstruct(f"table {name!r} with an action profile and entries of its own", source)
+        if meter is not None and getattr(self.program.meters.get(meter), "table", None) != name:
+            raise BadProgram(f"table {name!r} has the direct meter {meter!r}, which is not for it")
         keys: list[Key] = []
         for k in item["key"]:
             if k["match_type"] not in _MATCH_KINDS:
@@ -822,12 +911,14 @@ class _Reader:
         has_hit_miss = "__HIT__" in nexts or "__MISS__" in nexts
         next_by_action = {} if has_hit_miss else {by_name[a]: nexts[a] for a in nexts}
         base = item.get("base_default_next")
-        default = item.get("default_entry")
-        if default is None:
-            raise UnsupportedConstruct(f"table {name!r} without a default entry", source)
-        default_id = int(default["action_id"])
-        if default_id not in self.program.actions:
-            raise BadProgram(f"table {name!r} uses unknown action id {default_id}")
+        default = item.get("default_entry") or {}
+        default_id = -1
+        if profile is None:
+            if not default:
+                raise UnsupportedConstruct(f"table {name!r} without a default entry", source)
+            default_id = int(default["action_id"])
+            if default_id not in self.program.actions:
+                raise BadProgram(f"table {name!r} uses unknown action id {default_id}")
         entries = tuple(self._const_entry(e, keys, source) for e in item.get("entries", []))
         return Table(
             name=name,
@@ -836,13 +927,17 @@ class _Reader:
             actions=action_ids,
             size=_count(item["max_size"], f"table {name}"),
             with_counters=bool(item.get("with_counters")),
-            next_by_action={i: next_by_action.get(i, base) for i in {*action_ids, default_id}},
+            meter=meter,
+            with_timeout=bool(item.get("support_timeout")),
+            profile=profile,
+            next_by_action={i: next_by_action.get(i, base) for i in {*action_ids, default_id} - {-1}},
+            next_default=base,
             next_hit=nexts.get("__HIT__", base) if has_hit_miss else None,
             next_miss=nexts.get("__MISS__", base) if has_hit_miss else None,
             has_hit_miss=has_hit_miss,
             default_action=default_id,
-            default_params=self._action_data(default_id, default.get("action_data") or []),
-            default_const=bool(default.get("action_const")) or bool(default.get("action_entry_const")),
+            default_params=() if profile else self._action_data(default_id, default.get("action_data") or []),
+            default_const=bool(profile or default.get("action_const") or default.get("action_entry_const")),
             entries=entries,
             const_entries="entries" in item,
             source=source,

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import logging
 import os
+import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +19,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal
 
-from softswitch import native
+from softswitch import links, native
 from softswitch.bmv2json import Action, KeyValue, P4Program, Table, read_program
 from softswitch.compiler.build import compile_program
-from softswitch.compiler.codegen import Generated, TablePlan, generate, pack_params, unpack_params
+from softswitch.compiler.codegen import CHOICE_BYTES, Generated, TablePlan, generate, pack_params, unpack_params
 from softswitch.errors import (
     AlreadyExists,
     CapacityExceeded,
@@ -30,6 +31,18 @@ from softswitch.errors import (
     NotFound,
     SoftswitchError,
 )
+from softswitch.meters import (
+    Colours,
+    MeterConfig,
+    MeterInfo,
+    NativeConfig,
+    NativeMeter,
+    colours,
+    config_of,
+    native_config,
+)
+from softswitch.profiles import ActionProfile, Group, Member, ProfileInfo
+from softswitch.value_sets import MAX_VALUES, ValueSetInfo, expand, prefixes
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +65,7 @@ class TableInfo:
 
     ``const_entries``: the entries come from the program and cannot be changed. ``default_const``: the default action
     cannot be changed. ``needs_priority``: the table has a ternary, range or optional key, so entries carry one.
+    ``profile``: the entries point to members or groups of this action profile, and the default action is none.
     """
 
     name: str
@@ -64,6 +78,9 @@ class TableInfo:
     default_const: bool
     has_direct_counter: bool
     needs_priority: bool
+    has_direct_meter: bool = False
+    has_idle_timeout: bool = False
+    profile: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +142,11 @@ class Match:
 
 @dataclass(frozen=True)
 class Entry:
-    """A table entry as installed."""
+    """A table entry as installed. In a table with an action profile, ``chosen`` is set and ``action`` empty.
+
+    ``idle_timeout_ns``: 0: none. ``since_hit_ns``: since it was last hit, inserted or changed; only in a table with
+    idle timeouts.
+    """
 
     handle: int
     match: tuple[Match, ...]
@@ -133,6 +154,9 @@ class Entry:
     action: str
     params: tuple[int, ...]
     is_const: bool
+    chosen: Member | Group | None = None
+    idle_timeout_ns: int = 0
+    since_hit_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -164,6 +188,15 @@ class Program:
             for c in p4.counters.values()
         }
         self.registers = {r.name: RegisterInfo(r.name, r.size, r.width) for r in p4.registers.values()}
+        self.profiles = {
+            p.name: ProfileInfo(p.name, tuple(code.profiles[p.name].numbers), p.size, p.selector is not None)
+            for p in p4.profiles.values()
+        }
+        self.meters = {
+            m.name: MeterInfo(m.name, self.tables[m.table].size if m.table else m.size, m.in_bytes, m.table)
+            for m in p4.meters.values()
+        }
+        self.value_sets = {v.name: ValueSetInfo(v.name, v.size, v.widths) for v in p4.value_sets.values()}
         self.digests = tuple(DigestInfo(d.name, tuple(w for _, w in d.elements)) for d in p4.digests.values())
 
     @classmethod
@@ -185,11 +218,14 @@ class Program:
             actions=tuple(self.p4.actions[i].name for i in table.actions),
             size=table.size,
             const_entries=table.const_entries,
-            default_action=self.p4.actions[table.default_action].name,
+            default_action="NoAction" if table.profile else self.p4.actions[table.default_action].name,
             default_params=table.default_params,
             default_const=table.default_const,
             has_direct_counter=table.with_counters,
             needs_priority=any(k.match_kind in ("ternary", "range") for k in table.keys),
+            has_direct_meter=table.meter is not None,
+            has_idle_timeout=table.with_timeout,
+            profile=table.profile,
         )
 
 
@@ -206,9 +242,10 @@ class _NativeKey:
 class _TableCodec:
     """Translates between one table's entries and the runtime's bytes."""
 
-    def __init__(self, program: Program, plan: TablePlan) -> None:
+    def __init__(self, program: Program, plan: TablePlan, profile: ActionProfile | None) -> None:
         self.program = program
         self.plan = plan
+        self.profile = profile
         self.info = program.tables[plan.table.name]
         self._numbers: dict[str, int] = {}
         for number, action_id in enumerate(plan.action_ids):
@@ -270,17 +307,15 @@ class _TableCodec:
 
     def action(self, name: str, params: Sequence[int]) -> tuple[int, bytes]:
         """(number, packed parameters) of an action of this table."""
+        if self.profile is not None:
+            raise InvalidValue(f"table {self.info.name} has an action profile: its entries have a member or a group")
         number = self._numbers.get(name)
         if number is None:
             if name in self.program.actions:
                 raise InvalidValue(f"action {name} is not an action of table {self.info.name}")
             raise NoSuchObject(f"no action {name}")
         action = self._action(number)
-        if len(params) != len(action.params):
-            raise InvalidValue(f"action {name} takes {len(action.params)} parameters, got {len(params)}")
-        for value, (param, width) in zip(params, action.params, strict=True):
-            if not 0 <= value < 1 << width:
-                raise InvalidValue(f"parameter {param} of action {name}: {value} does not fit {width} bits")
+        _check_params(self.program.actions[name], params)
         places, size = self.program.code.params[action.id]
         return number, pack_params(places, size, tuple(params))
 
@@ -289,10 +324,9 @@ class _TableCodec:
 
     def decode(self, data: bytes) -> tuple[Entry, int, int]:
         """(entry, packets, bytes) from a record of the runtime."""
-        handle, packets, bytes_, priority, number, is_const, _ = struct.unpack_from(native.ENTRY, data)
+        handle, packets, bytes_, ttl, since, priority, number, is_const, _ = struct.unpack_from(native.ENTRY, data)
         at = struct.calcsize(native.ENTRY)
-        action = self._action(number)
-        params = unpack_params(self.program.code.params[action.id][0], data[at : at + self.plan.params_bytes])
+        name, params, chosen = self._decode_action(number, data[at : at + self.plan.params_bytes])
         at += self.plan.params_bytes
         key = data[at : at + 8 * self.plan.key_words]
         at += 8 * self.plan.key_words
@@ -313,7 +347,14 @@ class _TableCodec:
             else:
                 match.append(Match("exact", value))
         shown = priority if self.info.needs_priority else 0
-        return Entry(handle, tuple(match), shown, action.name, params, bool(is_const)), packets, bytes_
+        entry = Entry(handle, tuple(match), shown, name, params, bool(is_const), chosen, ttl, 1000 * since)
+        return entry, packets, bytes_
+
+    def _decode_action(self, number: int, data: bytes) -> tuple[str, tuple[int, ...], Member | Group | None]:
+        if self.profile is None:
+            action = self._action(number)
+            return action.name, unpack_params(self.program.code.params[action.id][0], data), None
+        return "", (), self.profile.chosen(int.from_bytes(data, "little"))
 
 
 class Device:
@@ -337,6 +378,10 @@ class Device:
         self.program: Program | None = None
         self.packet_in: Callable[[bytes], None] | None = None
         self.digest: Callable[[int, bytes], None] | None = None
+        self.idle: Callable[[str, list[Entry]], None] | None = None
+        self.profiles: dict[str, ActionProfile] = {}
+        self._value_sets: dict[str, tuple[tuple[Match, ...], ...]] = {}
+        self._attached: dict[int, tuple[str, int] | None] = {}  # port -> its interface and its index; None: a link
 
     @property
     def _native(self) -> int:
@@ -377,7 +422,12 @@ class Device:
             self._fabric._staged.discard(handle)
             staged._address = None
             self.program, self._codecs = staged.program, staged._codecs
+            self.profiles, self._value_sets = staged.profiles, staged._value_sets
+            for profile in self.profiles.values():
+                profile.handle, profile.is_up = self._own_handle, self.port_is_up
             self._lib.ss_device_adopt(self._native, handle)
+            if self.profiles:
+                self._fabric._watch_links()
 
     def discard(self) -> None:
         """Free a staged device."""
@@ -389,7 +439,12 @@ class Device:
     def _start(self, program: Program) -> None:
         self._check(self._lib.ss_device_load(self._native, program.address), "load")
         self.program = program
-        self._codecs = {name: _TableCodec(program, plan) for name, plan in program.code.tables.items()}
+        self.profiles = {name: self._profile(program, name) for name in program.profiles}
+        self._value_sets = dict.fromkeys(program.value_sets, ())
+        self._codecs = {
+            name: _TableCodec(program, plan, self.profiles.get(plan.table.profile or ""))
+            for name, plan in program.code.tables.items()
+        }
         for name, plan in program.code.tables.items():
             for entry in plan.table.entries:
                 widths = [k.width for k in plan.table.keys]
@@ -405,6 +460,23 @@ class Device:
             self._check(self._lib.ss_device_load(self._native, None), "unload")
             self.program = None
             self._codecs = {}
+            self.profiles = {}
+            self._value_sets = {}
+
+    def _own_handle(self) -> int:
+        return self._native
+
+    def _profile(self, program: Program, name: str) -> ActionProfile:
+        plan, info = program.code.profiles[name], program.profiles[name]
+
+        def pack(action: str, params: Sequence[int]) -> tuple[int, bytes]:
+            if action not in plan.numbers:
+                raise InvalidValue(f"action {action} is not an action of action profile {name}")
+            places, size = program.code.params[plan.action_ids[action]]
+            _check_params(program.actions[action], params)
+            return plan.numbers[action], pack_params(places, size, tuple(params))
+
+        return ActionProfile(info, plan.index, self._own_handle, pack, self.port_is_up)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -446,9 +518,13 @@ class Device:
     # --------------------------------------------------------------------------------------------------------- tables
 
     def insert(
-        self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0
+        self, table: str, match: Sequence[Match], action: str | Member | Group, params: Sequence[int] = (),
+        priority: int = 0,
     ) -> int:
-        """Add an entry and return its handle. Of several that match, the largest ``priority`` wins (ternary, range)."""
+        """Add an entry and return its handle. Of several that match, the largest ``priority`` wins (ternary, range).
+
+        In a table with an action profile, ``action`` is one of its members or groups; ``NotFound`` if there is none.
+        """
         codec = self._mutable(table)
         if not codec.info.keys:
             raise InvalidValue(f"table {table} has no key: only its default action can be set")
@@ -458,32 +534,51 @@ class Device:
         self,
         codec: _TableCodec,
         match: Sequence[Match],
-        action: str,
+        action: str | Member | Group,
         params: Sequence[int],
         *,
         priority: int,
         const: bool,
     ) -> int:
         key = codec.key(match, priority)
-        number, data = codec.action(action, params)
         handle = ctypes.c_uint64()
-        self._check(
-            self._lib.ss_table_insert(
-                self._native,
-                codec.plan.index,
-                key.key,
-                key.mask,
-                key.ranges,
-                key.priority,
-                number,
-                data,
-                len(data),
-                const,
-                ctypes.byref(handle),
-            ),
-            f"entry of table {codec.info.name}",
-        )
+        with self._call(codec, action, params) as (number, data):
+            self._check(
+                self._lib.ss_table_insert(
+                    self._native,
+                    codec.plan.index,
+                    key.key,
+                    key.mask,
+                    key.ranges,
+                    key.priority,
+                    number,
+                    data,
+                    len(data),
+                    const,
+                    ctypes.byref(handle),
+                ),
+                f"entry of table {codec.info.name}",
+            )
         return handle.value
+
+    @contextmanager
+    def _call(
+        self, codec: _TableCodec, action: str | Member | Group, params: Sequence[int]
+    ) -> Iterator[tuple[int, bytes]]:
+        """What the runtime is told of an entry's action. A member or group is used from then on, but for an error."""
+        profile = codec.profile
+        if isinstance(action, str):
+            yield codec.action(action, params)
+            return
+        if profile is None:
+            raise InvalidValue(f"table {codec.info.name} has no action profile: give an action")
+        with profile.lock:
+            choice = profile.take(action)
+            try:
+                yield 0, choice.to_bytes(CHOICE_BYTES, "little")
+            except BaseException:
+                profile.give_back(choice)
+                raise
 
     def _mutable(self, table: str) -> _TableCodec:
         codec = self._codec(table)
@@ -492,23 +587,52 @@ class Device:
         return codec
 
     def modify(
-        self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0
+        self, table: str, match: Sequence[Match], action: str | Member | Group, params: Sequence[int] = (),
+        priority: int = 0,
     ) -> None:
         """Change the action of an entry; its counter goes on. ``NotFound`` if there is no such entry."""
         codec = self._mutable(table)
         key = codec.key(match, priority)
-        number, data = codec.action(action, params)
-        result = self._lib.ss_table_modify(
-            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, number, data, len(data)
-        )
-        self._check(result, f"entry of table {table}")
+        with self._released(codec, match, priority), self._call(codec, action, params) as (number, data):
+            result = self._lib.ss_table_modify(
+                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, number, data, len(data)
+            )
+            self._check(result, f"entry of table {table}")
+
+    @contextmanager
+    def _released(self, codec: _TableCodec, match: Sequence[Match], priority: int) -> Iterator[None]:
+        """When this succeeds, the entry does not use the member or group any more that it used before."""
+        if codec.profile is None:
+            yield
+            return
+        with codec.profile.lock:
+            chosen = self._record(codec, match, priority)[0].chosen
+            assert chosen is not None
+            yield
+            codec.profile.release(chosen)
 
     def delete(self, table: str, match: Sequence[Match], priority: int = 0) -> None:
         """Remove an entry; ``NotFound`` if there is no such entry."""
         codec = self._mutable(table)
         key = codec.key(match, priority)
-        result = self._lib.ss_table_delete(
-            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority
+        with self._released(codec, match, priority):
+            result = self._lib.ss_table_delete(
+                self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority
+            )
+            self._check(result, f"entry of table {table}")
+
+    def set_idle_timeout(self, table: str, match: Sequence[Match], timeout_ns: int, priority: int = 0) -> None:
+        """Have ``idle`` called when an entry was not hit for so long, again and again (0: never), from now on.
+
+        What is shorter than 10 ms is taken as 10 ms.
+        """
+        codec = self._codec(table)
+        if not codec.info.has_idle_timeout:
+            raise InvalidValue(f"table {table} is not declared with an idle timeout")
+        _check_u64(timeout_ns)
+        key = codec.key(match, priority)
+        result = self._lib.ss_table_idle(
+            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority, timeout_ns
         )
         self._check(result, f"entry of table {table}")
 
@@ -554,6 +678,8 @@ class Device:
 
     def get_default(self, table: str) -> tuple[str, tuple[int, ...]]:
         """(action, parameters) that a miss runs."""
+        if self._codec(table).profile is not None:
+            return "NoAction", ()
         entry = self._record(self._codec(table), None, 0)[0]
         return entry.action, entry.params
 
@@ -611,6 +737,129 @@ class Device:
         if not codec.info.has_direct_counter:
             raise InvalidValue(f"table {table} has no direct counter")
         return codec
+
+    # --------------------------------------------------------------------------------------------------------- meters
+
+    def meter_read(self, name: str, first: int = 0, n: int | None = None) -> list[tuple[MeterConfig | None, Colours]]:
+        """Per element of an array its configuration (``None``: all is green) and its counters; all elements if ``n`` is
+        not given."""
+        number, info = self._meter(name)
+        n = info.size - first if n is None else n
+        out = (NativeMeter * max(n, 0))()
+        self._meter_access(number, info, first, n, out=out)
+        return [(config_of(m), colours(m)) for m in out]
+
+    def meter_write(self, name: str, config: MeterConfig | None, first: int = 0, n: int | None = None) -> None:
+        """Configure elements of an array, with full buckets (``None``: all is green)."""
+        number, info = self._meter(name)
+        n = info.size - first if n is None else n
+        self._meter_access(number, info, first, n, config=native_config(config))
+
+    def meter_clear(self, name: str, first: int = 0, n: int | None = None) -> None:
+        """Zero the counters of elements of an array."""
+        number, info = self._meter(name)
+        n = info.size - first if n is None else n
+        self._meter_access(number, info, first, n, clear=True)
+
+    def _meter_access(
+        self,
+        number: int,
+        info: MeterInfo,
+        first: int,
+        n: int,
+        *,
+        config: NativeConfig | None = None,
+        clear: bool = False,
+        out: ctypes.Array[NativeMeter] | None = None,
+    ) -> None:
+        if not (0 <= first <= info.size and 0 <= n <= info.size - first):
+            raise NoSuchObject(f"{info.name}[{first}]: the index is not in 0..{info.size - 1}")
+        pointer = None if config is None else ctypes.byref(config)
+        result = self._lib.ss_meter_access(self._native, number, first, n, pointer, clear, out)
+        self._check(result, f"meter {info.name}")
+
+    def _meter(self, name: str) -> tuple[int, MeterInfo]:
+        program = self._program()
+        info = program.meters.get(name)
+        if info is None:
+            raise NoSuchObject(f"no meter {name}")
+        if info.table is not None:
+            raise InvalidValue(f"meter {name} is direct: it belongs to the entries of table {info.table}")
+        return program.code.meters[name], info
+
+    def direct_meter_read(
+        self, table: str, match: Sequence[Match], priority: int = 0
+    ) -> tuple[MeterConfig | None, Colours]:
+        """Configuration and counters of an entry's meter."""
+        out = NativeMeter()
+        self._direct_meter(table, match, priority, out=out)
+        return config_of(out), colours(out)
+
+    def direct_meter_write(
+        self, table: str, match: Sequence[Match], config: MeterConfig | None, priority: int = 0
+    ) -> None:
+        """Configure an entry's meter, with full buckets (``None``: all is green)."""
+        self._direct_meter(table, match, priority, config=native_config(config))
+
+    def direct_meter_clear(self, table: str, match: Sequence[Match], priority: int = 0) -> None:
+        """Zero the counters of an entry's meter."""
+        self._direct_meter(table, match, priority, clear=True)
+
+    def _direct_meter(
+        self,
+        table: str,
+        match: Sequence[Match],
+        priority: int,
+        *,
+        config: NativeConfig | None = None,
+        clear: bool = False,
+        out: NativeMeter | None = None,
+    ) -> None:
+        codec = self._codec(table)
+        if not codec.info.has_direct_meter:
+            raise InvalidValue(f"table {table} has no direct meter")
+        key = codec.key(match, priority)
+        result = self._lib.ss_table_meter(
+            self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority,
+            None if config is None else ctypes.byref(config), clear, None if out is None else ctypes.byref(out),
+        )  # fmt: skip
+        self._check(result, f"entry of table {table}")
+
+    # ----------------------------------------------------------------------------------------------------- value sets
+
+    def value_set_read(self, name: str) -> tuple[tuple[Match, ...], ...]:
+        """The members of a parser value set, one match per field each."""
+        if name not in self._program().value_sets:
+            raise NoSuchObject(f"no value set {name}")
+        return self._value_sets[name]
+
+    def value_set_write(self, name: str, members: Sequence[Sequence[Match]]) -> None:
+        """Replace the members of a parser value set; a packet sees the old ones or the new ones.
+
+        Every kind of match will do. ``CapacityExceeded`` if they are more than the set's size.
+        """
+        program = self._program()
+        info = program.value_sets.get(name)
+        if info is None:
+            raise NoSuchObject(f"no value set {name}")
+        if len(members) > info.size:
+            raise CapacityExceeded(f"value set {name} has room for {info.size} members, not {len(members)}")
+        if info.widths:
+            words = (sum((w + 7) // 8 for w in info.widths) + 7) // 8
+            values: list[bytes] = []
+            for member in members:
+                if len(member) != len(info.widths):
+                    raise InvalidValue(f"members of value set {name} have {len(info.widths)} fields")
+                fields = [_alternatives(m, w, name) for m, w in zip(member, info.widths, strict=True)]
+                values += expand(fields, info.widths, words)
+                if len(values) > MAX_VALUES:
+                    raise CapacityExceeded(f"value set {name}: ranges that make more than {MAX_VALUES} values")
+            number = program.code.value_sets[name]
+            result = self._lib.ss_value_set_write(self._native, number, b"".join(values), len(values))
+            self._check(result, f"value set {name}")
+        self._value_sets[name] = tuple(tuple(member) for member in members)
+
+    # ------------------------------------------------------------------------------------------------------ registers
 
     def _index(self, name: str, index: int, size: int) -> int:
         if not 0 <= index < size:
@@ -768,12 +1017,37 @@ class Device:
         if result in (-errno.EPERM, -errno.EACCES):
             raise SoftswitchError(f"may not open {interface!r}: run as root or with CAP_NET_RAW")
         self._check(result, f"port {port}")
+        self._attach(port, (interface, _interface_index(interface)))
         if native_shape is not None:
             self._fabric._apply_shape(self, port, native_shape)
 
     def remove_port(self, port: int) -> None:
         """Detach a port from its interface or link; ``NotFound`` if it has neither."""
         self._check(self._lib.ss_port_remove(self._native, port), f"port {port}")
+        self._detach(port)
+        peer = self._fabric._links.pop((self.device_id, port), None)
+        if peer is not None:
+            self._fabric._links.pop(peer, None)
+            self._fabric.devices[peer[0]]._detach(peer[1])
+
+    def port_is_up(self, port: int) -> bool:
+        """Whether a port has a link, or an interface that is switched on and has a carrier."""
+        if port not in self._attached:
+            return False
+        interface = self._attached[port]
+        return interface is None or links.is_up(*interface)
+
+    def _attach(self, port: int, interface: tuple[str, int] | None) -> None:
+        self._attached[port] = interface
+        self._port_changed(port)
+
+    def _detach(self, port: int) -> None:
+        self._attached.pop(port, None)
+        self._port_changed(port)
+
+    def _port_changed(self, port: int) -> None:
+        for profile in list(self.profiles.values()):
+            profile.port_changed(port)
 
     def port_stats(self) -> dict[int, PortStats]:
         """Counts of every port that was ever used."""
@@ -800,6 +1074,11 @@ class Device:
             return  # what a program that is gone had to say
         elif kind == native.PACKET_IN and self.packet_in is not None:
             self.packet_in(data)
+        elif kind == native.IDLE and self.idle is not None:
+            codec = next((c for c in self._codecs.values() if c.plan.index == port), None)
+            if codec is not None:
+                size = codec.record_bytes
+                self.idle(codec.info.name, [codec.decode(data[i : i + size])[0] for i in range(0, len(data), size)])
         elif kind == native.DIGEST and self.digest is not None:
             self.digest(port, data)
         elif kind == native.LOG and self.program is not None:
@@ -825,6 +1104,8 @@ class Fabric:
         self.closed = False
         self.devices: dict[int, Device] = {}
         self._staged: set[int] = set()
+        self._links: dict[tuple[int, int], tuple[int, int]] = {}  # (device, port) -> the other end
+        self._monitor: links.LinkMonitor | None = None
         self._events = threading.Thread(target=self._dispatch, args=(handle,), name="softswitch-events", daemon=True)
         self._events.start()
 
@@ -867,6 +1148,9 @@ class Fabric:
         native_shape = _shape(shape)
         result = self._lib.ss_link(first._native, port_a, second._native, port_b)
         first._check(result, f"link {a} - {b}")
+        self._links[a], self._links[b] = b, a
+        first._attach(port_a, None)
+        second._attach(port_b, None)
         if native_shape is not None:
             self._apply_shape(first, port_a, native_shape)
             self._apply_shape(second, port_b, native_shape)
@@ -906,6 +1190,8 @@ class Fabric:
         self.closed = True
         self.stop()
         handle, self._handle = self._handle, None
+        if self._monitor is not None:
+            self._monitor.close()
         self._lib.ss_events_close(handle)
         if threading.current_thread() is not self._events:
             self._events.join()
@@ -914,6 +1200,20 @@ class Fabric:
         self._staged.clear()
         self._lib.ss_fabric_free(handle)
         self.devices.clear()
+
+    def _watch_links(self) -> None:
+        """From now on, tell devices when one of their interfaces goes up or down."""
+        if self._monitor is None:
+            self._monitor = links.LinkMonitor(self._link_changed)
+
+    def _link_changed(self, index: int | None) -> None:
+        for device in list(self.devices.values()):
+            for port, interface in list(device._attached.items()):
+                if interface is not None and index in (None, interface[1]):
+                    try:
+                        device._port_changed(port)
+                    except SoftswitchError as error:  # the fabric is being closed
+                        log.debug("port %d of device %d: %s", port, device.device_id, error)
 
     def _dispatch(self, handle: int) -> None:
         while True:
@@ -954,6 +1254,34 @@ _SHAPE_NAMES = frozenset(
 def _check_port(port: int) -> None:
     if not 0 <= port < MAX_PORTS - 1:
         raise InvalidValue(f"port {port} is not in 0..{MAX_PORTS - 2} (511 is v1model's drop port)")
+
+
+def _interface_index(interface: str) -> int:
+    try:
+        return socket.if_nametoindex(interface)
+    except OSError:
+        return -1  # it vanished right away
+
+
+def _check_params(action: ActionInfo, params: Sequence[int]) -> None:
+    if len(params) != len(action.params):
+        raise InvalidValue(f"action {action.name} takes {len(action.params)} parameters, got {len(params)}")
+    for value, (param, width) in zip(params, action.params, strict=True):
+        if not 0 <= value < 1 << width:
+            raise InvalidValue(f"parameter {param} of action {action.name}: {value} does not fit {width} bits")
+
+
+def _alternatives(m: Match, width: int, name: str) -> list[tuple[int, int]]:
+    """(value, mask) pairs of which a value satisfies one if it satisfies a match."""
+    full = (1 << width) - 1
+    if not (0 <= m.value <= full and 0 <= m.mask <= full and 0 <= m.high <= full and 0 <= m.prefix_len <= width):
+        raise InvalidValue(f"value set {name}: a match that does not fit {width} bits")
+    if m.kind == "exact":
+        return [(m.value, full)]
+    if m.kind == "range":
+        return list(prefixes(m.value, m.high, width))
+    mask = full ^ (full >> m.prefix_len) if m.kind == "lpm" else m.mask
+    return [(m.value & mask, mask)]
 
 
 def _check_u64(*values: int) -> None:

@@ -48,3 +48,7 @@ class CapacityExceeded(SoftswitchError):
 
 class InvalidValue(SoftswitchError):
     """A value does not fit its field, a match does not fit the key, or the object may not be changed."""
+
+
+class StillInUse(SoftswitchError):
+    """The object cannot go: others refer to it."""

@@ -40,8 +40,10 @@ class Event(ctypes.Structure):
     )
 
 
-PACKET_IN, CAPTURE, LOG, DIGEST, TRACE = 1, 2, 3, 4, 5
-ENTRY = "<QQQiIII"  # struct entry_record: handle, packets, bytes, priority, action, is_const, reserved
+PACKET_IN, CAPTURE, LOG, DIGEST, TRACE, IDLE = 1, 2, 3, 4, 5, 6
+# struct entry_record: handle, packets, bytes, idle timeout in ns, us since the last hit, priority, action, is_const,
+# reserved
+ENTRY = "<QQQQQiIII"
 
 _p, _u32, _i32, _u64, _i64, _bytes = (
     ctypes.c_void_p,
@@ -94,6 +96,14 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ss_counter_read": (_i32, (_p, _u32, _u64, _u64, _p)),
     "ss_counter_write": (_i32, (_p, _u32, _u64, _u64, _u64)),
     "ss_register_copy": (_i32, (_p, _u32, _u64, _u64, _u32, _u64, _p, _u32)),
+    "ss_table_idle": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32, _u64)),
+    "ss_table_meter": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32, _p, _u32, _p)),
+    "ss_meter_access": (_i32, (_p, _u32, _u64, _u64, _p, _u32, _p)),
+    "ss_member_set": (_i32, (_p, _u32, _u32, _u32, _bytes, _u32)),
+    "ss_member_free": (_i32, (_p, _u32, _u32)),
+    "ss_choice_set": (_i32, (_p, _u32, _u32, _p, _u32)),
+    "ss_choice_free": (_i32, (_p, _u32, _u32)),
+    "ss_value_set_write": (_i32, (_p, _u32, _bytes, _u32)),
     "ss_group_write": (_i32, (_p, _u32, _u32, _bytes, _i32, _u32)),
 }
 

@@ -83,6 +83,7 @@ class ActionGen:
             "register_read": self._register_read,
             "register_write": self._register_write,
             "count": self._count,
+            "execute_meter": self._execute_meter,
             "modify_field_with_hash_based_offset": self._hash,
             "modify_field_rng_uniform": self._random,
             "clone_ingress_pkt_to_egress": self._clone,
@@ -403,6 +404,23 @@ class ActionGen:
             f"{{ const uint64_t ix = {self._uint64(index)}; if (ix < {decl.size}u) {{ "
             f"struct ss_counter *c = &s->counters[{self.counter_index[counter.name]}][ix]; "
             "c->packets++; c->bytes += p->base.target.ingress_length; } }"
+        )
+        return [Statement(text, barrier=True)]
+
+    def _execute_meter(self, primitive: Primitive) -> list[Statement]:
+        """An index beyond the array leaves the result alone, as in bmv2."""
+        meter, index, result = primitive.args
+        assert isinstance(meter, Named) and meter.kind == "meter_array"
+        decl = self.program.meters[meter.name]
+        if decl.table is not None:
+            raise UnsupportedConstruct(f"execute_meter on direct meter {meter.name!r}", primitive.source)
+        number = list(self.program.meters).index(meter.name)
+        store = self.expr.store(self.expr.target(result), Value("colour", "u32", 0, 2))
+        length = "p->base.target.ingress_length"
+        text = (
+            f"{{ const uint64_t ix = {self._uint64(index)}; if (ix < {decl.size}u) {{ const uint32_t colour = "
+            f"ss_meter_execute(&s->meters[{number}][ix], s->now_us, {length if decl.in_bytes else 1}, {length}); "
+            f"{store} }} }}"
         )
         return [Statement(text, barrier=True)]
 

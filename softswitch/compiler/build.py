@@ -32,7 +32,7 @@ def cache_dir() -> Path:
 
 def compile_program(source: str) -> tuple[Path, str]:
     """Compile a generated program. Returns the shared object and the digest that names it."""
-    headers = [RUNTIME / "ss_abi.h", RUNTIME / "ss_bits.h"]
+    headers = [RUNTIME / "ss_abi.h", RUNTIME / "ss_bits.h", RUNTIME / "ss_meter.h"]
     return _compile(source.encode(), [], headers, FLAGS)
 
 

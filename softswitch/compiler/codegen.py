@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 from softswitch.bmv2json import P4Program, Table
 from softswitch.compiler.actions import ActionGen, param_layout
-from softswitch.compiler.control import ControlGen, key_layout, table_actions
+from softswitch.compiler.control import ControlGen, key_layout, profile_actions, table_actions
 from softswitch.compiler.expr import ExprGen, Value
 from softswitch.compiler.layout import Layout, storage_bits
-from softswitch.compiler.parser import ParserGen
+from softswitch.compiler.parser import ParserGen, value_set_words
 from softswitch.compiler.registers import MAX_BYTES, RegisterPlace, place_registers
 from softswitch.compiler.reroll import plain
 from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 MAX_PACKET_STATE = 1 << 20  # bytes
+METER_BYTES = 128  # of struct ss_meter
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,19 @@ class TablePlan:
 
 
 @dataclass(frozen=True)
+class ProfilePlan:
+    """What the Python side needs to talk to an action profile of the native code."""
+
+    index: int
+    action_ids: dict[str, int]  # one of each name, for its parameters
+    numbers: dict[str, int]
+    params_bytes: int
+
+
+CHOICE_BYTES = 4  # an entry of a table with an action profile has the number of a choice as its parameter
+
+
+@dataclass(frozen=True)
 class Generated:
     """The C source of a program and how its objects are numbered in it."""
 
@@ -40,6 +54,9 @@ class Generated:
     registers: dict[str, RegisterPlace]
     params: dict[int, tuple[tuple[tuple[int, int], ...], int]]  # action id -> (places, bytes)
     messages: tuple[str, ...]
+    profiles: dict[str, ProfilePlan]
+    meters: dict[str, int]
+    value_sets: dict[str, int]
 
 
 def generate(program: P4Program) -> Generated:
@@ -59,6 +76,10 @@ def _generate(program: P4Program) -> Generated:
         raise UnsupportedConstruct(f"registers of {sum(group_bytes) >> 20} MiB altogether")
     if layout.header_bytes + layout.wide_bytes > MAX_PACKET_STATE:
         raise UnsupportedConstruct("headers and metadata of more than 1 MiB")
+    meter_bytes = METER_BYTES * sum(m.size for m in program.meters.values())
+    if meter_bytes > MAX_BYTES:
+        raise UnsupportedConstruct(f"meters of {meter_bytes >> 20} MiB altogether")
+    profiles = {name: _profile_plan(name, i, program) for i, name in enumerate(program.profiles)}
     expr = ExprGen(layout)
     actions = ActionGen(layout, expr, registers)
     tables = [*program.ingress.tables.values(), *program.egress.tables.values()]
@@ -76,7 +97,7 @@ def _generate(program: P4Program) -> Generated:
         _checksums(program, layout, expr, actions),
         _deparser(program, layout),
         _field_lists(program, layout, expr),
-        _descriptor(program, plans, group_bytes),
+        _descriptor(program, plans, profiles, group_bytes),
     ]
     limbs = max(3, (expr.wide_bits + 8 + 63) // 64)
     head = [
@@ -91,6 +112,9 @@ def _generate(program: P4Program) -> Generated:
         registers=registers,
         params={a.id: _frozen(param_layout(a)) for a in program.actions.values()},
         messages=tuple(actions.messages),
+        profiles=profiles,
+        meters={name: i for i, name in enumerate(program.meters)},
+        value_sets={name: i for i, name in enumerate(program.value_sets)},
     )
 
 
@@ -107,9 +131,22 @@ def _plan(table: Table, index: int, program: P4Program) -> TablePlan:
         tuple(places),
         words,
         tuple(i for i, k in enumerate(table.keys) if k.match_kind == "range"),
-        tuple(ids),
-        max(param_layout(program.actions[i])[1] for i in ids),
+        () if table.profile else tuple(ids),
+        CHOICE_BYTES if table.profile else max(param_layout(program.actions[i])[1] for i in ids),
     )
+
+
+def _profile_plan(name: str, index: int, program: P4Program) -> ProfilePlan:
+    names = profile_actions(program, name)
+    by_name: dict[str, int] = {}
+    for table in (*program.ingress.tables.values(), *program.egress.tables.values()):
+        if table.profile == name:
+            for i in table.actions:
+                first = by_name.setdefault(program.actions[i].name, i)
+                if program.actions[i].params != program.actions[first].params:
+                    raise BadProgram(f"action profile {name!r} has two actions {program.actions[i].name!r}")
+    size = max((param_layout(program.actions[i])[1] for i in by_name.values()), default=0)
+    return ProfilePlan(index, by_name, {n: i for i, n in enumerate(names)}, size)
 
 
 def pack_params(places: tuple[tuple[int, int], ...], size: int, values: tuple[int, ...]) -> bytes:
@@ -138,6 +175,8 @@ def unpack_params(places: tuple[tuple[int, int], ...], data: bytes) -> tuple[int
 
 
 def _default_params(plan: TablePlan, program: P4Program) -> str:
+    if plan.table.profile is not None:
+        return f"static const uint8_t params_{plan.index}[{CHOICE_BYTES}];"
     action = program.actions[plan.table.default_action]
     places, _ = _frozen(param_layout(action))
     data = pack_params(places, max(plan.params_bytes, 1), plan.table.default_params)
@@ -215,7 +254,9 @@ def _field_lists(program: P4Program, layout: Layout, expr: ExprGen) -> str:
     return "\n".join([*lines, "default: break;", "}", "}"])
 
 
-def _descriptor(program: P4Program, plans: dict[str, TablePlan], group_bytes: list[int]) -> str:
+def _descriptor(
+    program: P4Program, plans: dict[str, TablePlan], profiles: dict[str, ProfilePlan], group_bytes: list[int]
+) -> str:
     lines: list[str] = []
     rows: list[str] = []
     for plan in plans.values():
@@ -224,24 +265,33 @@ def _descriptor(program: P4Program, plans: dict[str, TablePlan], group_bytes: li
             ranges = f"ranges_{plan.index}"
             pairs = ", ".join(f"{{{at}, {size}}}" for at, size in (plan.key_places[i] for i in plan.ranges))
             lines.append(f"static const struct ss_range_key {ranges}[] = {{{pairs}}};")
-        default = plan.action_ids.index(plan.table.default_action)
+        default = 0 if plan.table.profile else plan.action_ids.index(plan.table.default_action)
         rows.append(
             f"{{{plan.key_words}, {plan.table.size}u, {plan.params_bytes}, {len(plan.ranges)}, {ranges}, "
-            f"{default}, params_{plan.index}}}"
+            f"{default}, params_{plan.index}, {int(plan.table.meter is not None)}, {int(plan.table.with_timeout)}}}"
         )
     counters = ", ".join(f"{c.size}u" for c in program.counters.values())
+    meters = ", ".join(f"{m.size}u" for m in program.meters.values())
+    members = ", ".join(f"{p.params_bytes}u" for p in profiles.values())
+    sets = ", ".join(f"{value_set_words(v)}u" for v in program.value_sets.values())
     return "\n".join(
         [
             *lines,
             f"static const struct ss_table_info tables[] = {{{', '.join(rows) or '{0}'}}};",
             f"static const uint64_t counters[] = {{{counters or '0'}}};",
             f"static const uint64_t registers[] = {{{', '.join(f'{n}ull' for n in group_bytes) or '0'}}};",
+            f"static const uint64_t meters[] = {{{meters or '0'}}};",
+            f"static const uint32_t profiles[] = {{{members or '0'}}};",
+            f"static const uint32_t value_sets[] = {{{sets or '0'}}};",
             "__attribute__((visibility(\"default\"))) const struct ss_program ss_program = {",
             "    .abi = SS_ABI_VERSION, .packet_bytes = sizeof(struct packet),",
             "    .metadata_end = offsetof(struct packet, stack_next),",
             f"    .n_tables = {len(plans)}, .n_counters = {len(program.counters)}, .n_registers = {len(group_bytes)},",
             f"    .n_digests = {len(program.digests)},",
+            f"    .n_meters = {len(program.meters)}, .n_profiles = {len(profiles)},",
+            f"    .n_value_sets = {len(program.value_sets)},",
             "    .tables = tables, .counters = counters, .registers = registers,",
+            "    .meters = meters, .profiles = profiles, .value_sets = value_sets,",
             "    .parse = parse, .ingress = ingress, .egress = egress, .checksums = checksums,",
             "    .headers_bytes = headers_bytes, .emit = emit, .copy_fields = copy_fields,",
             "};",

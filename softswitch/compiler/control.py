@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from softswitch.bmv2json import Key, Pipeline, Table
+from softswitch.bmv2json import Key, P4Program, Pipeline, Table
 from softswitch.compiler.actions import ActionGen
 from softswitch.compiler.expr import ExprGen, Value, kind_for_bits
 from softswitch.compiler.layout import Layout
@@ -25,8 +25,18 @@ def key_layout(table: Table) -> tuple[list[tuple[int, int]], int]:
 
 
 def table_actions(table: Table) -> list[int]:
-    """Action ids in the order that entries number them."""
-    return list(dict.fromkeys((*table.actions, table.default_action)))
+    """Action ids in the order that entries number them (with an action profile: see :func:`profile_actions`)."""
+    return [i for i in dict.fromkeys((*table.actions, table.default_action)) if i >= 0]
+
+
+def profile_actions(program: P4Program, profile: str) -> list[str]:
+    """Names of the actions that a profile's members can have, in the order that members number them.
+
+    Each table has its own copies of its actions, of the same names.
+    """
+    tables = (*program.ingress.tables.values(), *program.egress.tables.values())
+    ids = (i for table in tables if table.profile == profile for i in table.actions)
+    return list(dict.fromkeys(program.actions[i].name for i in ids))
 
 
 class ControlGen:
@@ -67,7 +77,7 @@ class ControlGen:
     def _table(self, table: Table, goto: Callable[[str | None], str]) -> list[str]:
         exit_check = "if (p->base.target.exited) return;" if self.exits else ""
         ids = table_actions(table)
-        if not table.keys and table.default_const and not table.with_counters:
+        if not table.keys and table.default_const and not table.with_counters and table.profile is None:
             action = self.program.actions[table.default_action]
             following = table.next_miss if table.has_hit_miss else table.next_by_action[table.default_action]
             params = f"params_{self.table_index[table.name]}" if action.params else "NULL"
@@ -80,19 +90,61 @@ class ControlGen:
             masked = any(k.match_kind != "exact" for k in table.keys)
             lines.append(f"e = ss_lookup_{'masked' if masked else 'exact'}(t, key, {words});")
         lines.append("const bool hit = e != NULL; (void)hit; if (!hit) e = t->default_entry;")
+        if table.with_timeout:
+            lines.append("if (hit) e->hit_us = s->now_us;")
+        if table.meter is not None:
+            lines.append(self._meter(table.meter))
         if table.with_counters:
             lines.append("e->counter.packets++; e->counter.bytes += p->base.target.ingress_length;")
-        lines.append("switch (e->action) {")
-        for number, action_id in enumerate(ids):
-            call = f"act_{action_id}(s, p, e->params); {exit_check}"
+        otherwise = "break;"  # not reached: an entry always has one of the table's actions
+        if table.profile is not None:
+            lines.append(self._choose(table.profile))
+            numbers = {name: i for i, name in enumerate(profile_actions(self.program, table.profile))}
+            cases = {numbers[self.program.actions[i].name]: i for i in ids}
+            entry, chosen = "m", "m ? m->action : UINT32_MAX"
+            nothing = next((i for i in ids if self.program.actions[i].name == "NoAction"), None)
+            following = table.next_default if nothing is None else table.next_by_action.get(nothing)
+            if not table.has_hit_miss:
+                otherwise = goto(following)
+        else:
+            cases, entry, chosen = dict(enumerate(ids)), "e", "e->action"
+        lines.append(f"switch ({chosen}) {{")
+        for number, action_id in cases.items():
+            call = f"act_{action_id}(s, p, {entry}->params); {exit_check}"
             after = "break;" if table.has_hit_miss else goto(table.next_by_action[action_id])
             lines.append(f"case {number}: {call} {after}")
-        lines.append("default: break; }")
+        lines.append(f"default: {otherwise} }}")
         if table.has_hit_miss:
             lines.append(f"if (hit) {goto(table.next_hit)} else {goto(table.next_miss)}")
         else:
-            lines.append("return;")  # not reached: an entry always has one of the table's actions
+            lines.append("return;")
         return [*lines, "}"]
+
+    def _meter(self, name: str) -> str:
+        """A direct meter is executed before the action, and at a hit only, as in bmv2."""
+        meter = self.program.meters[name]
+        assert meter.target is not None
+        length = "p->base.target.ingress_length"
+        store = self.expr.store(self.layout.slot(meter.target), Value("colour", "u32", 0, 2))
+        return (
+            f"if (hit) {{ const uint32_t colour = ss_meter_execute(ss_entry_meter(t, e), s->now_us, "
+            f"{length if meter.in_bytes else 1}, {length}); {store} }}"
+        )
+
+    def _choose(self, name: str) -> str:
+        """The member that the entry at hand stands for; none at a miss, and for a group that is empty."""
+        index = list(self.program.profiles).index(name)
+        selector = self.program.profiles[name].selector
+        pick = "0"
+        if selector is not None:
+            number = self.actions.calculation_index[selector]
+            pick = f"c->n == 1 ? 0 : (uint32_t)calc_{number}(p, NULL, 0) % c->n"
+        return (
+            "const struct ss_member *m = NULL; "
+            f"if (hit) {{ const struct ss_choice *const c = "
+            f"s->profiles[{index}].choices[*(const uint32_t *)e->params]; "
+            f"if (c->n) m = c->members[{pick}]; }}"
+        )
 
     def _key(self, table: Table) -> list[str]:
         places, words = key_layout(table)

@@ -14,6 +14,7 @@ from softswitch.bmv2json import (
     StackRef,
     Transition,
     UnionStackRef,
+    ValueSet,
 )
 from softswitch.compiler.actions import ActionGen
 from softswitch.compiler.expr import ExprGen, HeaderPlace, Value, kind_for_bits
@@ -22,6 +23,11 @@ from softswitch.compiler.reroll import plain
 from softswitch.errors import UnsupportedConstruct
 
 MAX_STEPS = 4096  # states visited per packet, when the state graph has a cycle; more is ParserTimeout
+
+
+def value_set_words(value_set: ValueSet) -> int:
+    """64-bit words of a value set's key, which has each field in whole bytes."""
+    return (sum((w + 7) // 8 for w in value_set.widths or (value_set.bits,)) + 7) // 8
 
 
 class ParserGen:
@@ -218,6 +224,9 @@ class ParserGen:
         ended = False
         for t in state.transitions:
             goto = "goto done;" if t.next_state is None else f"goto S{self._labels[t.next_state]};"
+            if t.value_set is not None:
+                lines.append(f"{{ {self._in_value_set(t.value_set, parts)} {goto} }}")
+                continue
             if t.value is None:
                 lines.append(goto)
                 ended = True
@@ -226,6 +235,19 @@ class ParserGen:
         if not ended:
             lines.append("goto done;")
         return [*lines, "}"]
+
+    def _in_value_set(self, name: str, parts: list[tuple[str, int, str]]) -> str:
+        """C that begins a statement which is executed if the key is in a value set."""
+        index = list(self.program.value_sets).index(name)
+        words = value_set_words(self.program.value_sets[name])
+        lines = [f"uint64_t key[{words}]; uint8_t *const kb = (uint8_t *)key; memset(key, 0, {8 * words});"]
+        at = 0
+        for c, width, kind in parts:
+            size = (width + 7) // 8
+            slot = Slot("bytes", f"kb + {at}", 0, -width % 8, width, False, ("key", at))
+            lines.append(self.expr.store(slot, Value(c, kind, 0, (1 << width) - 1)))
+            at += size
+        return " ".join([*lines, f"if (ss_lookup_masked(&s->value_sets[{index}], key, {words}))"])
 
     def _matches(self, t: Transition, parts: list[tuple[str, int, str]]) -> str:
         """C for: every part of the key equals its part of the value under its part of the mask."""

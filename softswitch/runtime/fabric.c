@@ -83,7 +83,7 @@ void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void 
     }
     pthread_mutex_unlock(&fabric->event_lock);
     if (full) {
-        if (type != SS_EVENT_LOG) ss_drop(device, NULL, SS_DROP_HOST_QUEUE_FULL);
+        if (type != SS_EVENT_LOG && type != SS_EVENT_IDLE) ss_drop(device, NULL, SS_DROP_HOST_QUEUE_FULL);
         free(event);
     }
 }
@@ -158,8 +158,8 @@ static struct ss_port *port_of_event(struct ss_thread *thread, uint64_t tag) {
 static int sleep_for(struct ss_thread *thread, struct epoll_event *events, int n) {
     struct timespec wait, *timeout = NULL;
     bool busy = thread->busy;
-    uint64_t due = thread->next_due;
     atomic_store(&thread->sleeping, true);
+    uint64_t due = atomic_load(&thread->next_due); /* after `sleeping`: who makes it earlier now wakes us */
     if (atomic_load_explicit(&thread->inbox_n, memory_order_seq_cst)) busy = true;
     if (busy || due != UINT64_MAX) {
         uint64_t now = ss_now_ns(), ns = 0;
@@ -201,9 +201,11 @@ static void *loop(void *argument) {
             thread->now_ns = ss_now_ns();
             ss_fire_timers(thread);
         }
+        if (thread->idle_due <= thread->now_ns) ss_idle_fire(thread);
         flush(thread);
         thread->busy = thread->local.head != NULL;
-        thread->next_due = thread->heap_n ? thread->heap[0]->heap_due : UINT64_MAX;
+        uint64_t due = thread->heap_n ? thread->heap[0]->heap_due : UINT64_MAX;
+        atomic_store(&thread->next_due, due < thread->idle_due ? due : thread->idle_due);
         ss_thread_unlock(thread);
     }
     return NULL;
@@ -213,6 +215,7 @@ static int thread_init(struct ss_fabric *fabric, struct ss_thread *thread) {
     memset(thread, 0, sizeof *thread);
     thread->fabric = fabric;
     thread->pending_tail = &thread->pending;
+    thread->next_due = thread->idle_due = UINT64_MAX;
     pthread_mutex_init(&thread->lock, NULL);
     pthread_mutex_init(&thread->turn, NULL);
     pthread_mutex_init(&thread->inbox_lock, NULL);
@@ -289,9 +292,14 @@ static void state_free(struct ss_device *device) {
     for (uint32_t i = 0; program && s->tables && i < program->n_tables; i++) ss_table_clear(&s->tables[i]);
     for (uint32_t i = 0; program && s->counters && i < program->n_counters; i++) free(s->counters[i]);
     for (uint32_t i = 0; program && s->registers && i < program->n_registers; i++) free(s->registers[i]);
+    for (uint32_t i = 0; program && s->meters && i < program->n_meters; i++) free(s->meters[i]);
+    if (program) ss_profiles_free(s, program);
+    if (program) ss_value_sets_free(s, program);
+    ss_idle_free(s);
     free(s->tables);
     free(s->counters);
     free(s->registers);
+    free(s->meters);
     memset(s, 0, sizeof *s);
     if (program) ss_digests_free(device->digests, program->n_digests);
     device->digests = NULL;
@@ -323,7 +331,10 @@ static bool state_new(struct ss_device *device, const struct ss_program *program
         if (!(s->counters[i] = calloc(program->counters[i] + 1, sizeof **s->counters))) return false;
     for (uint32_t i = 0; i < program->n_registers; i++)
         if (!(s->registers[i] = calloc(1, program->registers[i] + SS_SLACK))) return false;
-    return true;
+    if (!(s->meters = calloc(program->n_meters + 1, sizeof *s->meters))) return false;
+    for (uint32_t i = 0; i < program->n_meters; i++)
+        if (!(s->meters[i] = calloc(program->meters[i] + 1, sizeof **s->meters))) return false;
+    return ss_profiles_init(s, program) && ss_value_sets_init(s, program);
 }
 
 /* All state starts fresh; frames are dropped until ss_device_activate. NULL unloads. */
@@ -383,6 +394,7 @@ SS_API void ss_device_adopt(struct ss_device *device, struct ss_device *staged) 
     device->trace = (struct ss_trace){0};
     device->active = device->program != NULL;
     device->generation++;
+    ss_idle_arm(device);
     ss_thread_unlock(device->thread);
     ss_device_discard(staged);
 }

@@ -185,7 +185,8 @@ struct ss_thread {
     uint32_t trace_len, trace_capacity;
     uint64_t now_ns;
     bool busy;         /* frames wait in `local` */
-    uint64_t next_due; /* of the first timer */
+    atomic_uint_least64_t next_due; /* when to be awake; only ever made earlier by others */
+    uint64_t idle_due;              /* of the first entry that may have been idle for its timeout */
     struct ss_rx *rx;
 };
 
@@ -201,6 +202,7 @@ enum {
     SS_EVENT_LOG = 3,
     SS_EVENT_DIGEST = 4,
     SS_EVENT_TRACE = 5,
+    SS_EVENT_IDLE = 6,
     SS_EVENT_TYPES
 };
 
@@ -309,6 +311,39 @@ bool ss_segment(const uint8_t *data, uint32_t len, const struct ss_vnet *vnet, s
 /* tables (tables.c) */
 bool ss_table_init(struct ss_table *table, const struct ss_table_info *info);
 void ss_table_clear(struct ss_table *table);
+int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
+                 int32_t priority, uint64_t handle, struct ss_entry **out);
+uint8_t *ss_record_write(struct ss_device *device, const struct ss_table *t, const struct ss_entry *e, uint8_t *out);
+size_t ss_record_bytes(const struct ss_table *t);
+
+/* idle timeouts (idle.c) */
+struct ss_idle {
+    struct ss_entry *entry;
+    const struct ss_table *table;
+    uint64_t ttl_ns;   /* 0: none */
+    uint64_t since_ns; /* of the period at hand */
+    uint64_t due_ns;
+    uint32_t at; /* in the heap */
+};
+void ss_idle_init(const struct ss_table *t, struct ss_entry *e);
+bool ss_idle_set(struct ss_device *device, const struct ss_table *t, struct ss_entry *e, uint64_t ttl_ns);
+void ss_idle_stop(struct ss_state *state, const struct ss_table *t, struct ss_entry *e);
+uint64_t ss_idle_ttl(const struct ss_table *t, const struct ss_entry *e);
+void ss_idle_free(struct ss_state *state);
+void ss_idle_arm(struct ss_device *device);
+void ss_idle_fire(struct ss_thread *thread);
+
+/* meters (meters.c). Rates are in bytes or packets per second. */
+struct ss_meter_config {
+    uint64_t mode, first_rate, second_rate, first_burst, second_burst;
+};
+void ss_meter_configure(struct ss_device *device, struct ss_meter *meter, const struct ss_meter_config *config);
+
+/* action profiles, parser value sets (profiles.c, value_sets.c) */
+void ss_profiles_free(struct ss_state *state, const struct ss_program *program);
+bool ss_profiles_init(struct ss_state *state, const struct ss_program *program);
+void ss_value_sets_free(struct ss_state *state, const struct ss_program *program);
+bool ss_value_sets_init(struct ss_state *state, const struct ss_program *program);
 void ss_groups_clear(struct ss_group_map *map);
 struct ss_group *ss_group_get(const struct ss_group_map *map, uint32_t id);
 bool ss_group_set(struct ss_group_map *map, uint32_t id, struct ss_group *group);

@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "ss_meter.h"
+
 #define SS_ABI_VERSION 1u
 #define SS_DROP_PORT 511u
 #define SS_MAX_PORTS 512u
@@ -68,10 +70,6 @@ struct ss_packet {
     /* the program's metadata, validity bits and headers follow */
 };
 
-struct ss_counter {
-    uint64_t packets, bytes;
-};
-
 struct ss_entry {
     struct ss_entry *next; /* same masked key, in falling precedence */
     struct ss_tuple *tuple;
@@ -83,6 +81,7 @@ struct ss_entry {
     struct ss_counter counter;
     uint64_t *key;        /* masked, key_words long */
     const uint8_t *range; /* per range key: low, high (each as wide as the key), or NULL */
+    uint64_t hit_us;      /* in a table with idle timeouts: when it was inserted, changed or hit */
     uint8_t params[] __attribute__((aligned(16)));
 };
 
@@ -111,9 +110,36 @@ struct ss_table {
     uint32_t n_ranges;
     const struct ss_range_key *ranges;
     struct ss_entry *default_entry;
+    uint32_t meter_at; /* byte offset of an entry's direct meter, 0: the table has none */
     /* not used by generated code */
+    uint32_t idle_at; /* byte offset of an entry's struct ss_idle, 0: no idle timeouts */
     uint32_t entries, size, params_bytes;
     uint32_t range_bytes;
+};
+
+static inline struct ss_meter *ss_entry_meter(const struct ss_table *t, struct ss_entry *e) {
+    return (struct ss_meter *)((uint8_t *)e + t->meter_at);
+}
+
+/* A member of an action profile: an action of the profile (by number) and its parameters. */
+struct ss_member {
+    uint32_t action;
+    uint8_t params[] __attribute__((aligned(16)));
+};
+
+/* What an entry of a table with an action profile points to: one member, or a group, of which a hash chooses one. A
+ * member is in it as often as its weight says, and not at all while the port that it depends on is down. */
+struct ss_choice {
+    uint32_t n;
+    struct ss_member *members[];
+};
+
+/* Entries have the number of a choice as their only parameter. */
+struct ss_profile {
+    struct ss_choice **choices;
+    /* not used by generated code */
+    struct ss_member **members;
+    uint32_t n_choices, n_members, params_bytes;
 };
 
 static inline uint32_t ss_hash_key(const uint64_t *key, unsigned words) {
@@ -188,6 +214,10 @@ struct ss_state {
     struct ss_table *tables;
     struct ss_counter **counters;
     uint8_t **registers; /* one block per register group */
+    struct ss_meter **meters;
+    struct ss_profile *profiles;
+    struct ss_table *value_sets; /* a parser value set is a table without actions */
+    struct ss_idle_heap *idle;   /* entries with an idle timeout, not used by generated code */
     const struct ss_services *services;
     void *device;
     uint64_t now_us; /* since the fabric was made */
@@ -198,6 +228,7 @@ struct ss_table_info {
     const struct ss_range_key *ranges;
     uint32_t default_action;
     const uint8_t *default_params;
+    bool has_meter, has_idle;
 };
 
 struct ss_program {
@@ -208,6 +239,10 @@ struct ss_program {
     const struct ss_table_info *tables;
     const uint64_t *counters;  /* number of elements of each array */
     const uint64_t *registers; /* bytes of each register group */
+    uint32_t n_meters, n_profiles, n_value_sets;
+    const uint64_t *meters;    /* number of elements of each array */
+    const uint32_t *profiles;  /* bytes of the parameters of each profile's members */
+    const uint32_t *value_sets; /* 64-bit words of each value set's key */
     /* Both return the number of bytes parsed. Errors go to standard.parser_error. */
     uint32_t (*parse)(struct ss_state *, struct ss_packet *, const uint8_t *data, uint32_t len);
     void (*ingress)(struct ss_state *, struct ss_packet *);

@@ -19,7 +19,10 @@ static struct ss_entry *entry_new(const struct ss_table *t, const uint64_t *key,
     size_t params = (t->params_bytes + 15) & ~(size_t)15;
     size_t key_bytes = t->key_words * sizeof(uint64_t);
     struct ss_entry *e;
-    size_t size = (sizeof *e + params + key_bytes + t->range_bytes + 63) & ~(size_t)63;
+    size_t size = (sizeof *e + params + key_bytes + t->range_bytes + 7) & ~(size_t)7;
+    if (t->meter_at) size = t->meter_at + sizeof(struct ss_meter);
+    if (t->idle_at) size = t->idle_at + sizeof(struct ss_idle);
+    size = (size + 63) & ~(size_t)63;
     e = aligned_alloc(64, size);
     if (!e) return NULL;
     memset(e, 0, size);
@@ -30,6 +33,7 @@ static struct ss_entry *entry_new(const struct ss_table *t, const uint64_t *key,
         memcpy(copy, range, t->range_bytes);
         e->range = copy;
     }
+    ss_idle_init(t, e);
     return e;
 }
 
@@ -41,6 +45,14 @@ bool ss_table_init(struct ss_table *table, const struct ss_table_info *info) {
     table->n_ranges = info->n_ranges;
     table->ranges = info->ranges;
     for (uint32_t i = 0; i < info->n_ranges; i++) table->range_bytes += 2u * info->ranges[i].bytes;
+    size_t end = sizeof(struct ss_entry) + ((info->params_bytes + 15) & ~(size_t)15) +
+                 info->key_words * sizeof(uint64_t) + table->range_bytes;
+    end = (end + 7) & ~(size_t)7;
+    if (info->has_meter) {
+        table->meter_at = (uint32_t)end;
+        end += sizeof(struct ss_meter);
+    }
+    if (info->has_idle) table->idle_at = (uint32_t)end;
     uint64_t *zero = calloc(info->key_words + 1, sizeof *zero);
     uint8_t *ranges = calloc(table->range_bytes + 1, 1);
     table->default_entry = zero && ranges ? entry_new(table, zero, ranges) : NULL;
@@ -161,47 +173,54 @@ static struct ss_table *table_of(struct ss_device *device, uint32_t table) {
     return device->program && table < device->program->n_tables ? &device->state.tables[table] : NULL;
 }
 
+/* Adds an entry without action. 0 or a negative errno: -EEXIST, -ENOSPC full, -ENOMEM. */
+int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
+                 int32_t priority, uint64_t handle, struct ss_entry **out) {
+    if (find(t, key, mask, ranges, priority)) return -EEXIST;
+    if (t->entries >= t->size) return -ENOSPC;
+    struct ss_tuple *tuple = tuple_find(t, mask, NULL);
+    if (!tuple && !(tuple = tuple_new(t, mask))) return -ENOMEM;
+    if ((tuple->used + 1) * 2 > tuple->slot_mask + 1 && !tuple_grow(tuple)) return -ENOMEM;
+    struct ss_entry *e = entry_new(t, key, ranges);
+    if (!e) return -ENOMEM;
+    e->tuple = tuple;
+    e->priority = priority;
+    e->hash = ss_hash_key(key, t->key_words);
+    e->handle = handle;
+    struct ss_slot *slot = slot_find(tuple, key, e->hash, t->key_words);
+    if (!slot->entry) tuple->used++;
+    struct ss_entry *first = slot->entry, **link = &first;
+    while (*link && (*link)->priority >= priority) link = &(*link)->next;
+    e->next = *link;
+    *link = e;
+    *slot = (struct ss_slot){e->hash, first};
+    tuple->entries++;
+    t->entries++;
+    if (priority > tuple->best) {
+        tuple->best = priority;
+        uint32_t at;
+        tuple_find(t, mask, &at);
+        tuple_place(t, at);
+    }
+    *out = e;
+    return 0;
+}
+
 /* All of the following return 0 or a negative errno: -ENODEV no program, -EEXIST, -ENOENT, -ENOSPC full, -ENOMEM. */
 
 SS_API int ss_table_insert(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                            const uint8_t *ranges, int32_t priority, uint32_t action, const uint8_t *params,
                            uint32_t params_len, uint32_t is_const, uint64_t *handle) {
-    int result = 0;
+    struct ss_entry *e;
     ss_thread_lock(device->thread);
     struct ss_table *t = table_of(device, table);
-    struct ss_tuple *tuple;
-    if (!t) result = -ENODEV;
-    else if (find(t, key, mask, ranges, priority)) result = -EEXIST;
-    else if (t->entries >= t->size) result = -ENOSPC;
-    else if (!(tuple = tuple_find(t, mask, NULL)) && !(tuple = tuple_new(t, mask))) result = -ENOMEM;
-    else if ((tuple->used + 1) * 2 > tuple->slot_mask + 1 && !tuple_grow(tuple)) result = -ENOMEM;
-    else {
-        struct ss_entry *e = entry_new(t, key, ranges);
-        if (!e) result = -ENOMEM;
-        else {
-            e->tuple = tuple;
-            e->priority = priority;
-            e->action = action;
-            e->is_const = is_const;
-            e->hash = ss_hash_key(key, t->key_words);
-            e->handle = *handle = ++device->next_handle;
-            memcpy(e->params, params, params_len);
-            struct ss_slot *slot = slot_find(tuple, key, e->hash, t->key_words);
-            if (!slot->entry) tuple->used++;
-            struct ss_entry *first = slot->entry, **link = &first;
-            while (*link && (*link)->priority >= priority) link = &(*link)->next;
-            e->next = *link;
-            *link = e;
-            *slot = (struct ss_slot){e->hash, first};
-            tuple->entries++;
-            t->entries++;
-            if (priority > tuple->best) {
-                tuple->best = priority;
-                uint32_t at;
-                tuple_find(t, mask, &at);
-                tuple_place(t, at);
-            }
-        }
+    int result = t ? ss_table_add(t, key, mask, ranges, priority, device->next_handle + 1, &e) : -ENODEV;
+    if (result == 0) {
+        *handle = ++device->next_handle;
+        e->action = action;
+        e->is_const = is_const;
+        e->hit_us = (ss_now_ns() - device->fabric->start_ns) / 1000;
+        memcpy(e->params, params, params_len);
     }
     ss_thread_unlock(device->thread);
     return result;
@@ -235,6 +254,7 @@ SS_API int ss_table_delete(struct ss_device *device, uint32_t table, const uint6
         *link = e->next;
         if (first) slot->entry = first;
         else slot_remove(tuple, slot);
+        ss_idle_stop(&device->state, t, e);
         entry_free(e);
         t->entries--;
         if (--tuple->entries == 0) { /* `best` may stay too high meanwhile: that costs time, never a wrong match */
@@ -251,13 +271,15 @@ SS_API int ss_table_delete(struct ss_device *device, uint32_t table, const uint6
 
 /* A serialised entry: this, then params, key, mask, ranges. */
 struct entry_record {
-    uint64_t handle, packets, bytes;
+    uint64_t handle, packets, bytes, ttl_ns, since_hit_us;
     int32_t priority;
     uint32_t action, is_const, reserved;
 };
 
-static uint8_t *write_entry(const struct ss_table *t, const struct ss_entry *e, uint8_t *out) {
-    struct entry_record r = {e->handle, e->counter.packets, e->counter.bytes, e->priority, e->action, e->is_const, 0};
+uint8_t *ss_record_write(struct ss_device *device, const struct ss_table *t, const struct ss_entry *e, uint8_t *out) {
+    uint64_t now = (ss_now_ns() - device->fabric->start_ns) / 1000;
+    struct entry_record r = {e->handle,   e->counter.packets, e->counter.bytes, ss_idle_ttl(t, e),
+                             now > e->hit_us ? now - e->hit_us : 0, e->priority, e->action, e->is_const, 0};
     size_t key_bytes = t->key_words * sizeof(uint64_t);
     memcpy(out, &r, sizeof r);
     out += sizeof r;
@@ -272,7 +294,7 @@ static uint8_t *write_entry(const struct ss_table *t, const struct ss_entry *e, 
     return out + t->range_bytes;
 }
 
-static size_t record_bytes(const struct ss_table *t) {
+size_t ss_record_bytes(const struct ss_table *t) {
     return sizeof(struct entry_record) + t->params_bytes + 2 * t->key_words * sizeof(uint64_t) + t->range_bytes;
 }
 
@@ -282,7 +304,7 @@ SS_API int ss_table_get(struct ss_device *device, uint32_t table, const uint64_t
     ss_thread_lock(device->thread);
     struct ss_table *t = table_of(device, table);
     struct ss_entry *e = !t ? NULL : key ? find(t, key, mask, ranges, priority) : t->default_entry;
-    if (e) write_entry(t, e, out);
+    if (e) ss_record_write(device, t, e, out);
     ss_thread_unlock(device->thread);
     return e ? 0 : t ? -ENOENT : -ENODEV;
 }
@@ -293,11 +315,11 @@ SS_API int64_t ss_table_dump(struct ss_device *device, uint32_t table, uint8_t *
     struct ss_table *t = table_of(device, table);
     int64_t n = -ENODEV;
     if (t) {
-        uint8_t *at = *out = malloc(t->entries * record_bytes(t) + 1);
+        uint8_t *at = *out = malloc(t->entries * ss_record_bytes(t) + 1);
         n = at ? (int64_t)t->entries : -ENOMEM;
         for (uint32_t i = 0; at && i < t->n_tuples; i++)
             for (uint32_t s = 0; s <= t->tuples[i]->slot_mask; s++)
-                for (struct ss_entry *e = t->tuples[i]->slots[s].entry; e; e = e->next) at = write_entry(t, e, at);
+                for (struct ss_entry *e = t->tuples[i]->slots[s].entry; e; e = e->next) at = ss_record_write(device, t, e, at);
     }
     ss_thread_unlock(device->thread);
     return n;
@@ -326,6 +348,34 @@ SS_API int ss_table_count(struct ss_device *device, uint32_t table, const uint64
     struct ss_table *t = table_of(device, table);
     struct ss_entry *e = !t ? NULL : key ? find(t, key, mask, ranges, priority) : t->default_entry;
     if (e) e->counter = (struct ss_counter){packets, bytes};
+    ss_thread_unlock(device->thread);
+    return e ? 0 : t ? -ENOENT : -ENODEV;
+}
+
+/* Sets an entry's idle timeout (0: none) and starts its period. */
+SS_API int ss_table_idle(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
+                         const uint8_t *ranges, int32_t priority, uint64_t ttl_ns) {
+    ss_thread_lock(device->thread);
+    struct ss_table *t = table_of(device, table);
+    struct ss_entry *e = t && t->idle_at ? find(t, key, mask, ranges, priority) : NULL;
+    int result = !t ? -ENODEV : !e ? -ENOENT : ss_idle_set(device, t, e, ttl_ns) ? 0 : -ENOMEM;
+    ss_thread_unlock(device->thread);
+    return result;
+}
+
+/* An entry's direct meter: configured when `config` is given, its counters zeroed when `clear`; a copy to `out`. */
+SS_API int ss_table_meter(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
+                          const uint8_t *ranges, int32_t priority, const struct ss_meter_config *config, uint32_t clear,
+                          struct ss_meter *out) {
+    ss_thread_lock(device->thread);
+    struct ss_table *t = table_of(device, table);
+    struct ss_entry *e = t && t->meter_at ? find(t, key, mask, ranges, priority) : NULL;
+    if (e) {
+        struct ss_meter *meter = ss_entry_meter(t, e);
+        if (config) ss_meter_configure(device, meter, config);
+        if (clear) memset(meter->colours, 0, sizeof meter->colours);
+        if (out) *out = *meter;
+    }
     ss_thread_unlock(device->thread);
     return e ? 0 : t ? -ENOENT : -ENODEV;
 }

@@ -46,28 +46,17 @@ def unknown_match_kind(root: Json) -> None:
     table(root, "MyIngress.routes")["source_info"] = SOURCE
 
 
-def action_profile(root: Json) -> None:
-    table(root, "MyIngress.routes").update(type="indirect_ws", source_info=SOURCE)
-
-
-def idle_timeout(root: Json) -> None:
-    table(root, "MyIngress.routes").update(support_timeout=True, source_info=SOURCE)
-
-
-def direct_meter(root: Json) -> None:
-    table(root, "MyIngress.routes").update(direct_meters="m", source_info=SOURCE)
+def own_entries_of_profile_table(root: Json) -> None:
+    root["pipelines"][0]["action_profiles"] = [{"name": "p", "id": 0, "max_size": 4}]
+    table(root, "MyIngress.routes").update(type="indirect", action_profile="p", source_info=SOURCE)
 
 
 def meter(root: Json) -> None:
-    root["meter_arrays"] = [{"name": "m", "source_info": SOURCE}]
+    root["meter_arrays"] = [{"name": "m", "rate_count": 3, "type": "bytes", "source_info": SOURCE}]
 
 
 def extern(root: Json) -> None:
     root["extern_instances"] = [{"name": "e", "source_info": SOURCE}]
-
-
-def value_set(root: Json) -> None:
-    root["parse_vsets"] = [{"name": "v", "source_info": SOURCE}]
 
 
 def union_stack(root: Json) -> None:
@@ -90,12 +79,9 @@ def hash_algorithm(root: Json) -> None:
         (unknown_primitive, "launch_rocket"),
         (unknown_operator, "<=>"),
         (unknown_match_kind, "fuzzy"),
-        (action_profile, "action profile"),
-        (idle_timeout, "idle timeout"),
-        (direct_meter, "direct meter"),
+        (own_entries_of_profile_table, "action profile"),
         (meter, "meter 'm'"),
         (extern, "extern instance 'e'"),
-        (value_set, "value set 'v'"),
         (union_stack, "header_union_stack"),
         (varbit, "varbit"),
         (hash_algorithm, "md5"),
@@ -120,6 +106,11 @@ def test_refused_with_name_and_line(change: Callable[[Json], None], named: str) 
         (lambda root: root["parsers"][0]["parse_states"][0]["parser_ops"].append(
             {"op": "guess", "parameters": []}), "guess"),
         (lambda root: root["headers"][1].update(name="not_standard"), ""),
+        (lambda root: table(root, "MyIngress.routes").update(type="indirect_ws", action_profile="p"), "'p'"),
+        (lambda root: table(root, "MyIngress.routes").update(type="indirect"), "action_profile"),
+        (lambda root: table(root, "MyIngress.routes").update(direct_meters="m"), "'m'"),
+        (lambda root: root.update(parse_vsets=[{"name": "v"}]), "max_size"),
+        (lambda root: root.update(parse_vsets=[{"name": "v", "max_size": 1, "compressed_bitwidth": 0}]), "value set v"),
     ],
 )  # fmt: skip
 def test_refused_by_name(change: Callable[[Json], None], named: str) -> None:

@@ -1,0 +1,87 @@
+"""Whether Linux interfaces are up, and word of it when that changes (rtnetlink)."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+from softswitch.errors import SoftswitchError
+
+SIOCGIFFLAGS = 0x8913
+IFF_UP, IFF_RUNNING = 0x1, 0x40
+RTMGRP_LINK = 1
+RTM_NEWLINK, RTM_DELLINK = 16, 17
+HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence number, port id
+IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+
+
+def is_up(interface: str, index: int) -> bool:
+    """Whether the interface of this name still is the one with this index, is switched on and has a carrier."""
+    request = struct.pack("16sH14x", interface.encode(), 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            if socket.if_nametoindex(interface) != index:
+                return False
+            _, flags = struct.unpack("16sH14x", fcntl.ioctl(probe, SIOCGIFFLAGS, request))
+        except OSError:
+            return False  # it is gone
+    return flags & IFF_UP != 0 and flags & IFF_RUNNING != 0
+
+
+class LinkMonitor:
+    """Calls ``changed`` with the index of each interface that the kernel has news of, from a thread of its own.
+
+    ``None`` instead of an index: news was lost, any interface may have changed.
+    """
+
+    def __init__(self, changed: Callable[[int | None], None]) -> None:
+        self._changed = changed
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+            self._socket.bind((0, RTMGRP_LINK))
+        except OSError as error:
+            raise SoftswitchError(f"cannot watch interfaces: {error.strerror}") from error
+        self._end = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="softswitch-links", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        os.eventfd_write(self._end, 1)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._socket.close()
+        os.close(self._end)
+
+    def _run(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._socket.fileno(), self._end], [], [])
+            if self._end in ready:
+                return
+            try:
+                data = self._socket.recv(1 << 16)
+            except OSError as error:
+                if error.errno == errno.ENOBUFS:
+                    self._changed(None)
+                continue
+            for index in indices(data):
+                self._changed(index)
+
+
+def indices(data: bytes) -> list[int]:
+    """The interfaces that rtnetlink messages are about."""
+    found: list[int] = []
+    at = 0
+    while at + HEADER.size <= len(data):
+        length, kind, *_ = HEADER.unpack_from(data, at)
+        if length < HEADER.size or at + length > len(data):
+            break
+        if kind in (RTM_NEWLINK, RTM_DELLINK) and length >= HEADER.size + IFINFO.size:
+            found.append(IFINFO.unpack_from(data, at + HEADER.size)[2])
+        at += (length + 3) & ~3
+    return found
