@@ -91,7 +91,10 @@ struct metadata_t {
     bit<32> everyone;   // the bits of all flows
     bit<32> held;       // the flows that the slot had before this packet
     bit<32> left;       // the flows that are missing after it (0: complete)
+    bit<32> unexpected_low;     // bits of a partial sum that must not be there
+    bit<32> unexpected_high;
     port_t loopback;
+    bool routable;      // an IPv4 header without options, and TTL left
     bool checksum_error;
 }
 

@@ -10,7 +10,7 @@
 // docs/tofino.md; a model of the register actions that the tests run is in tests/model/tofino.py.
 //
 // Build options (python -m p4src.build --target tna passes them): INART_VALUES values in a packet, INART_SLOTS slots,
-// INART_LABEL_TABLE_SIZE, INART_PARTIAL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries.
+// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries.
 // All of the work is done in ingress; egress is bypassed.
 #include <core.p4>
 #include <tna.p4>

@@ -1,16 +1,16 @@
-// The label tables: one exact match decides an aggregation packet's fate.
+// The label table: one exact match decides an aggregation packet's fate.
 //
 //   (ingress port, label) --hit--> forward(port)         unchanged, to one port
 //                         |        replicate(group)      unchanged, to every port of a multicast group
 //                         |        aggregate(...)        a worker's contribution: on to slots.p4
+//                         |        combine(...)          a partial sum: on to slots.p4
 //                         |        read_out(...)         a sum of this switch that comes round: on to slots.p4
-//                         --miss-> partial_table, key (ingress port, label, bits that it may not have):
-//                                  combine(...)          a partial sum: on to slots.p4
 //                         --miss-> dropped, counted as unknown
 //
 // A packet for a slot gets the label and the bitmap here that it has if it leaves: all that leaves a slot has next_label.
 // flow is the bit of this flow at this aggregation point, everyone the bits of all its flows: 31 of them at most, while
-// the bitmap has 64 workers. loopback is where a sum goes round.
+// the bitmap has 64 workers. unexpected is the complement of the workers that may be in a partial sum. loopback is where
+// a sum goes round.
 // Limit: slot_base must be a multiple of slot_mask + 1, which must be a power of two; slot_base + slot_mask must be below
 // INART_SLOTS. contributor and flow must not be 0. The control plane sees to it.
 #ifndef INART_LABEL_P4
@@ -20,7 +20,6 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
               inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
               inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
     DirectCounter<bit<64>>(CounterType_t.PACKETS_AND_BYTES) label_counter;
-    DirectCounter<bit<64>>(CounterType_t.PACKETS_AND_BYTES) partial_counter;
 
     action forward(port_t port) {
         label_counter.count();
@@ -61,9 +60,11 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         ig_tm_md.bypass_egress = 1;
     }
 
-    action combine(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<32> next_label,
-                   port_t port, port_t loopback) {
-        partial_counter.count();
+    action combine(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<64> unexpected,
+                   bit<32> next_label, port_t port, port_t loopback) {
+        label_counter.count();
+        meta.unexpected_low = hdr.inart.bitmap[31:0] & unexpected[31:0];
+        meta.unexpected_high = hdr.inart.bitmap[63:32] & unexpected[63:32];
         meta.kind = KIND_PARTIAL;
         meta.slot_base = slot_base;
         meta.slot_offset = hdr.inart.sequence[15:0] & slot_mask;
@@ -76,8 +77,6 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         ig_tm_md.bypass_egress = 1;
     }
 
-    action later() {}
-
     action unknown() {
         meta.verdict = INART_VERDICT_UNKNOWN;
         ig_dprsr_md.drop_ctl = 1;
@@ -88,28 +87,14 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
             ig_intr_md.ingress_port: exact @name("ingress_port");
             hdr.inart.label: exact @name("label");
         }
-        actions = { forward; replicate; aggregate; read_out; @defaultonly later; }
-        const default_action = later();
+        actions = { forward; replicate; aggregate; combine; read_out; @defaultonly unknown; }
+        const default_action = unknown();
         size = INART_LABEL_TABLE_SIZE;
         counters = label_counter;
     }
 
-    table partial_table {
-        key = {
-            ig_intr_md.ingress_port: exact @name("ingress_port");
-            hdr.inart.label: exact @name("label");
-            hdr.inart.bitmap: ternary @name("bitmap");
-        }
-        actions = { combine; @defaultonly unknown; }
-        const default_action = unknown();
-        size = INART_PARTIAL_TABLE_SIZE;
-        counters = partial_counter;
-    }
-
     apply {
-        if (!label_table.apply().hit) {
-            partial_table.apply();
-        }
+        label_table.apply();
     }
 }
 

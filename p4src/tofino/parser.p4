@@ -2,8 +2,8 @@
 //
 //   start -> ethernet --0x88B5--> inart --our version--> first -> second -> accept
 //                     |                 --other--------> accept          (malformed)
-//                     --0x0800--> ipv4 -> accept
-//                     --other---> accept                                  (dropped in ingress)
+//                     --0x0800, not to a group--> ipv4 -> accept
+//                     --other-------------------> accept                  (dropped in ingress)
 //
 // A packet that is too short for its headers has parser_err set; ingress counts it as malformed.
 // Limit: one that is too long is taken for its first INART_VALUES values: the length is not known in ingress.
@@ -30,16 +30,19 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         meta.everyone = 0;
         meta.held = 0;
         meta.left = 0;
+        meta.unexpected_low = 0;
+        meta.unexpected_high = 0;
         meta.loopback = 0;
+        meta.routable = false;
         meta.checksum_error = false;
         transition parse_ethernet;
     }
 
     state parse_ethernet {
         packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ether_type) {
-            INART_ETHERTYPE: parse_inart;
-            ETHERTYPE_IPV4: parse_ipv4;
+        transition select(hdr.ethernet.ether_type, hdr.ethernet.destination[40:40]) {
+            (INART_ETHERTYPE, _): parse_inart;
+            (ETHERTYPE_IPV4, 0): parse_ipv4;
             default: accept;
         }
     }
@@ -62,6 +65,15 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         packet.extract(hdr.ipv4);
         ipv4_checksum.add(hdr.ipv4);
         meta.checksum_error = ipv4_checksum.verify();
+        transition select(hdr.ipv4.version, hdr.ipv4.header_words, hdr.ipv4.ttl) {
+            (4, 5, 0 &&& 0xFE): accept;
+            (4, 5, _): parse_routable;
+            default: accept;
+        }
+    }
+
+    state parse_routable {
+        meta.routable = true;
         transition accept;
     }
 }

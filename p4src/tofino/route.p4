@@ -5,7 +5,7 @@
 //
 // Hosts send everything to the gateway's MAC address by a static neighbour entry, so there is no ARP.
 // Limits: no options, no ICMP errors; a packet with a bad checksum, with options, to a group MAC address or at the end
-// of its TTL is dropped. Routed packets have no verdict.
+// of its TTL is dropped (parser.p4 looks at most of that). Routed packets have no verdict.
 #ifndef INART_ROUTE_P4
 #define INART_ROUTE_P4
 
@@ -32,8 +32,7 @@ control Route(inout headers_t hdr, in metadata_t meta,
     }
 
     apply {
-        if (hdr.ipv4.version == 4 && hdr.ipv4.header_words == 5 && !meta.checksum_error && hdr.ipv4.ttl[7:1] != 0 &&
-            hdr.ethernet.destination[40:40] == 0) {
+        if (meta.routable && !meta.checksum_error) {
             ipv4_table.apply();
         } else {
             no_route();

@@ -119,20 +119,22 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
 
     action refuse() {}
 
-    // A result, or a packet without contributors, touches nothing.
+    // A result, or a packet without contributors or with ones that do not belong here, touches nothing.
     table epoch_table {
         key = {
             meta.kind: ternary;
             hdr.inart.flags: ternary;
             hdr.inart.bitmap: ternary;
+            meta.unexpected_low: ternary;
+            meta.unexpected_high: ternary;
         }
         actions = { touch_epoch; refuse; }
         const default_action = refuse();
         const entries = {
-            (KIND_NONE, _, _): refuse();
-            (_, INART_FLAG_RESULT &&& INART_FLAG_RESULT, _): refuse();
-            (_, _, 0): refuse();
-            (_, _, _): touch_epoch();
+            (KIND_NONE, _, _, _, _): refuse();
+            (_, INART_FLAG_RESULT &&& INART_FLAG_RESULT, _, _, _): refuse();
+            (_, _, 0, _, _): refuse();
+            (_, _, _, 0, 0): touch_epoch();
         }
         size = 4;
     }
