@@ -155,7 +155,7 @@ struct ss_pending {
     uint16_t port;
     uint32_t parsed;
     struct ss_buf *buf;
-    struct ss_packet packet; /* of the program's size */
+    struct ss_packet packet __attribute__((aligned(64))); /* of the program's size; generated code counts on it */
 };
 
 struct ss_thread {

@@ -1,0 +1,150 @@
+"""Builds the fuzzing harness of one program with sanitizers, and makes inputs for it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+
+from softswitch.bmv2json import read_program
+from softswitch.compiler.build import RUNTIME
+from softswitch.compiler.codegen import Generated, generate
+from softswitch.compiler.layout import storage_bits
+from tests.fuzz.case import Artifacts
+from tests.fuzz.entries import constants
+from tests.fuzz.packets import PacketSource
+
+HARNESS = Path(__file__).with_name("harness.c")
+SANITIZERS = "address,undefined"
+WARNINGS = ("-std=gnu11", "-g", "-O1", "-march=native", "-fno-strict-aliasing", "-fno-omit-frame-pointer",
+            "-fno-sanitize-recover=undefined", "-pthread", "-w")  # fmt: skip
+COVERED = ("tables.c", "switch.c", "offload.c", "buffer.c")
+"""Of the runtime, what inputs can reach; the rest is threads, sockets and timers."""
+
+
+@functools.cache
+def missing_libfuzzer() -> str | None:
+    """Why coverage-guided fuzzing cannot run here; None when it can."""
+    clang = shutil.which("clang")
+    if clang is None:
+        return "clang is not on PATH (Debian: apt-get install clang libclang-rt-14-dev)"
+    with tempfile.TemporaryDirectory() as work:
+        source = Path(work) / "t.c"
+        source.write_text("int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return 0; }\n")
+        command = [clang, f"-fsanitize=fuzzer,{SANITIZERS}", "-o", str(Path(work) / "t"), str(source)]
+        if subprocess.run(command, capture_output=True, check=False, timeout=120).returncode:
+            return "clang has no libFuzzer and sanitizer runtime (Debian: apt-get install libclang-rt-14-dev)"
+    return None
+
+
+@functools.cache
+def missing_sanitizers(compiler: str) -> str | None:
+    """Why ``compiler`` cannot build with sanitizers; None when it can."""
+    if shutil.which(compiler) is None:
+        return f"{compiler} is not on PATH"
+    with tempfile.TemporaryDirectory() as work:
+        source = Path(work) / "t.c"
+        source.write_text("int main(void) { return 0; }\n")
+        command = [compiler, f"-fsanitize={SANITIZERS}", "-o", str(Path(work) / "t"), str(source)]
+        if subprocess.run(command, capture_output=True, check=False, timeout=120).returncode:
+            return f"{compiler} has no sanitizer runtime"
+    return None
+
+
+def _tables_header(code: Generated, config: bytes) -> str:
+    """fuzz_tables.h: per table the bits that a key may have and, per action, those that its parameters may have."""
+    program = read_program(config)
+    lines = ["#include <stdint.h>",
+             "struct fuzz_table { uint32_t n_actions; const uint64_t *key; const uint8_t *const *actions; };",
+             ]  # fmt: skip
+    rows: list[str] = []
+    words = ranges = params = 1
+    for plan in code.tables.values():
+        n = plan.index
+        key = bytearray(8 * plan.key_words)
+        for static, (at, size) in zip(plan.table.keys, plan.key_places, strict=True):
+            full = (1 << static.width) - 1 if static.mask is None else static.mask
+            key[at : at + size] = full.to_bytes(size, "big")
+        values = [int.from_bytes(key[i : i + 8], "little") for i in range(0, len(key), 8)]
+        lines.append(f"static const uint64_t fuzz_key_{n}[] = {{{', '.join(f'{v:#x}u' for v in values) or '0'}}};")
+        names: list[str] = []
+        for number, action_id in enumerate(plan.action_ids):
+            data = bytearray(max(plan.params_bytes, 1))
+            for (at, width), _ in zip(code.params[action_id][0], program.actions[action_id].params, strict=True):
+                bits, full = storage_bits(width), (1 << width) - 1
+                size = bits // 8 if bits else (width + 7) // 8
+                data[at : at + size] = full.to_bytes(size, "little" if bits else "big")
+            names.append(f"fuzz_params_{n}_{number}")
+            lines.append(f"static const uint8_t {names[-1]}[] = {{{', '.join(map(str, data))}}};")
+        lines.append(f"static const uint8_t *const fuzz_actions_{n}[] = {{{', '.join(names)}}};")
+        rows.append(f"{{{len(names)}, fuzz_key_{n}, fuzz_actions_{n}}}")
+        words = max(words, plan.key_words)
+        ranges = max(ranges, sum(2 * plan.key_places[i][1] for i in plan.ranges))
+        params = max(params, plan.params_bytes)
+    lines += [f"#define FUZZ_KEY_WORDS {words}", f"#define FUZZ_RANGE_BYTES {ranges}",
+              f"#define FUZZ_PARAM_BYTES {params}",
+              f"static const struct fuzz_table fuzz_tables[] = {{{', '.join(rows) or '{0}'}}};"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def build(config: bytes, directory: Path, *, libfuzzer: bool, compiler: str = "clang") -> Path:
+    """Compile harness, runtime and a program's generated code. Raises ``SoftswitchError`` for what does not load."""
+    code = generate(read_program(config))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "fuzz_tables.h").write_text(_tables_header(code, config))
+    (directory / "program.c").write_text(code.source)
+    common = [compiler, *WARNINGS, "-I", str(RUNTIME), "-I", str(directory)]
+    plain = [f"-fsanitize={SANITIZERS}"]
+    covered = [f"-fsanitize=fuzzer-no-link,{SANITIZERS}"] if libfuzzer else plain
+    objects: list[str] = []
+    for source in [directory / "program.c", *sorted(RUNTIME.glob("*.c")), HARNESS]:
+        flags = covered if source.name in ("program.c", *COVERED) else plain
+        target = directory / f"{source.stem}.o"
+        extra = [] if libfuzzer else ["-DFUZZ_STANDALONE"]
+        _run([*common, *flags, *extra, "-c", "-o", str(target), str(source)])
+        objects.append(str(target))
+    binary = directory / "fuzz"
+    link = [f"-fsanitize=fuzzer,{SANITIZERS}"] if libfuzzer else plain
+    _run([compiler, *link, "-pthread", "-o", str(binary), *objects])
+    return binary
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}:\n{done.stderr[-4000:]}")
+
+
+def inputs(artifacts: Artifacts, known: Sequence[bytes], count: int, seed: int) -> list[bytes]:
+    """Inputs to begin with: table entries, groups, and frames that walk the program's parser."""
+    source = random.Random(seed)
+    config = artifacts.config
+    program = read_program(config)
+    code = generate(program)
+    info = text_format.Parse(artifacts.info, p4info_pb2.P4Info())
+    pool = constants(json.loads(config))
+    packets = PacketSource(program, pool, source, known)
+    out: list[bytes] = []
+    for _ in range(count):
+        ops = bytearray()
+        for _ in range(source.randrange(4) if info.tables else 0):
+            plan = source.choice(list(code.tables.values()))
+            ops += bytes([8, plan.index, source.randrange(256), source.randrange(256), source.randrange(3)])
+            ops += source.randbytes(8 * plan.key_words + plan.params_bytes)
+        if source.random() < 0.3:
+            ops += bytes([11, source.randrange(8), *source.randbytes(6), source.randrange(16)])
+        for _ in range(source.randrange(1, 4)):
+            port, frame = packets.frame()
+            ops += bytes([0, port]) + len(frame).to_bytes(2, "little") + frame
+        if source.random() < 0.1:
+            ops += bytes([13]) + source.randbytes(10) + b"\x40\x00" + source.randbytes(64)
+        out.append(bytes(ops))
+    return out

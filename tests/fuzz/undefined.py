@@ -1,0 +1,60 @@
+"""Counts what cannot be compared: what v1model leaves undefined (there bmv2 aborts, or reads memory not its own)
+and random numbers. The generated C is changed before it is compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from softswitch import Program, device
+from softswitch.compiler.build import compile_program
+
+COUNTER = "fuzz_undefined"
+_PRELUDE = f"""
+__attribute__((visibility("default"))) uint64_t {COUNTER};
+static __attribute__((unused)) bool fuzz_within(uint64_t i, uint64_t n) {{ return i < n || ({COUNTER}++, false); }}
+#define ss_bound(i, n) ({{ const uint64_t at_ = (i); {COUNTER} += at_ >= (n); ss_bound(at_, n); }})
+"""
+_DIVISION = """#define ss_{op}_{kind}(a, b) \\
+    ({{ __auto_type b_ = (b); fuzz_undefined += b_ == 0; ss_{op}_{kind}(a, b_); }})
+"""
+_INDEX = re.compile(r"\b((?:row\d+_)?ix) < (\d+u)")
+_ASSERT = re.compile(r"(s->services->log\([^;]*\); )(p->base\.standard\.egress_spec = SS_DROP_PORT; )")
+
+
+def instrument(source: str) -> str:
+    """Generated C that counts: indices beyond registers, counters and header stacks; divisions by zero; assertions that
+    do not hold; random numbers."""
+    divisions = sorted(set(re.findall(r"\bss_(div|mod)_(\w+)\(", source)))
+    prelude = _PRELUDE + "".join(_DIVISION.format(op=op, kind=kind) for op, kind in divisions)
+    source = _INDEX.sub(r"fuzz_within(\1, \2)", source)
+    source = source.replace("s->services->random(", f"({COUNTER}++, s->services->random)(")
+    source = _ASSERT.sub(rf"\1{COUNTER}++; \2", source)
+    include = '#include "ss_bits.h"\n'
+    before, found, after = source.partition(include)
+    if not found:
+        raise ValueError(f"the generated code does not have {include.strip()}")
+    return before + found + prelude + after
+
+
+def _compile(source: str) -> tuple[Path, str]:
+    return compile_program(instrument(source))
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """Programs that are loaded meanwhile count."""
+    original = device.compile_program
+    device.compile_program = _compile
+    try:
+        yield
+    finally:
+        device.compile_program = original
+
+
+def count(program: Program) -> int:
+    """How often a program loaded under :func:`counted` has done something undefined."""
+    return ctypes.c_uint64.in_dll(program._library, COUNTER).value
