@@ -100,6 +100,7 @@ class Updater:
         for u, v in base.links:
             if not self._whole.has_link(u, v):
                 raise TopologyError(f"link {u} -> {v} is not one of the deployed network")
+        for u, v in base.links:
             for switch, other in ((u, v), (v, u)):
                 if self._whole.kind(switch) == "switch" and base.port(switch, other) != self._whole.port(switch, other):
                     raise TopologyError(

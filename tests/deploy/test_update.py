@@ -1,0 +1,344 @@
+"""Changing the plan of a running job: switches over real gRPC, agents that answer, refuse or vanish."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane import update as update_module
+from controlplane.controller import format_replan, update_reply
+from controlplane.epochs import EpochStore
+from controlplane.generators import testbed
+from controlplane.job import place_job
+from controlplane.keeper import Keeper
+from controlplane.plan import Plan
+from controlplane.roster import Member, Roster
+from controlplane.routing import Unreachable
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rules import Deployment, DoesNotFit, Limits, build
+from controlplane.strategies import get_strategy
+from controlplane.targets import fabric
+from controlplane.targets.base import difference
+from controlplane.targets.p4runtime import P4RuntimeTarget
+from controlplane.topology import Topology, TopologyError
+from controlplane.update import UpdateError, Updater, apply_changes, build_beside, used_slots
+from p4src.protocol import VERSION
+from tests.deploy.fake_switch import FakeSwitch
+
+SMALL = Limits(values_per_packet=4, slots=2048, label_table_size=8192, route_table_size=2048)
+BUSY = ("V1.aggregation_mbps=20",)
+
+
+class Agents:
+    """The agents of a job; workers have started `started[node]` operations.
+
+    unwilling: cannot run another plan. silent: never answers. slow: does not finish with the old plan.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+        self.started: dict[str, int] = {}
+        self.unwilling = self.silent = self.slow = ""
+        self.events: dict[str, list[str]] = {node: [] for node in roster.configs}
+        self.members: dict[str, Member] = {}
+        self.threads = [threading.Thread(target=self._live, args=(node,)) for node in roster.configs]
+
+    def join(self) -> None:
+        for node, config in self.roster.configs.items():
+            request = pb.JoinRequest(node=node, role=config.role, version=VERSION, agent=f"agent-{node}")
+            self.members[node] = self.roster.join(request)
+        for thread in self.threads:
+            thread.start()
+
+    def _live(self, node: str) -> None:
+        member = self.members[node]
+        while (event := member.events.get()) is not None:
+            kind = event.WhichOneof("kind") or ""
+            self.events[node].append(kind)
+            if kind == "prepare" and node != self.silent:
+                self._report(node, pb.UpdateReport.PREPARED)
+            if kind == "switch_over" and node != self.slow and node.startswith("W"):
+                self._report(node, pb.UpdateReport.DRAINED)
+
+    def _report(self, node: str, stage: pb.UpdateReport.Stage) -> None:
+        # Any epoch but the prepared one is dropped, so take it from the roster as the agent would from its event.
+        handover = self.roster._handover
+        if handover is not None:
+            failure = "no memory" if node == self.unwilling and stage == pb.UpdateReport.PREPARED else ""
+            report = pb.UpdateReport(agent=f"agent-{node}", epoch=handover.epoch, stage=stage, failure=failure)
+            report.next_operation = self.started.get(node, 0)
+            self.roster.report_update(report)
+
+
+class Rig:
+    """The paper's testbed: two switches, a plan on them, agents."""
+
+    def __init__(self, folder: Path, switches: list[FakeSwitch], targets: list[P4RuntimeTarget]) -> None:
+        self.switches, self.targets = switches, targets
+        self.topology = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
+        job = place_job(self.topology, 6, 2, seed=1)
+        self.plan: Plan = get_strategy("inart")(self.topology, job, seed=1)
+        self.deployment = build(self.plan, self.topology, SMALL, job_id=1, epoch=0)
+        fabric.connect(targets, 5.0)
+        fabric.install(targets, self.deployment.rulesets)
+        self.log: list[str] = []
+        self.roster = Roster(self.deployment.agents, EpochStore(folder / "epoch"), VERSION, self.log.append)
+        self.keepers = [Keeper(target, self.deployment.rulesets[target.name], self.log.append) for target in targets]
+        self.agents = Agents(self.roster)
+        self.updater = Updater(
+            self.plan,
+            self.topology,
+            self.deployment,
+            limits=SMALL,
+            keepers=self.keepers,
+            roster=self.roster,
+            log=self.log.append,
+        )
+
+    def snapshots(self) -> list[dict[bytes, bytes]]:
+        return [switch.snapshot() for switch in self.switches]
+
+    def hold(self, deployment: Deployment) -> bool:
+        """Whether the switches have these labels and groups, and no others."""
+        for target in self.targets:
+            wanted = replace(deployment.rulesets[target.name], routes=target.read().routes)
+            if difference(target.read(), wanted):
+                return False
+        return True
+
+    def close(self) -> None:
+        self.roster.close()
+        for thread in self.agents.threads:
+            if thread.ident is not None:
+                thread.join(10)
+        for keeper in self.keepers:
+            keeper.close()
+
+
+@pytest.fixture
+def rig(tmp_path, program) -> Iterator[Rig]:
+    switches = [FakeSwitch(device_id=number) for number in (1, 2)]
+    targets = [P4RuntimeTarget(f"V{s.device_id}", s.address, s.device_id, program) for s in switches]
+    made = Rig(tmp_path, switches, targets)
+    yield made
+    made.close()
+    for target in targets:
+        target.close()
+    for switch in switches:
+        switch.stop()
+
+
+def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
+    rig.agents.started = {"W1": 4, "W2": 7, "W3": 6}
+    rig.agents.join()
+    before = rig.roster.epoch
+    update = rig.updater.update(rig.updater.state(changes=BUSY))
+    assert update.changed
+    assert update.first_operation == 7
+    assert update.epoch == rig.roster.epoch > before
+    assert update.rate_before < update.plan.rate_mbps < rig.plan.rate_mbps
+    assert rig.roster.running
+    assert {tuple(events[-3:]) for events in rig.agents.events.values()} <= {
+        ("configuration", "prepare", "switch_over"),
+        ("prepare", "switch_over", "retire"),
+    }
+    assert rig.hold(rig.updater._deployment), "the old entries are gone, the new ones are there"
+    # What agents were told is what is on the switches.
+    labels = {entry.label for target in rig.targets for entry in target.read().labels}
+    for config in rig.roster.configs.values():
+        assert {tree.return_label for tree in config.worker_trees} <= labels
+    words = format_replan(update_reply(update, dry_run=False))
+    assert "changed over at operation 7" in words
+
+
+def test_old_entries_stay_until_every_worker_is_done_with_them(rig, until):
+    rig.agents.slow = "W4"
+    rig.agents.join()
+    result: list[object] = []
+    state = rig.updater.state(changes=BUSY)
+    thread = threading.Thread(target=lambda: result.append(rig.updater.update(state)))
+    thread.start()
+    until(lambda: "switch_over" in rig.agents.events["W4"], "the switch-over")
+    until(lambda: rig.roster.status().update == "the old plan goes when W4 have all results of it", "W4 is named")
+    for target in rig.targets:
+        have = {(entry.ingress_port, entry.label) for entry in target.read().labels}
+        assert have >= {(e.ingress_port, e.label) for e in rig.deployment.rulesets[target.name].labels}
+    assert not result
+    with pytest.raises(UpdateError, match="another change of plan is under way"):
+        rig.updater.update(state)
+    rig.agents.slow = ""
+    rig.agents._report("W4", pb.UpdateReport.DRAINED)
+    thread.join(20)
+    assert result
+    assert rig.hold(rig.updater._deployment)
+
+
+def test_switch_that_refuses_an_entry_leaves_plan_and_agents_alone(rig):
+    rig.agents.join()
+    before = rig.snapshots()
+    rig.switches[1].faults.fail_updates = {rig.switches[1].updates + 5}
+    with pytest.raises(UpdateError, match=r"the plan stays as it is: .*V2 refused"):
+        rig.updater.update(rig.updater.state(changes=BUSY))
+    assert rig.snapshots() == before
+    assert all("prepare" not in events for events in rig.agents.events.values())
+    assert rig.updater.plan is rig.plan
+    assert rig.updater.update(rig.updater.state(changes=BUSY)).changed, "and it can be tried again"
+
+
+@pytest.mark.parametrize("problem", ["unwilling", "silent"])
+def test_agent_that_cannot_follow_keeps_everybody_with_the_old_plan(rig, problem, monkeypatch, until):
+    monkeypatch.setattr(update_module, "PREPARE_SECONDS", 0.5)
+    rig.agents.join()
+    before, epoch = rig.snapshots(), rig.roster.epoch
+    setattr(rig.agents, problem, "W2")
+    words = {"unwilling": "no memory", "silent": "W2 did not make ready within 0.5 s"}[problem]
+    with pytest.raises(UpdateError, match=words):
+        rig.updater.update(rig.updater.state(changes=BUSY))
+    until(lambda: all(events[-1] == "withdraw" for events in rig.agents.events.values()), "all go on as before")
+    assert rig.snapshots() == before
+    assert rig.roster.epoch == epoch
+    assert rig.roster.running
+    setattr(rig.agents, problem, "")
+    assert rig.updater.update(rig.updater.state(changes=BUSY)).changed
+
+
+@pytest.mark.parametrize("stage", ["prepare", "switch_over"])
+def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(rig, stage, until):
+    rig.agents.silent, rig.agents.slow = ("W2", "") if stage == "prepare" else ("", "W2")
+    rig.agents.join()
+    outcome: list[object] = []
+
+    def change() -> None:
+        try:
+            outcome.append(rig.updater.update(rig.updater.state(changes=BUSY)))
+        except UpdateError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    until(lambda: stage in rig.agents.events["W2"], "the middle of it")
+    rig.roster.leave(rig.agents.members["W2"])
+    thread.join(20)
+    if stage == "prepare":
+        assert isinstance(outcome[0], UpdateError)
+        assert "W2 is gone" in str(outcome[0])
+        assert rig.hold(rig.deployment)
+    else:
+        assert rig.hold(rig.updater._deployment)
+        assert rig.updater.plan is not rig.plan
+    until(lambda: "abort" in rig.agents.events["W1"], "the others are told")
+    # Back again: everybody gets what is on the switches.
+    rig.agents.members["W2"] = rig.roster.join(
+        pb.JoinRequest(node="W2", role="worker", version=VERSION, agent="agent-W2")
+    )
+    assert rig.roster.running
+    installed = rig.updater._deployment.agents["W1"]
+    assert rig.roster.configs["W1"].worker_trees == installed.worker_trees
+    rig.agents.members["W2"].events.put(None)
+
+
+def test_job_that_does_not_run_yet_starts_with_the_new_plan(rig):
+    update = rig.updater.update(rig.updater.state(changes=BUSY))
+    assert update.changed
+    assert update.epoch == 0
+    assert rig.hold(rig.updater._deployment)
+    rig.agents.join()
+    assert rig.roster.running
+    assert rig.roster.configs["W1"].worker_trees == rig.updater._deployment.agents["W1"].worker_trees
+
+
+def test_plan_that_is_right_stays_and_a_dry_run_changes_nothing(rig):
+    rig.agents.join()
+    before = rig.snapshots()
+    assert not rig.updater.update(rig.updater.state()).changed
+    planned = rig.updater.update(rig.updater.state(changes=BUSY), dry_run=True)
+    assert not planned.changed
+    assert planned.trees.added
+    assert "nothing was changed" in format_replan(update_reply(planned, dry_run=True))
+    assert rig.snapshots() == before
+    assert rig.updater.topology is rig.topology or rig.updater.topology.aggregation_mbps("V1") == 60
+
+
+def test_switch_that_is_lost_can_be_kept_off_or_the_error_says_so(rig, until):
+    rig.agents.join()
+    rig.switches[1].stop()
+    until(lambda: rig.keepers[1].state == "reconnecting", "the keeper notices")
+    with pytest.raises(UpdateError, match="needs switch V2, which does not answer: plan with --without V2"):
+        rig.updater.update(rig.updater.state(changes=BUSY))
+    with pytest.raises(Unreachable, match="no route with bandwidth left from W5"):  # which hangs on V2
+        rig.updater.update(rig.updater.state(without=["V2"]))
+    assert rig.updater.plan is rig.plan
+
+
+def test_states_that_are_not_of_this_network_are_refused(rig):
+    state = rig.updater.state
+    assert state(changes=["V1-V2.used_bandwidth_mbps=5"]).used_bandwidth_mbps("V2", "V1") == 5
+    for change, message in (
+        ("V9.aggregation_mbps=1", "no node and no link 'V9'"),
+        ("V1.aggregation_mbps=much", "is not a change"),
+        ("V1.colour=1", "is not a change"),
+        ("V1.aggregation_mbps=-1", "must not be negative"),
+        ("W1.aggregation_mbps=1", "does not belong on a server"),
+    ):
+        with pytest.raises(TopologyError, match=message):
+            state(changes=[change])
+    with pytest.raises(TopologyError, match="W1 is not a switch"):
+        state(without=["W1"])
+    other = rig.topology.to_json()
+    other["edges"][0]["ports"] = {other["edges"][0]["source"]: 40, other["edges"][0]["target"]: 41}
+    with pytest.raises(TopologyError, match="in the deployed network"):
+        state(Topology.load(other))
+    extra = rig.topology.to_json()
+    extra["edges"].append({"source": "W1", "target": "V2", "bandwidth_mbps": 1})
+    with pytest.raises(TopologyError, match="is not one of the deployed network"):
+        state(Topology.load(extra))
+
+
+@pytest.fixture(scope="module")
+def plans() -> Callable[[str, float], Plan]:
+    """Plans of all shapes for one job on one network."""
+    topology = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
+    job = place_job(topology, 6, 2, seed=1)
+
+    def make(strategy: str, capacity: float) -> Plan:
+        return get_strategy(strategy)(apply_changes(topology, [f"V1.aggregation_mbps={capacity}"]), job, seed=1)
+
+    return make
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["inart", "atp", "lbmm"]), st.sampled_from([7.0, 20.0, 60.0])), min_size=1, max_size=5
+    ),
+    slots=st.sampled_from([128, 256, 2048]),
+    labels=st.sampled_from([100, 8192]),
+    start=st.sampled_from([1, update_module.LAST_LABEL - 5]),
+)
+def test_no_two_versions_share_a_label_group_or_slot(plans, steps, slots, labels, start):
+    topology = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
+    limits = replace(SMALL, slots=slots, label_table_size=labels)
+    try:
+        old = build(plans("lbmm", 60.0), topology, limits, job_id=1, epoch=0, first_label=start)
+    except DoesNotFit:
+        return
+    for strategy, capacity in steps:
+        try:
+            new = build_beside(plans(strategy, capacity), topology, limits, old, job_id=1)
+        except DoesNotFit:
+            continue
+        for switch in topology.switches:
+            one, two = old.rulesets[switch], new.rulesets[switch]
+            assert not {e.label for e in one.labels} & {e.label for e in two.labels}
+            assert not {g.group for g in one.groups} & {g.group for g in two.groups}
+            assert len(one.labels) + len(two.labels) <= limits.label_table_size
+            (a, b), (c, d) = used_slots(one), used_slots(two)
+            assert b <= c or d <= a or a == b or c == d, "slots overlap"
+            assert max(b, d) <= limits.slots
+        old = new
