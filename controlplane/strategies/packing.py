@@ -90,8 +90,11 @@ class Instance:
         groups: Groups = []
         while max(needed) > 0:
             best: tuple[int, float, int, int] | None = None
+            served: set[int] = set()
             for t in sorted(range(len(self.owners)), key=lambda t: (-needed[self.owners[t]], -left[t])):
                 s = self.owners[t]
+                if s in served:  # its trees are alike: the first that has a group will do
+                    continue
                 most = min(needed[s] + 1, left[t])
                 if most < 2 or (best is not None and most - 1 < best[0]):
                     continue
@@ -100,6 +103,7 @@ class Instance:
                 size = int(sizes.max(initial=0))
                 if size < 2:
                     continue
+                served.add(s)
                 v = int(np.argmin(np.where(sizes == size, np.minimum(room, UNLIMITED), np.inf)))
                 if best is None or (size - 1, -room[v]) > best[:2]:
                     best = (size - 1, -float(room[v]), t, v)

@@ -1,0 +1,218 @@
+"""Plans under what switches can hold: every limit holds, the rules can be built, and nothing is lost without need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane import rules
+from controlplane.generators import fattree, testbed
+from controlplane.job import Job, JobError, parse_job, place_job
+from controlplane.limits import DoesNotFit, check_fits, copies, fan_in, held, label_entries, limited
+from controlplane.packets import data_packets, packet_seconds, packets
+from controlplane.routing import Unreachable
+from controlplane.rules import Aggregate, Limits
+from controlplane.strategies import Infeasible, get_strategy
+from controlplane.topology import Topology, TopologyError
+from tests.controlplane.instances import instances, random_plan
+from tests.controlplane.test_strategies import check_plan
+from worker_agent.split import chunk_counts
+
+AMPLE = Limits(256, 1 << 20, 1 << 20, 1 << 20, 1 << 20)
+REFUSALS = (Infeasible, DoesNotFit, Unreachable, TopologyError, JobError)
+
+
+def with_attributes(topology: Topology, **attributes: int) -> Topology:
+    return topology.replace(nodes=dict.fromkeys(topology.switches, attributes))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.integers(0, 10**6))
+def test_what_is_counted_is_what_the_rules_spend(instance, seed):
+    topology, job = instance
+    plan = random_plan(topology, job, seed)
+    deployment = rules.build(plan, topology, AMPLE, job_id=1, epoch=0)
+    for v, ruleset in deployment.rulesets.items():
+        assert sum(label_entries(tree)[v] for tree in plan.trees) == len(ruleset.labels)
+        assert len({copies(tree)[v] for tree in plan.trees if v in copies(tree)}) == len(ruleset.groups)
+        sums: dict[int, int] = {}
+        for entry in ruleset.labels:
+            if isinstance(entry.action, Aggregate):
+                sums[entry.action.slot_base] = sums.get(entry.action.slot_base, 0) + 1
+        assert sorted(sums.values()) == sorted(fan_in(tree)[v] for tree in plan.trees if v in tree.points)
+
+
+@st.composite
+def limits(draw: st.DrawFn, topology: Topology) -> Topology:
+    """Random limits on some of the switches."""
+    nodes = {}
+    for v in topology.switches:
+        own = {}
+        for name, values in (
+            ("slots", [0, 15, 16, 32, 48, 2048]),
+            ("label_entries", [0, 3, 8, 15, 30, 60, 500]),
+            ("multicast_groups", [0, 1, 2, 100]),
+            ("fan_in", [0, 1, 2, 3, 5]),
+        ):
+            if draw(st.integers(0, 2)) == 0:
+                own[name] = draw(st.sampled_from(values))
+        nodes[v] = own
+    if draw(st.booleans()):
+        for own in nodes.values():
+            own["values_per_packet"] = 64
+    return topology.replace(nodes=nodes)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), instances(max_switches=5, max_workers=6), st.booleans())
+def test_every_plan_keeps_the_limits_or_is_refused(data, instance, frozen):
+    free, job = instance
+    topology = data.draw(limits(free))
+    job = replace(job, max_trees=data.draw(st.sampled_from([None, 1, 2, 3, 5])), model_bytes=20_000)
+    split = None
+    if frozen:
+        roots = job.parameter_servers
+        split = {s: (i + 1) / sum(range(1, len(roots) + 1)) for i, s in enumerate(roots)}
+    rates: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    for name in ("inart", "inart-strict", "lbmm", "atp", "atp-strict", "equal"):
+        try:
+            plan = get_strategy(name)(topology, job, frozen_split=split)
+        except REFUSALS as refusal:
+            assert str(refusal)
+            continue
+        check_plan(plan, topology)
+        check_fits(plan, topology)
+        assert job.max_trees is None or len(plan.trees) <= job.max_trees
+        if split is not None:
+            assert plan.split == pytest.approx(split)
+        rules.build(plan, topology, AMPLE, job_id=1, epoch=0)
+        rates[name] = plan.rate_mbps
+        seconds[name] = packet_seconds(plan, 64, plan.rate_mbps)
+    counted = held(topology).values_per_packet is not None
+    for name in rates.keys() & {"lbmm", "atp", "atp-strict", "equal"}:
+        if counted:
+            assert seconds["inart"] <= seconds[name] * 1.011
+        else:
+            assert rates["inart"] >= rates[name] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("trees", "rate"), [(4, 7.2), (8, 7.9), (12, 8.5), (16, 8.9), (49, 9.5)])
+def test_fewer_trees_cost_little(trees, rate):
+    topology = fattree(6)
+    job = replace(place_job(topology, 50, 4, seed=1), max_trees=trees)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert len(plan.trees) <= trees
+    assert plan.rate_mbps >= rate
+
+
+@pytest.mark.parametrize(
+    ("attributes", "trees", "rate"),
+    [
+        ({"label_entries": 300}, 16, 7.9),  # the 49 trees take up to 750 at a parameter server's access switch
+        ({"multicast_groups": 4}, 30, 8.5),
+        ({"fan_in": 5}, 49, 7.9),  # at most sum B / (W / 5) = 8 with one level
+        ({"slots": 16}, 49, 9.5),
+    ],
+)
+def test_a_plan_is_made_to_fit(attributes, trees, rate):
+    free = fattree(6)
+    topology = with_attributes(free, **attributes)
+    job = place_job(topology, 50, 4, seed=1)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    rules.build(plan, topology, AMPLE, job_id=1, epoch=0)
+    assert len(plan.trees) <= trees and plan.rate_mbps >= rate
+    if "slots" not in attributes:
+        with pytest.raises(DoesNotFit):
+            rules.build(get_strategy("inart")(free, job), topology, AMPLE, job_id=1, epoch=0)
+
+
+def test_a_switch_that_is_too_small_is_gone_round():
+    topology = fattree(4).replace(nodes={"c1": {"label_entries": 0}, "a1": {"label_entries": 2}})
+    job = place_job(topology, 8, 2, seed=1)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    deployment = rules.build(plan, topology, AMPLE, job_id=1, epoch=0)
+    assert not deployment.rulesets["c1"].labels
+    assert plan.rate_mbps >= 0.95 * get_strategy("inart")(fattree(4), job).rate_mbps
+
+
+def test_what_cannot_fit_is_named():
+    topology = with_attributes(testbed(), label_entries=10)
+    job = parse_job("", topology)
+    for name in ("inart", "inart-strict", "lbmm", "atp"):
+        with pytest.raises(DoesNotFit, match=r"switch V\d: the plan needs \d+ label table entries, available are 10"):
+            get_strategy(name)(topology, job)
+    with pytest.raises(Infeasible, match="lbmm: the plan needs 2 trees, job 'job' allows 1"):
+        get_strategy("lbmm")(testbed(), replace(job, max_trees=1))
+    with pytest.raises(Infeasible, match="a tree for each of 2 parameter servers, job 'job' allows 1"):
+        get_strategy("inart")(testbed(), replace(job, max_trees=1), frozen_split={"S1": 0.5, "S2": 0.5})
+
+
+def test_a_job_with_more_workers_than_bitmaps_tell_apart():
+    topology = limited(fattree(8), Limits.of_target())
+    with pytest.raises(DoesNotFit, match="needs 65 bitmap bits"):
+        get_strategy("inart")(topology, place_job(topology, 65, 2))
+
+
+@pytest.mark.parametrize("model_bytes", [3_000, 97_000, 548_000, 97_000_000])
+def test_small_models_get_fewer_trees(model_bytes):
+    free = fattree(6)
+    topology = limited(free, Limits.of_target())
+    job = replace(place_job(topology, 50, 4, seed=1), model_bytes=model_bytes)
+    plan, many, strict = (
+        get_strategy(name)(where, job) for name, where in (("inart", topology), ("inart", free), ("inart-strict", free))
+    )
+    seconds = [packet_seconds(p, 256, p.rate_mbps) for p in (plan, many, strict)]
+    assert seconds[0] <= min(seconds[1:]) * 1.01
+    if model_bytes < 500_000:
+        assert len(plan.trees) < len(many.trees) and seconds[0] < 0.8 * seconds[1]
+    else:
+        assert plan.rate_mbps > strict.rate_mbps
+
+
+@settings(max_examples=50, deadline=None)
+@given(instances(), st.integers(0, 10**6), st.integers(1, 200_000))
+def test_packets_are_dealt_as_the_agents_do(instance, seed, model_bytes):
+    topology, job = instance
+    plan = random_plan(topology, replace(job, model_bytes=model_bytes), seed)
+    values = -(-model_bytes // 4)
+    counts = chunk_counts(-(-values // 64), [tree.share for tree in plan.trees])
+    assert data_packets(plan, 64) == counts
+    assert packets(plan, 64) == [n + -(-(n + 4) // 64) if n else 0 for n in counts]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"slots": -1}, "'V1': slots must be a whole number of at least 0, got -1"),
+        ({"fan_in": 2.5}, "'V1': fan_in must be a whole number"),
+        ({"values_per_packet": 0}, "'V1': values_per_packet must be a whole number of at least 1"),
+    ],
+)
+def test_a_wrong_limit_is_named(attributes, message):
+    topology = testbed().replace(nodes={"V1": attributes})
+    with pytest.raises(TopologyError, match=message):
+        get_strategy("inart")(topology, parse_job("", topology))
+
+
+def test_limits_that_contradict_themselves():
+    mixed = testbed().replace(nodes={"V1": {"values_per_packet": 64}, "V2": {"values_per_packet": 256}})
+    with pytest.raises(TopologyError, match="the same on all switches, got 64 and 256"):
+        held(mixed)
+    with pytest.raises(TopologyError, match="slots does not belong on a server"):
+        held(testbed().replace(nodes={"W1": {"slots": 3}}))
+    with pytest.raises(JobError, match="max_trees must be a whole number above 0, got 0"):
+        Job("j", ("W1",), ("S1",), 1, 0)
+
+
+def test_a_target_gives_its_limits_and_a_switch_keeps_smaller_ones():
+    topology = limited(testbed().replace(nodes={"V1": {"slots": 100}}), Limits.of_target())
+    found = held(topology)
+    assert found.slots == {"V1": 100, "V2": 2048}
+    assert found.values_per_packet == 256 and found.max_workers == {"V1": 64, "V2": 64}
