@@ -14,11 +14,15 @@ from pathlib import Path
 from p4src.protocol import DIRECTORY, PROTOCOL
 
 ARTIFACTS = DIRECTORY / "artifacts"
-SOURCES = {"v1model": "bmv2"}
+SOURCES = {"v1model": "bmv2", "tna": "tofino"}
 """Target -> folder of its P4 sources."""
+PROGRAMS = {"v1model": "inart.json", "tna": "bf-rt.json"}
+"""Target -> the compiled program as the control plane reads it: bmv2 JSON, or the tables of the Barefoot Runtime."""
 MANIFEST = "manifest.json"
-PROGRAM = "inart.json"
+PROGRAM = PROGRAMS["v1model"]
 P4INFO = "inart.p4info.txtpb"
+SWITCH = "switch"
+"""Folder in an artifact for what only a switch needs (tna: the binary and its context); not kept in the repository."""
 
 
 class ArtifactError(Exception):
@@ -56,8 +60,8 @@ class Artifact:
 
     @property
     def program(self) -> Path:
-        """What the switch loads (bmv2 JSON)."""
-        return self.directory / PROGRAM
+        """The compiled program: bmv2 JSON, which the switch loads, or bf-rt.json."""
+        return self.directory / PROGRAMS[self.manifest.target]
 
     @property
     def p4info(self) -> Path:
@@ -92,7 +96,9 @@ def load(directory: Path) -> Artifact:
         raise ArtifactError(f"{directory} holds no {MANIFEST}: not a compiled program") from None
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"{path}: {error}; build it again with python -m p4src.build") from error
-    for name in (PROGRAM, P4INFO):
+    if manifest.target not in PROGRAMS:
+        raise ArtifactError(f"{path}: there is no target {manifest.target!r}; there are: {', '.join(PROGRAMS)}")
+    for name in (PROGRAMS[manifest.target], P4INFO):
         if not (directory / name).is_file():
             raise ArtifactError(f"{directory / name} is missing; build it again with python -m p4src.build")
     return Artifact(directory, manifest)
@@ -118,6 +124,6 @@ def find(target: str = "v1model", values: int | None = None) -> Artifact:
         there = ", ".join(str(artifact.manifest.values_per_packet) for artifact in available(target)) or "none"
         raise ArtifactError(
             f"{target} is not compiled for {values} values a packet (compiled: {there}); "
-            f"python -m p4src.build --values {values} does it"
+            f"python -m p4src.build{'' if target == 'v1model' else ' --target ' + target} --values {values} does it"
         )
     return load(directory)

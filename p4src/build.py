@@ -3,9 +3,11 @@
     python -m p4src.build                     every artifact that the repository keeps (256, 64 and 4 values)
     python -m p4src.build --values 128        one
     python -m p4src.build --check             compile and compare with what is there; write nothing
+    python -m p4src.build --target tna        the program for Tofino: compile and assemble (p4src/tofino_toolchain.py)
 
-It needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH. Whoever does not change the P4 sources does not need it: the
-compiled programs are in the repository, and a test says when they do not match the sources.
+v1model needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH; tna needs p4c's Tofino back end. Whoever does not change
+the P4 sources needs neither: the compiled programs are in the repository, and a test says when they do not match the
+sources.
 """
 
 from __future__ import annotations
@@ -19,25 +21,24 @@ import sys
 import tempfile
 from pathlib import Path
 
-from p4src.artifacts import ARTIFACTS, MANIFEST, P4INFO, PROGRAM, Manifest, source_digest
+from p4src import tofino_toolchain
+from p4src.artifacts import ARTIFACTS, MANIFEST, P4INFO, PROGRAM, PROGRAMS, Manifest, source_digest
 from p4src.protocol import DIRECTORY, PROTOCOL
+from p4src.tofino_toolchain import BuildError, CompilerMissing, Toolchain
 
 TARGET = "v1model"
 COMPILER = "p4c-bm2-ss"
 KEPT = (256, 64, 4)
 """Values per packet of the artifacts in the repository; 4 is for recorded test sequences."""
+KEPT_OF = {"v1model": KEPT, "tna": (64,)}
 POSSIBLE = (4, 8, 16, 32, 64, 128, 256)
-
-
-class BuildError(Exception):
-    """The program cannot be built; the message says why and what to do."""
 
 
 def compiler_path() -> str:
     """Where the compiler is; raises BuildError when it is not on PATH."""
     path = shutil.which(COMPILER)
     if path is None:
-        raise BuildError(
+        raise CompilerMissing(
             f"{COMPILER} is not on PATH. It is p4c's back end for bmv2: build it from github.com/p4lang/p4c or install "
             "a p4lang-p4c package. Without it the compiled programs in p4src/artifacts still work."
         )
@@ -60,19 +61,8 @@ def compile_program(
 
     ``sources``: a folder with ``bmv2/`` and ``include/``.
     """
-    if values not in POSSIBLE:
-        raise BuildError(f"values per packet must be one of {', '.join(map(str, POSSIBLE))}, not {values}")
-    if slots < 1 or slots & (slots - 1):
-        raise BuildError(f"the number of slots must be a power of two, not {slots}")
-    if label_table_size < 1 or route_table_size < 1:
-        raise BuildError("a table needs a size of at least 1")
+    options = tofino_toolchain.options(POSSIBLE, values, slots, label_table_size, route_table_size)
     path = compiler_path()
-    options = {
-        "INART_VALUES": values,
-        "INART_SLOTS": slots,
-        "INART_LABEL_TABLE_SIZE": label_table_size,
-        "INART_ROUTE_TABLE_SIZE": route_table_size,
-    }
     directory.mkdir(parents=True, exist_ok=True)
     program, p4info = directory.resolve() / PROGRAM, directory.resolve() / P4INFO
     command = [path, "--std", "p4-16", "--Wdisable=unused", *(f"-D{name}={value}" for name, value in options.items())]
@@ -98,9 +88,16 @@ def compile_program(
     return manifest
 
 
-def differences(built: Path, kept: Path) -> list[str]:
+def compile_target(target: str, values: int, sizes: tuple[int, int, int], directory: Path) -> Manifest:
+    """Compile for ``target``; ``sizes``: slots, entries of the label table, entries of the route table."""
+    if target == TARGET:
+        return compile_program(values, *sizes, directory)
+    return tofino_toolchain.compile_program(Toolchain.find(), values, sizes, directory)
+
+
+def differences(built: Path, kept: Path, target: str = TARGET) -> list[str]:
     """What in ``kept`` differs from ``built``: names of files."""
-    names = (MANIFEST, PROGRAM, P4INFO)
+    names = (MANIFEST, PROGRAMS[target], P4INFO)
     return [
         name
         for name in names
@@ -110,30 +107,43 @@ def differences(built: Path, kept: Path) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    defaults = PROTOCOL.targets[TARGET]
     parser = argparse.ArgumentParser(prog="python -m p4src.build", description="compile the P4 program")
+    parser.add_argument("--target", choices=sorted(KEPT_OF), default=TARGET, help="default: %(default)s")
     parser.add_argument("--values", type=int, action="append", help="values per packet (default: all that are kept)")
-    parser.add_argument("--slots", type=int, default=defaults.slots)
-    parser.add_argument("--label-table-size", type=int, default=defaults.label_table_size)
-    parser.add_argument("--route-table-size", type=int, default=defaults.route_table_size)
+    parser.add_argument("--slots", type=int)
+    parser.add_argument("--label-table-size", type=int, metavar="ENTRIES")
+    parser.add_argument("--route-table-size", type=int, metavar="ENTRIES")
     parser.add_argument("--output", type=Path, help="folder for the artifacts (default: p4src/artifacts)")
     parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
+    parser.add_argument(
+        "--if-possible", action="store_true", help="without the compiler, say so and end well instead of with an error"
+    )
     options = parser.parse_args(arguments)
+    defaults = PROTOCOL.targets[options.target]
     parent = options.output or ARTIFACTS
-    sizes = (options.slots, options.label_table_size, options.route_table_size)
+    given = (options.slots, options.label_table_size, options.route_table_size)
+    usual = (defaults.slots, defaults.label_table_size, defaults.route_table_size)
+    slots, labels, routes = (default if size is None else size for size, default in zip(given, usual, strict=True))
+    sizes = (slots, labels, routes)
     status = 0
     try:
-        for values in options.values or KEPT:
-            name = f"{TARGET}-{values}"
+        for values in options.values or KEPT_OF[options.target]:
+            name = f"{options.target}-{values}"
             if not options.check:
-                manifest = compile_program(values, *sizes, parent / name)
+                manifest = compile_target(options.target, values, sizes, parent / name)
                 print(f"{parent / name}: {manifest.values_per_packet} values, {manifest.slots} slots")
                 continue
             with tempfile.TemporaryDirectory() as scratch:
-                compile_program(values, *sizes, Path(scratch))
-                different = differences(Path(scratch), parent / name)
+                compile_target(options.target, values, sizes, Path(scratch))
+                different = differences(Path(scratch), parent / name, options.target)
             print(f"{name}: {'differs in ' + ', '.join(different) if different else 'as built'}")
             status |= bool(different)
+    except CompilerMissing as error:
+        if options.if_possible:
+            print(f"skipped: {error}")
+            return 0
+        print(f"p4src.build: {error}", file=sys.stderr)
+        return 1
     except BuildError as error:
         print(f"p4src.build: {error}", file=sys.stderr)
         return 1

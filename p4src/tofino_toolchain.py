@@ -1,0 +1,165 @@
+"""p4c's Tofino back end: where it is, and what it makes of ``p4src/tofino/``.
+
+The compiler (``p4c-barefoot``) accepts programs that the chip does not: that a program fits its stages is only known
+when the assembler (``bfas``) has written the binary, so both always run. They are looked for in the folder in which p4c
+was built, named by the environment variable ``P4C_TOFINO``, else on PATH. Build p4c from github.com/p4lang/p4c with
+``-DENABLE_TOFINO=ON``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from p4src.artifacts import MANIFEST, P4INFO, PROGRAMS, SWITCH, Manifest, source_digest
+from p4src.protocol import DIRECTORY, PROTOCOL
+
+TARGET = "tna"
+COMPILER, ASSEMBLER = "p4c-barefoot", "bfas"
+BUILD_FOLDER = "P4C_TOFINO"
+POSSIBLE = (4, 8, 16, 32, 64)
+"""Values per packet for which the program can be compiled; 64 fill the stages."""
+SWITCH_FILES = ("tofino.bin", "context.json")
+"""What the assembler writes and a switch loads, together with bf-rt.json."""
+
+
+class BuildError(Exception):
+    """The program cannot be built; the message says why and what to do."""
+
+
+class CompilerMissing(BuildError):
+    """There is no compiler here; the message says how to get it."""
+
+
+def options(
+    possible: Sequence[int], values: int, slots: int, label_table_size: int, route_table_size: int
+) -> dict[str, int]:
+    """The build options that every program has, as preprocessor macros; raises BuildError."""
+    if values not in possible:
+        raise BuildError(f"values per packet must be one of {', '.join(map(str, possible))}, not {values}")
+    if slots < 1 or slots & (slots - 1):
+        raise BuildError(f"the number of slots must be a power of two, not {slots}")
+    if label_table_size < 1 or route_table_size < 1:
+        raise BuildError("a table needs a size of at least 1")
+    return {
+        "INART_VALUES": values,
+        "INART_SLOTS": slots,
+        "INART_LABEL_TABLE_SIZE": label_table_size,
+        "INART_ROUTE_TABLE_SIZE": route_table_size,
+    }
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Compiler, assembler, and the folders of core.p4 and tna.p4 where the compiler does not know them itself."""
+
+    compiler: Path
+    assembler: Path
+    includes: tuple[Path, ...] = ()
+
+    @classmethod
+    def find(cls) -> Toolchain:
+        """In the folder ``$P4C_TOFINO``, else on PATH; raises CompilerMissing."""
+        folder = os.environ.get(BUILD_FOLDER)
+        if folder:
+            return cls._built_in(Path(folder))
+        compiler, assembler = shutil.which(COMPILER), shutil.which(ASSEMBLER)
+        if compiler is None or assembler is None:
+            missing = " and ".join(
+                name for name, path in ((COMPILER, compiler), (ASSEMBLER, assembler)) if path is None
+            )
+            raise CompilerMissing(
+                f"not on PATH: {missing}, p4c's compiler and assembler for Tofino. Build github.com/p4lang/p4c with "
+                f"-DENABLE_TOFINO=ON and set {BUILD_FOLDER} to its build folder. Without them the compiled program in "
+                "p4src/artifacts still says what the tables are; only a switch needs the binary."
+            )
+        return cls(Path(compiler), Path(assembler))
+
+    @classmethod
+    def _built_in(cls, folder: Path) -> Toolchain:
+        backend = folder / "backends" / "tofino"
+        found = cls(backend / "bf-p4c" / COMPILER, backend / "bf-asm" / ASSEMBLER)
+        cache = folder / "CMakeCache.txt"
+        for path in (found.compiler, found.assembler, cache):
+            if not path.is_file():
+                raise CompilerMissing(
+                    f"{path} is missing: {BUILD_FOLDER} must be a folder in which p4c was built with -DENABLE_TOFINO=ON"
+                )
+        home = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.+)$", cache.read_text(), re.MULTILINE)
+        if home is None:
+            raise CompilerMissing(f"{cache} does not say where p4c's sources are")
+        sources = Path(home.group(1))
+        return cls(
+            found.compiler,
+            found.assembler,
+            (sources / "p4include", sources / "backends" / "tofino" / "bf-p4c" / "p4include"),
+        )
+
+    def version(self) -> str:
+        """The compiler's name and version as it tells them; raises BuildError."""
+        done = _run([str(self.compiler), "--version"], DIRECTORY)
+        found = re.search(r"Version:?\s+(.+)", done)
+        if found is None:
+            raise BuildError(f"{self.compiler} --version does not name a version: {done!r}")
+        return f"{COMPILER} {found.group(1).strip()}"
+
+
+def compile_program(
+    toolchain: Toolchain, values: int, sizes: tuple[int, int, int], directory: Path, *, sources: Path = DIRECTORY
+) -> Manifest:
+    """Compile and assemble into ``directory`` (created); returns the manifest that was written there.
+
+    ``sizes``: slots, entries of the label table, entries of the route table.
+    bf-rt.json, p4info and manifest are what the control plane reads; ``switch/`` gets what a switch loads, and the
+    compiler's own reports of what the program takes of the chip. ``sources``: a folder with ``tofino/`` and
+    ``include/``. Raises BuildError.
+    """
+    macros = options(POSSIBLE, values, *sizes)
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="inart-tna-") as folder:
+        scratch = Path(folder)
+        command = [str(toolchain.compiler), "--target", "tofino", "--arch", "tna", "--std", "p4-16"]
+        command += [f"-I{path}" for path in toolchain.includes]
+        command += ["-D__TARGET_TOFINO__=1", *(f"-D{name}={value}" for name, value in macros.items())]
+        command += ["--Wdisable=unused", "-g", "--bf-rt-schema", str(scratch / PROGRAMS[TARGET])]
+        command += ["--p4runtime-files", str(scratch / "inart.p4info.txt"), "-o", str(scratch), "tofino/inart.p4"]
+        _run(command, sources)
+        pipe = scratch / "pipe"
+        (pipe / "assembled" / "logs").mkdir(parents=True)
+        _run([str(toolchain.assembler), "-o", "assembled", "inart.bfa"], pipe)
+        kept = directory / SWITCH
+        kept.mkdir(exist_ok=True)
+        for name in SWITCH_FILES:
+            shutil.copyfile(pipe / "assembled" / name, kept / name)
+        for name in ("resources.json", "phv.json"):
+            shutil.copyfile(pipe / "logs" / name, kept / name)
+        # The compiler indents; without it the file is less than half as large.
+        schema = json.loads((scratch / PROGRAMS[TARGET]).read_text())
+        (directory / PROGRAMS[TARGET]).write_text(json.dumps(schema, separators=(",", ":")) + "\n")
+        shutil.copyfile(scratch / "inart.p4info.txt", directory / P4INFO)
+    manifest = Manifest(
+        TARGET,
+        values,
+        *sizes,
+        PROTOCOL.targets[TARGET].multicast_groups,
+        source_digest(TARGET),
+        toolchain.version(),
+    )
+    (directory / MANIFEST).write_text(manifest.dumps())
+    return manifest
+
+
+def _run(command: list[str], folder: Path) -> str:
+    """Standard output and standard error of a command that ends well; raises BuildError."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1800, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr)[-4000:]
+        raise BuildError(f"{' '.join(command)}\nended with status {done.returncode}:\n{said}")
+    return done.stdout + done.stderr
