@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
 
 from controlplane.wan.apsp import Node, Path, usable
 from controlplane.wan.errors import WanError
@@ -32,46 +36,52 @@ class AggregationTree:
         return result
 
 
-def _delays(graph: nx.DiGraph) -> nx.Graph:
-    """Links with bandwidth both ways, "delay": s per Mbit up and down."""
+def _delays(graph: nx.DiGraph) -> tuple[list[Node], NDArray[np.float64]]:
+    """(nodes, s per Mbit up and down between each two; infinite without bandwidth both ways). Shape (n, n)."""
     network = usable(graph)
-    both: nx.Graph = nx.Graph()
-    both.add_nodes_from(network.nodes)
+    nodes = list(network.nodes)
+    index = {node: k for k, node in enumerate(nodes)}
+    one_way = np.full((len(nodes), len(nodes)), np.inf)
     for u, v, data in network.edges(data=True):
-        if network.has_edge(v, u) and not both.has_edge(u, v):
-            both.add_edge(u, v, delay=1 / data["mbps"] + 1 / network.edges[v, u]["mbps"])
-    return both
+        if u != v:
+            one_way[index[u], index[v]] = 1 / data["mbps"]
+    return nodes, one_way + one_way.T
+
+
+def fastest_trees(graph: nx.DiGraph, roots: Sequence[Node]) -> list[tuple[AggregationTree, float]]:
+    """FAPT of each root by Dijkstra, and w of Theorem 1: the largest sum of delays of a path from a leaf (s per Mbit).
+
+    Shortest paths are exact here (delays are positive and add up), so no enumeration of simple paths is needed. Ties:
+    the first in the order of nodes. O(n^2) per root. Raises WanError, naming the node that cannot reach a root.
+    """
+    nodes, delay = _delays(graph)
+    index = {node: k for k, node in enumerate(nodes)}
+    unknown = [root for root in roots if root not in index]
+    if unknown:
+        raise WanError(f"roots {unknown} are no nodes of the network")
+    ends = np.nonzero(np.isfinite(delay))
+    distances = dijkstra(csr_matrix((delay[ends], ends), delay.shape), indices=[index[root] for root in roots])
+    found = []
+    for root, distance in zip(roots, distances, strict=True):
+        if not np.isfinite(distance).all():
+            node = nodes[int(np.argmax(~np.isfinite(distance)))]
+            raise WanError(f"node {node} cannot reach root {root} with bandwidth both ways")
+        over = np.where(distance[:, None] < distance, np.round(distance[:, None] + delay, 12), np.inf)
+        above = over.argmin(axis=0).tolist()
+        parent = {node: nodes[above[k]] for k, node in enumerate(nodes) if node != root}
+        found.append((AggregationTree(root, parent), float(distance.max())))
+    return found
 
 
 def fastest_tree(graph: nx.DiGraph, root: Node) -> tuple[AggregationTree, float]:
-    """FAPT of one root by Dijkstra, and w of Theorem 1: the largest sum of delays of a path from a leaf (s per Mbit).
-
-    Shortest paths are exact here (delays are positive and add up), so no enumeration of simple paths is needed. Ties:
-    the first in the order of nodes. Raises WanError, naming the node that cannot reach the root.
-    """
-    both = _delays(graph)
-    order = {node: k for k, node in enumerate(both.nodes)}
-    distance = nx.single_source_dijkstra_path_length(both, root, weight="delay")
-    parent: dict[Node, Node] = {}
-    for node in both.nodes:
-        if node == root:
-            continue
-        if node not in distance:
-            raise WanError(f"node {node} cannot reach root {root} with bandwidth both ways")
-        parent[node] = min(
-            (u for u in both.adj[node] if u in distance and distance[u] < distance[node]),
-            key=lambda u: (round(distance[u] + both.edges[u, node]["delay"], 12), order[u]),
-        )
-    return AggregationTree(root, parent), max(distance.values())
+    """`fastest_trees` of one root."""
+    return fastest_trees(graph, [root])[0]
 
 
 def qualities(graph: nx.DiGraph) -> dict[Node, float]:
     """q_i = 1 / w(T_i). Infinite for a network of one node."""
-    result = {}
-    for node in graph.nodes:
-        worst = fastest_tree(graph, node)[1]
-        result[node] = 1 / worst if worst > 0 else float("inf")
-    return result
+    found = fastest_trees(graph, list(graph.nodes))
+    return {tree.root: 1 / worst if worst > 0 else float("inf") for tree, worst in found}
 
 
 def choose_roots(graph: nx.DiGraph, count: int) -> tuple[Node, ...]:
@@ -91,7 +101,7 @@ def multi_root(graph: nx.DiGraph, roots: Sequence[Node]) -> tuple[AggregationTre
     """
     if not roots:
         raise WanError("no roots were given")
-    found = [fastest_tree(graph, root) for root in roots]
+    found = fastest_trees(graph, roots)
     if len(graph) == 1:
         return (found[0][0],)
     total = sum(1 / worst for _, worst in found)

@@ -6,6 +6,7 @@ and forward whole chunks: small ones pipeline, one chunk per root is Theorem 1's
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from functools import partial
 from itertools import pairwise
 
 import networkx as nx
+import numpy as np
 
 from controlplane.simulate import Simulator
 from controlplane.wan import netstorm
@@ -20,13 +22,21 @@ from controlplane.wan.apsp import Node, Path
 
 ALEXNET_PARAMETERS = 61.0  # million
 MBIT = 32.0  # per million float32 parameters
+# Its layers' tensors, in the order in which their gradients are ready; biases are with their weights.
+ALEXNET_TENSORS = (4.1, 16.78, 37.65, 0.59, 0.885, 0.664, 0.307, 0.024)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """topology: STAR, BKT, MST, FAPT. awareness: none (the trees of the start stay), passive (links that carried
-    probes), full. Sizes in million parameters; probe_size 2 of the paper's Table II would leave out every chunk of its
-    CHUNK_SIZE 1, so ours is 0.5. lazy: a sender assigns a chunk when a path has room; else at once, as the text says.
+    """Tables I and II, and more. Sizes in million parameters.
+
+    topology: STAR, BKT, MST, FAPT. awareness: none (the trees of the start stay), passive (links that carried probes),
+    full. known: at the start all throughputs are; else they are guesses (20 to 155 Mbit/s), as in the authors' code.
+    tensors: what is cut into chunks, one after the other; none: all `parameters` at once. probe_size: 2 as in Table II
+    would leave out every chunk of its CHUNK_SIZE 1, so ours is 0.5. lazy: a sender assigns a chunk when a path has
+    room; else at once, as the text says. update_rate: the policy is made anew every `update` s when some link's known
+    throughput has changed by more than this part since the last one (0: by anything, the paper's value). rtt_ms, loss:
+    of each link; above 0, two nodes talk over one TCP connection, no faster than Mathis's law allows over their route.
     """
 
     topology: str = "FAPT"
@@ -34,20 +44,32 @@ class Setup:
     awareness: str = "passive"
     auxiliary: bool = True
     parameters: float = ALEXNET_PARAMETERS
+    tensors: tuple[float, ...] = ()
+    known: bool = False
     chunk: float = 1.0
     busy_bound: int = 2
     auxiliary_length: int = 1
     probe_size: float = 0.5
     probe_count: int = 8
     update: float = 5.0
+    update_rate: float = 0.0
     compute: float = 0.5
     lazy: bool = True
+    rtt_ms: float = 0.0
+    loss: float = 0.0
 
     def __post_init__(self) -> None:
         topologies, awareness = ("STAR", "BKT", "MST", "FAPT"), ("none", "passive", "full")
         for value, known in ((self.topology, topologies), (self.awareness, awareness)):
             if value not in known:
                 raise ValueError(f"unknown {value!r}; known: {', '.join(known)}")
+        if self.update_rate < 0 or self.rtt_ms < 0 or not 0 <= self.loss < 1 or (self.rtt_ms > 0) != (self.loss > 0):
+            raise ValueError("update_rate must be >= 0; rtt_ms and loss (below 1) both 0 or both above 0")
+
+
+def tcp_mbps(hops: int, rtt_ms: float, loss: float) -> float:
+    """Mathis et al. (1997): what a connection over so many links reaches, MSS / RTT sqrt(3 / 2 p), MSS 1460 bytes."""
+    return 1460 * 8 / (1000 * rtt_ms * hops) * math.sqrt(1.5 / (1 - (1 - loss) ** hops))
 
 
 class _Sender:
@@ -61,7 +83,8 @@ class _Sender:
 
 class Training:
     """One run on a network whose bandwidths `change` (called with the time, s) replaces every `interval` s (None:
-    never). root: of STAR, BKT, MST, and of FAPT with one root when given."""
+    never). root: of STAR, BKT, MST, and of FAPT with one root when given. guesses: the seed of what the scheduler takes
+    for the links' throughputs until it knows them."""
 
     def __init__(
         self,
@@ -71,26 +94,40 @@ class Training:
         change: Callable[[float], nx.DiGraph] | None = None,
         interval: float = 180.0,
         root: Node | None = None,
+        guesses: int = 0,
     ) -> None:
         self.setup = setup
         self.graph = graph
         self.belief = graph.copy()
+        if not setup.known:
+            rng = np.random.default_rng([guesses, len(graph)])
+            for _, _, data in self.belief.edges(data=True):
+                data["mbps"] = float(rng.integers(20, 156))
+        self.decided = self.belief.copy()
         self.links = {link: k for k, link in enumerate(graph.edges)}
-        self.sim = Simulator([data["mbps"] for _, _, data in graph.edges(data=True)], "fcfs")
+        capacities = [data["mbps"] for _, _, data in graph.edges(data=True)]
+        # Overlay links that are no links of the network go along the fewest hops.
+        self.routes = dict(nx.all_pairs_shortest_path(graph))
+        self.connections: dict[tuple[Node, Node], int] = {}
+        if setup.rtt_ms > 0:
+            for u, routes in self.routes.items():
+                for v, route in routes.items():
+                    if u != v:
+                        self.connections[u, v] = len(capacities)
+                        capacities.append(tcp_mbps(len(route) - 1, setup.rtt_ms, setup.loss))
+        self.sim = Simulator(capacities, "fcfs")
         self.change, self.interval, self.root = change, interval, root
         if setup.topology == "FAPT":
-            self.roots = netstorm.choose_roots(graph, setup.roots)
+            self.roots = netstorm.choose_roots(self.belief, setup.roots)
             if setup.roots == 1 and root is not None:
                 self.roots = (root,)
         else:
             self.roots = (next(iter(graph.nodes)) if root is None else root,)
-        # Overlay links that are no links of the network go along the fewest hops.
-        self.routes = dict(nx.all_pairs_shortest_path(graph))
         self.senders: dict[tuple[Node, Node], _Sender] = {}
         self.probes = dict.fromkeys(self.links, 0)
         self.ends: list[float] = []
         self.begins: list[float] = []
-        self.policy = 0
+        self.stale = False  # the trees, when the policy has changed since
         self.trees = self._decide()
         self.paths: dict[tuple[Node, Node], list[Path]] = {}
 
@@ -103,8 +140,8 @@ class Training:
         if self.setup.topology == "BKT":
             return (netstorm.balanced_tree(self.graph, root),)
         if self.setup.topology == "MST":
-            return (netstorm.widest_tree(self.belief, root),)
-        return netstorm.multi_root(self.belief, self.roots)
+            return (netstorm.widest_tree(self.decided, root),)
+        return netstorm.multi_root(self.decided, self.roots)
 
     def _measure(self, u: Node, v: Node, size: float) -> None:
         """A chunk has come over u -> v. Enough large ones: the scheduler knows the link's present throughput."""
@@ -118,9 +155,21 @@ class Training:
         if self.setup.awareness != "none":
             if self.setup.awareness == "full":
                 self.belief = self.graph.copy()
-            self.policy += 1
-            self.paths = {}  # auxiliary paths change at once, trees at the next push
+            if self._changed():
+                self.decided = self.belief.copy()
+                self.stale = True
+                self.paths = {}  # auxiliary paths change at once, trees at the next push
         self.sim.after(self.setup.update, self._update)
+
+    def _changed(self) -> bool:
+        """By more than UPDATE_RATE since the policy was made. The paper's 0 makes it anew in any case, but the same
+        knowledge gives the same policy."""
+        least = self.setup.update_rate
+        old = self.decided.edges
+        return any(
+            abs(data["mbps"] - old[u, v]["mbps"]) > least * old[u, v]["mbps"]
+            for u, v, data in self.belief.edges(data=True)
+        )
 
     def _vary(self) -> None:
         assert self.change is not None
@@ -130,6 +179,9 @@ class Training:
         self.sim.after(self.interval, self._vary)
 
     # --- moving chunks ---
+
+    def _connection(self, u: Node, v: Node) -> list[int]:
+        return [self.connections[u, v]] if self.connections else []
 
     def _send(self, u: Node, v: Node, size: float, arrived: Callable[[], None]) -> None:
         sender = self.senders.setdefault((u, v), _Sender())
@@ -145,7 +197,7 @@ class Training:
             else:
                 pair = (u, v)
                 if pair not in self.paths:
-                    self.paths[pair] = netstorm.auxiliary_paths(self.belief, u, v)
+                    self.paths[pair] = netstorm.auxiliary_paths(self.decided, u, v)
                 found = (p for p in self.paths[pair] if sender.auxiliary.get(p, 0) < setup.auxiliary_length)
                 path = next(found, None if setup.lazy else ())
             if path is None:
@@ -154,7 +206,7 @@ class Training:
             if path == ():
                 sender.primary += 1
                 route = self.routes[u][v]
-                resources = [self.links[link] for link in pairwise(route)]
+                resources = [self.links[link] for link in pairwise(route)] + self._connection(u, v)
                 self.sim.send(size, resources, partial(self._primary_done, u, v, size, arrived))
             else:
                 sender.auxiliary[path] = sender.auxiliary.get(path, 0) + 1
@@ -178,21 +230,22 @@ class Training:
             arrived()
             self._assign(u, v, sender)
             return
-        link = self.links[path[k], path[k + 1]]
-        self.sim.send(size, [link], partial(self._hop, u, v, path, k + 1, size, arrived))
+        resources = [self.links[path[k], path[k + 1]], *self._connection(path[k], path[k + 1])]
+        self.sim.send(size, resources, partial(self._hop, u, v, path, k + 1, size, arrived))
 
     # --- iterations ---
 
     def _iteration(self) -> None:
         """All nodes have computed: push and pull all chunks, with one policy for the whole iteration."""
         self.begins.append(self.sim.now)
-        if self.setup.awareness != "none" and self.setup.topology in ("FAPT", "MST") and self.policy:
+        if self.stale and self.setup.topology in ("FAPT", "MST"):
             self.trees = self._decide()
+            self.stale = False
         sizes = []
-        left = self.setup.parameters
-        while left > 1e-9:
-            sizes.append(min(self.setup.chunk, left) * MBIT)
-            left -= self.setup.chunk
+        for left in self.setup.tensors or (self.setup.parameters,):
+            while left > 1e-9:
+                sizes.append(min(self.setup.chunk, left) * MBIT)
+                left -= self.setup.chunk
         owners = netstorm.chunk_roots(self.trees, len(sizes))
         missing = [len(sizes) * len(self.graph)]
 
