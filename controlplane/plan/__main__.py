@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from controlplane.evaluate import Evaluation, Load, evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import Job, JobError, parse_job
+from controlplane.limits import held, limited
+from controlplane.packets import packet_seconds, packets
 from controlplane.plan.model import Plan, PlanError
 from controlplane.replan import difference
+from controlplane.rules import Limits
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.topology import Topology, TopologyError
+from p4src.protocol import PROTOCOL
 
 ERRORS = (TopologyError, JobError, PlanError, Infeasible, ValueError)
 
@@ -36,6 +42,7 @@ def report(plan: Plan, evaluation: Evaluation, topology: Topology, solve_seconds
         "bottleneck": evaluation.bottleneck.to_json(),
         "solve_seconds": solve_seconds,
         "communication_seconds": communication_seconds(plan, evaluation.rate_mbps),
+        **packet_report(plan, topology, evaluation.rate_mbps),
         "ps_ingress_bytes": ps_ingress_bytes(plan),
         "split": plan.split,
         "trees": [tree.to_json() for tree in plan.trees],
@@ -47,6 +54,18 @@ def report(plan: Plan, evaluation: Evaluation, topology: Topology, solve_seconds
 def communication_seconds(plan: Plan, rate_mbps: float) -> float:
     """Time in which a worker sends its gradient at the rate (headers not counted)."""
     return plan.job.model_bytes * 8 / (rate_mbps * 1e6)
+
+
+def packet_report(plan: Plan, topology: Topology, rate_mbps: float) -> dict[str, Any]:
+    """Packets of a worker and time of one all-reduce with headers, padding and exponents, where the size is known."""
+    size = held(topology).values_per_packet
+    if size is None or plan.multicasts:
+        return {}
+    return {
+        "values_per_packet": size,
+        "packets": sum(packets(plan, size)),
+        "packet_seconds": packet_seconds(plan, size, rate_mbps),
+    }
 
 
 def ps_ingress_bytes(plan: Plan) -> float:
@@ -75,12 +94,19 @@ def bottleneck_text(load: Load) -> str:
     return f"{load.kind.replace('_', ' ')} {load.name} ({load.load_mbps:.4g} of {load.capacity_mbps:.4g} Mbit/s)"
 
 
-def print_plan(plan: Plan, evaluation: Evaluation, seconds: float) -> None:
+def print_plan(plan: Plan, evaluation: Evaluation, topology: Topology, seconds: float) -> None:
     print(plan)
     print(f"rate        {evaluation.rate_mbps:.6g} Mbit/s per worker")
     print(f"bound       {evaluation.bound_mbps:.6g} Mbit/s (gap {100 * evaluation.gap:.2f} %)")
     print(f"bottleneck  {bottleneck_text(evaluation.bottleneck)}")
-    print(f"solved in   {seconds:.3f} s; one iteration takes {communication_seconds(plan, evaluation.rate_mbps):.4g} s")
+    print(f"iteration   {communication_seconds(plan, evaluation.rate_mbps):.4g} s of gradients")
+    counted = packet_report(plan, topology, evaluation.rate_mbps)
+    if counted:
+        print(
+            f"            {counted['packet_seconds']:.4g} s in {counted['packets']} packets of "
+            f"{counted['values_per_packet']} values, with headers, padding and exponents"
+        )
+    print(f"solved in   {seconds:.3f} s")
 
 
 def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
@@ -101,6 +127,7 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
                 "bottleneck": evaluation.bottleneck.to_json(),
                 "trees": len(plan.trees),
                 "communication_seconds": communication_seconds(plan, evaluation.rate_mbps),
+                **packet_report(plan, topology, evaluation.rate_mbps),
                 "ps_ingress_bytes": ps_ingress_bytes(plan),
                 "solve_seconds": seconds,
             }
@@ -108,7 +135,9 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     if arguments.json:
         print(json.dumps({"topology": topology.name, "job": job.to_json(), "strategies": rows}, indent=2))
         return
-    heads = f"{'rate Mbit/s':>12}{'gap':>9}{'trees':>7}{'time s':>10}{'PS bytes':>12}{'solve s':>9}"
+    counted = any("packet_seconds" in row for row in rows)
+    heads = f"{'rate Mbit/s':>12}{'gap':>9}{'trees':>7}{'time s':>10}"
+    heads += f"{'in packets s':>14}" * counted + f"{'PS bytes':>12}{'solve s':>9}"
     print(f"{'strategy':<14}{heads}  bottleneck")
     for row in rows:
         if "refused" in row:
@@ -116,7 +145,9 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
             continue
         print(
             f"{row['strategy']:<14}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{row['trees']:>7}"
-            f"{row['communication_seconds']:>10.4f}{row['ps_ingress_bytes']:>12.0f}{row['solve_seconds']:>9.3f}"
+            f"{row['communication_seconds']:>10.4f}"
+            + (f"{row.get('packet_seconds', math.nan):>14.4f}" if counted else "")
+            + f"{row['ps_ingress_bytes']:>12.0f}{row['solve_seconds']:>9.3f}"
             f"  {row['bottleneck']['kind'].replace('_', ' ')} {row['bottleneck']['name']}"
         )
     print(f"bound for any scheme: {next((r['bound_mbps'] for r in rows if 'bound_mbps' in r), 0):.4f} Mbit/s")
@@ -126,7 +157,13 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m controlplane.plan", description=__doc__)
     result.add_argument("command", nargs="?", choices=("plan", "compare"), default="plan")
     result.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
-    result.add_argument("--job", default="", help="a file, or like workers=50,ps=4,seed=1,model=548K")
+    result.add_argument("--job", default="", help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16")
+    result.add_argument(
+        "--target",
+        metavar="NAME",
+        help=f"plan for switches with this program's slots, tables and packets ({', '.join(PROTOCOL.targets)})",
+    )
+    result.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
     result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
     result.add_argument(
         "--strategies", nargs="+", metavar="NAME", help="with compare: these (default: the in-network ones)"
@@ -148,6 +185,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         topology = parse_topology(arguments.topology)
         job = parse_job(arguments.job, topology)
+        if arguments.target is not None:
+            topology = limited(topology, Limits.of_target(arguments.target))
+        if arguments.max_trees is not None:
+            job = replace(job, max_trees=arguments.max_trees)
         if arguments.command == "compare":
             compare(arguments, topology, job)
             return 0
@@ -162,7 +203,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps(content, indent=2))
     else:
-        print_plan(plan, evaluation, seconds)
+        print_plan(plan, evaluation, topology, seconds)
         if "difference" in content:
             changes = content["difference"]
             print(

@@ -55,8 +55,30 @@ class Capacities:
         )
 
 
-def solve_capacity(network: Network, job: Job, frozen_split: Split | None = None) -> tuple[float, list[Choice]]:
-    """The optimum f in Mbit/s and the trees that attain it (shares sum to 1). Raises Infeasible when it is 0."""
+Row = tuple[list[int], list[float], float, float]  # columns, values, lower, upper
+
+
+@dataclass(frozen=True)
+class Program:
+    """The linear program, scaled to a rate near 1. Columns: a for every pair (root, switch), d for every root, f."""
+
+    pairs: list[tuple[int, int]]
+    rows: list[Row]
+    cost: np.ndarray  # hops, at most 1
+    nic: float
+    scale: float
+
+    @property
+    def columns(self) -> int:
+        return len(self.cost)
+
+    @property
+    def nonzeros(self) -> int:
+        return sum(len(row[0]) for row in self.rows)
+
+
+def build_program(network: Network, job: Job, frozen_split: Split | None = None) -> Program:
+    """Raises Infeasible when nothing can be sent."""
     limits = Capacities.of(network, job)
     roots, workers = job.parameter_servers, len(job.workers)
     index, switches = network.index, network.topology.switches
@@ -74,7 +96,7 @@ def solve_capacity(network: Network, job: Job, frozen_split: Split | None = None
 
     columns = len(pairs) + len(roots) + 1  # a, d, f
     rate = columns - 1
-    rows: list[tuple[list[int], list[float], float, float]] = []  # indices, values, lower, upper
+    rows: list[Row] = []
     by_switch: dict[int, list[int]] = {}
     by_root: dict[int, list[int]] = {s: [] for s in range(len(roots))}
     for column, (s, v) in enumerate(pairs):
@@ -99,15 +121,24 @@ def solve_capacity(network: Network, job: Job, frozen_split: Split | None = None
         cost[column] = hops[v].sum() + to_root[s, index[switches[v]]]
     for s in range(len(roots)):
         cost[len(pairs) + s] = to_root[s, leaves].sum()
-    solution = _solve_twice(rows, columns, rate, limits.nic / scale, cost / max(1.0, cost.max())).tolist()
+    return Program(pairs, rows, cost / max(1.0, cost.max()), limits.nic / scale, scale)
+
+
+def solve_capacity(network: Network, job: Job, frozen_split: Split | None = None) -> tuple[float, list[Choice]]:
+    """The optimum f in Mbit/s and the trees that attain it (shares sum to 1). Raises Infeasible when it is 0."""
+    program = build_program(network, job, frozen_split)
+    roots, switches, pairs = job.parameter_servers, network.topology.switches, program.pairs
+    rate = program.columns - 1
+    solution = _solve_twice(program.rows, program.columns, rate, program.nic, program.cost).tolist()
     f = solution[rate]
     if f <= NEGLIGIBLE:
+        limits = Capacities.of(network, job)
         raise Infeasible(f"inart: no rate above 0 is possible: {_first_exhausted(network, job, limits, frozen_split)}")
     amounts = [
         *((roots[s], switches[v], solution[column]) for column, (s, v) in enumerate(pairs)),
         *((root, root, solution[len(pairs) + s]) for s, root in enumerate(roots)),
     ]
-    return f * scale, to_choices(job, [a for a in amounts if a[2] > NEGLIGIBLE * f], frozen_split)
+    return f * program.scale, to_choices(job, [a for a in amounts if a[2] > NEGLIGIBLE * f], frozen_split)
 
 
 def to_choices(job: Job, amounts: list[tuple[str, str, float]], frozen_split: Split | None) -> list[Choice]:
@@ -148,9 +179,7 @@ def _first_exhausted(network: Network, job: Job, limits: Capacities, frozen_spli
     return "capacities are too small"
 
 
-def _solve_twice(
-    rows: list[tuple[list[int], list[float], float, float]], columns: int, rate: int, nic: float, cost: np.ndarray
-) -> np.ndarray:
+def _solve_twice(rows: list[Row], columns: int, rate: int, nic: float, cost: np.ndarray) -> np.ndarray:
     """Maximises column `rate` (<= nic), then minimises `cost` at that rate."""
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns, len(rows)

@@ -107,6 +107,14 @@ class Master:
             values = np.array([-frozen_split.get(s, 0.0) for s in job.parameter_servers])
             self.highs.addCol(-1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)  # f
 
+    @property
+    def rows(self) -> int:
+        return int(self.highs.getNumRow())
+
+    @property
+    def nonzeros(self) -> int:
+        return int(self.highs.getNumNz())
+
     def make(self, tree: Tree) -> Column | None:
         """The tree's column; None when it is there already, or uses what has no capacity."""
         if _key(tree) in self.known:

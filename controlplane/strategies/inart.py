@@ -78,12 +78,7 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
 def with_columns(network: Network, job: Job, plan: Plan, seed: int, frozen_split: Split | None) -> Plan:
     """Column generation that starts from this plan's trees and the baselines', so it is at least as good as each."""
     topology = network.topology
-    start = [plan]
-    for baseline in (lbmm, atp, atp_strict, equal):
-        try:
-            start.append(baseline(topology, job, seed=seed, frozen_split=frozen_split))
-        except (Infeasible, TopologyError):
-            continue  # a baseline that cannot run here has no trees to offer
+    start = first_trees(network, job, plan, seed, frozen_split)
     best = max(start, key=lambda p: p.rate_mbps)
     generated = generate(network, job, start, bound(topology, job), frozen_split=frozen_split)
     candidates = [best]
@@ -91,3 +86,14 @@ def with_columns(network: Network, job: Job, plan: Plan, seed: int, frozen_split
         candidates.append(finish(topology, job, "inart", to_trees(*generated), seed))
     best = max(candidates, key=lambda p: p.rate_mbps)
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+def first_trees(network: Network, job: Job, plan: Plan, seed: int, frozen_split: Split | None) -> list[Plan]:
+    """What column generation starts from: the plan and the baselines that can run here."""
+    start = [plan]
+    for baseline in (lbmm, atp, atp_strict, equal):
+        try:
+            start.append(baseline(network.topology, job, seed=seed, frozen_split=frozen_split))
+        except (Infeasible, TopologyError):
+            continue  # a baseline that cannot run here has no trees to offer
+    return start

@@ -1,10 +1,16 @@
-"""python -m evaluation.inart figure NUMBER | all | headline: tables, plots and the paper's claims beside ours."""
+"""The InArt paper's figures, and how good and how fast our planner is.
+
+figure NUMBER, all: the table and the plot of a figure of the paper. headline: the paper's claims with ours beside them.
+times: seconds of a whole plan at k = 6, 8, 16 and the sizes of the programs. bounds: `inart` against its bounds, links
+slack and binding, over several seeds.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib
@@ -14,7 +20,15 @@ import matplotlib.pyplot as plt
 
 from evaluation.inart.figures import FIGURES, Figure, Panel
 from evaluation.inart.headline import headline
-from evaluation.inart.sweep import Sweep
+from evaluation.inart.sweep import SCENARIOS, Sweep
+from evaluation.inart.times import (
+    WORKERS_AND_SERVERS,
+    binding_line,
+    measure_binding,
+    measure_times,
+    time_line,
+    times_json,
+)
 
 
 def print_figure(figure: Figure, panels: list[Panel]) -> None:
@@ -53,12 +67,40 @@ def plot_figure(figure: Figure, panels: list[Panel], path: Path) -> None:
     plt.close(drawn)
 
 
+def print_bounds(arguments: argparse.Namespace) -> None:
+    found = []
+    for divisor in arguments.divisors:
+        for scenario in SCENARIOS:
+            for seed in range(arguments.seeds):
+                found.append(measure_binding(arguments.k, divisor, scenario, seed))
+                if not arguments.json:
+                    print(binding_line(found[-1]), flush=True)
+    if arguments.json:
+        print(json.dumps([asdict(each) for each in found], indent=2))
+    else:
+        worst = max(found, key=lambda each: each.gap)
+        print(f"largest gap: {100 * worst.gap:.3f} % (links/{worst.divisor:g}, {worst.scenario}, seed {worst.seed})")
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m evaluation.inart", description=__doc__)
-    parser.add_argument("command", choices=("figure", "all", "headline"))
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.inart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("figure", "all", "headline", "times", "bounds"))
     parser.add_argument("number", nargs="?", type=int, choices=sorted(FIGURES), help="with figure: which")
     parser.add_argument(
-        "--seeds", type=int, default=30, help="instances per point (default: %(default)s, as the paper)"
+        "--seeds", type=int, default=30, help="instances per point (default: %(default)s, as the paper; times: runs)"
+    )
+    parser.add_argument(
+        "--k", type=int, default=6, choices=sorted(WORKERS_AND_SERVERS), help="with bounds (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--divisors",
+        type=float,
+        nargs="+",
+        default=[1, 2, 4, 8],
+        metavar="D",
+        help="with bounds: links between switches divided by these (default: 1 2 4 8)",
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -66,6 +108,14 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.seeds < 1 or (arguments.command == "figure" and arguments.number is None):
         parser.error("figure needs a number, and --seeds at least 1")
+    if arguments.command == "times":
+        timings = measure_times(arguments.seeds, None if arguments.json else lambda t: print(time_line(t), flush=True))
+        if arguments.json:
+            print(json.dumps(times_json(timings), indent=2))
+        return 0
+    if arguments.command == "bounds":
+        print_bounds(arguments)
+        return 0
     sweep = Sweep(arguments.output, arguments.jobs)
     if arguments.command == "headline":
         content = headline(sweep, arguments.seeds)

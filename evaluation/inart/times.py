@@ -1,0 +1,146 @@
+"""How long plans take and how large their programs are."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from controlplane.evaluate import bound, evaluate
+from controlplane.generators import fattree
+from controlplane.job import place_job
+from controlplane.routing import Network
+from controlplane.strategies import get_strategy
+from controlplane.strategies.capacity import build_program, solve_capacity
+from controlplane.strategies.column_bound import column_bound
+from controlplane.strategies.columns import Master, generate, to_trees
+from controlplane.strategies.common import finish, plan_choices, prepare
+from controlplane.strategies.inart import TOLERANCE, first_trees
+
+# k, workers, parameter servers, seconds that the whole plan may take
+TARGETS = ((6, 50, 4, 0.2), (8, 120, 8, 1.0), (16, 1008, 16, 10.0))
+WORKERS_AND_SERVERS = {4: (12, 2), 6: (50, 4), 8: (120, 8)}  # of the fat-tree of k pods
+
+
+@dataclass(frozen=True)
+class Timing:
+    """seconds: loaded inputs to the integer, routed plan, the least of the repetitions; cpu_seconds: of that one.
+
+    rows, columns, nonzeros: of the program without links. bound_mbps: section 7's.
+    """
+
+    k: int
+    workers: int
+    parameter_servers: int
+    scenario: str
+    seconds: float
+    cpu_seconds: float
+    target_seconds: float
+    trees: int
+    rate_mbps: float
+    bound_mbps: float
+    rows: int
+    columns: int
+    nonzeros: int
+
+
+def measure_times(repetitions: int, progress: Any = None) -> list[Timing]:
+    """Homogeneous and heterogeneous (10 to 30 Mbit/s) fat-trees of TARGETS."""
+    results = []
+    for k, workers, servers, target in TARGETS:
+        for scenario, spread in (("homogeneous", None), ("heterogeneous", (10.0, 30.0))):
+            topology = fattree(k, heterogeneous=spread, seed=1)
+            job = place_job(topology, workers, servers, seed=1)
+            times = []
+            for _ in range(repetitions):
+                begin, cpu = time.perf_counter(), time.process_time()
+                plan = get_strategy("inart")(topology, job)
+                times.append((time.perf_counter() - begin, time.process_time() - cpu))
+            evaluation = evaluate(plan, topology)
+            program = build_program(Network(topology), job)
+            seconds, cpu = min(times)
+            sizes = len(program.rows), program.columns, program.nonzeros
+            rates = evaluation.rate_mbps, evaluation.bound_mbps
+            result = Timing(k, workers, servers, scenario, seconds, cpu, target, len(plan.trees), *rates, *sizes)
+            results.append(result)
+            if progress is not None:
+                progress(result)
+    return results
+
+
+def time_line(timing: Timing) -> str:
+    return (
+        f"k={timing.k:<3}W={timing.workers:<5}S={timing.parameter_servers:<3} {timing.scenario:<14}"
+        f"{timing.seconds:>8.3f} s (cpu {timing.cpu_seconds:.3f}, target {timing.target_seconds:g})  "
+        f"{timing.trees:>4} trees  {timing.rate_mbps:.4f} of {timing.bound_mbps:.4f} Mbit/s  "
+        f"program {timing.rows} rows x {timing.columns} columns, {timing.nonzeros} nonzeros"
+    )
+
+
+def times_json(timings: list[Timing]) -> dict[str, Any]:
+    return {"cores": os.cpu_count(), "load": os.getloadavg()[0], "instances": [asdict(timing) for timing in timings]}
+
+
+@dataclass(frozen=True)
+class Binding:
+    """inart on one instance, beside the bounds. rate of the evaluator, from the integer plan.
+
+    limit_mbps: the bound that counts: over all trees and links (column generation's prices), where links bind; else
+    section 7's. gap: 1 - rate / limit. columns, rows, nonzeros: of the last master program (0: links are slack).
+    """
+
+    k: int
+    workers: int
+    divisor: float
+    scenario: str
+    seed: int
+    rate_mbps: float
+    limit_mbps: float
+    bound_mbps: float
+    gap: float
+    binding: bool
+    trees: int
+    seconds: float
+    rows: int
+    columns: int
+    nonzeros: int
+
+
+def measure_binding(k: int, divisor: float, scenario: str, seed: int) -> Binding:
+    """As `inart` does it, step by step, so that the master program and its prices can be looked at."""
+    spread = (10.0, 30.0) if scenario == "heterogeneous" else None
+    topology = fattree(k, heterogeneous=spread, seed=seed, oversubscription=divisor)
+    workers, servers = WORKERS_AND_SERVERS[k]
+    job = place_job(topology, workers, servers, seed=seed)
+    begin = time.process_time()
+    network = prepare(topology, job)
+    optimum, choices = solve_capacity(network, job)
+    plan = plan_choices(topology, job, "inart", choices, seed, network=network)
+    master: Master | None = None
+    if plan.rate_mbps < optimum * (1 - TOLERANCE):
+        start = first_trees(network, job, plan, seed, None)
+        generated = generate(network, job, start, bound(topology, job))
+        if generated is not None:
+            master, values = generated
+            plan = max(plan, finish(topology, job, "inart", to_trees(master, values), seed), key=lambda p: p.rate_mbps)
+    seconds = time.process_time() - begin
+    evaluation = evaluate(plan, topology)
+    limit = evaluation.bound_mbps
+    if master is not None:
+        limit = min(limit, column_bound(master, master.solve()[2]))
+    sizes = (master.rows, len(master.columns), master.nonzeros) if master is not None else (0, 0, 0)
+    rate = evaluation.rate_mbps
+    return Binding(
+        k, workers, divisor, scenario, seed, rate, limit, evaluation.bound_mbps, 1 - rate / limit, master is not None,
+        len(plan.trees), seconds, *sizes,
+    )  # fmt: skip
+
+
+def binding_line(found: Binding) -> str:
+    master = f"master {found.rows} rows x {found.columns} columns, {found.nonzeros} nonzeros" if found.binding else ""
+    return (
+        f"k={found.k:<3}W={found.workers:<5}links/{found.divisor:<4g}{found.scenario:<14} seed {found.seed:<3}"
+        f"{found.rate_mbps:>8.4f} of {found.limit_mbps:.4f} (without links {found.bound_mbps:.4f}) "
+        f"gap {100 * found.gap:>6.3f} %  {found.trees:>4} trees {found.seconds:>7.2f} s cpu  {master}"
+    )
