@@ -44,7 +44,8 @@ class Data:
 class Report:
     """What a run wrote down: one number per step, of this rank's part of the batch averaged over all ranks.
 
-    step_seconds: wall-clock time of each step (forward, backward with the all-reduce, update).
+    in_network: every step's gradients went through the network's switches; falls: how often the job left them for
+    torch.distributed. step_seconds: wall-clock time of each step (forward, backward with the all-reduce, update).
     """
 
     hook: str
@@ -54,6 +55,7 @@ class Report:
     losses: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     test_accuracy: float = 0.0
+    falls: int = 0
 
 
 def digits() -> Data:
@@ -138,7 +140,6 @@ def train(arguments: argparse.Namespace) -> Report:
 
         state = InArtState(arguments.controller, agent=arguments.agent, node=arguments.node)
         ddp.register_comm_hook(state, inart_hook)
-        report.in_network = state.in_network
     optimizer = torch.optim.SGD(ddp.parameters(), lr=arguments.rate, momentum=0.9)
     # The same order on all ranks; each takes its part of every batch.
     order = np.random.default_rng(arguments.seed)
@@ -158,6 +159,8 @@ def train(arguments: argparse.Namespace) -> Report:
             report.losses.append(loss.item())
             if rank == 0 and (step % 10 == 0 or step == arguments.steps - 1):
                 print(f"step {step}: loss {report.losses[-1]:.4f}, {report.step_seconds[-1]:.3f} s", flush=True)
+        if state is not None:
+            report.in_network, report.falls = state.in_network and not state.falls, state.falls
     finally:
         if state is not None:
             state.close()

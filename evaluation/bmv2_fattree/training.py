@@ -79,7 +79,7 @@ def _run(everything: "Setting", hook: str, controller: str) -> tuple[dict[str, A
         for process in (*workers, *roots):
             process.end()
     if controller and not all(report["in_network"] for report in reports):
-        raise HostFailure("the workers fell back to gloo: nothing would be measured")
+        raise HostFailure("the workers fell back to gloo, from the start or in between: nothing would be measured")
     return reports[0], time.monotonic() - started
 
 

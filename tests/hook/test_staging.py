@@ -51,7 +51,7 @@ class Reducer:
 @pytest.fixture
 def state(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield InArtState(agent=Reducer())
+    yield InArtState(agent=Reducer(), fallback=False)
     dist.destroy_process_group()
 
 
@@ -109,7 +109,9 @@ def test_wrong_number_of_workers_is_no_silent_wrong_mean(tmp_path):
         with pytest.raises(RuntimeError, match="the job has 3 workers, the process group 1 ranks"):
             InArtState(agent=reducer, fallback=False)
         with pytest.warns(UserWarning, match="the job has 3 workers"):
-            assert not InArtState(agent=reducer).in_network
+            state = InArtState(agent=reducer)
+        assert not state.in_network
+        state.close()
         with pytest.raises(RuntimeError, match="not both"):
             InArtState("127.0.0.1:1", agent=reducer, fallback=False)
     finally:

@@ -52,7 +52,7 @@ def test_one_rank_without_agent_makes_all_fall_back(network, tmp_path):
         assert result["losses"] == result["expected"]
         assert len(result["warnings"]) == 1
         assert "rank 1: no agent at" in result["warnings"][0]
-        assert "torch.distributed's all-reduce is" in result["warnings"][0]
+        assert "torch.distributed's all-reduce is, until it is back" in result["warnings"][0]
 
 
 @pytest.mark.namespaces
@@ -72,7 +72,7 @@ def test_missing_controller_is_named_in_the_warning(tmp_path):
 
 
 @pytest.mark.namespaces
-def test_death_in_the_middle_is_an_error_that_names_the_dead(network, tmp_path):
+def test_death_in_the_middle_without_fallback_is_an_error_that_names_the_dead(network, tmp_path):
     server = network.run_server()
     where = start_agents(network)
     store = str(tmp_path / "store")
@@ -82,3 +82,53 @@ def test_death_in_the_middle_is_an_error_that_names_the_dead(network, tmp_path):
     server.kill()
     for rank in started:
         assert "AbortedError: s0 is gone (its connection ended)" in rank.result()["error"]
+
+
+@pytest.mark.namespaces
+def test_training_outlives_the_parameter_server_and_returns_to_the_network(network, tmp_path):
+    server = network.run_server()
+    store = str(tmp_path / "store")
+    started = [Rank("survive", rank=rank, store=store, **own) for rank, own in enumerate(start_agents(network))]
+
+    def train_until(in_network: bool) -> None:
+        for rank in started:
+            rank.connection.send(in_network)
+        for rank in started:
+            turn = rank.receive()
+            assert turn["in_network"] == in_network, turn
+            assert turn["losses"] == pytest.approx(turn["expected"], rel=1e-5)
+
+    train_until(True)
+    server.kill()
+    train_until(False)
+    before = network.hub.verdicts()["completed"]
+    network.run_server()
+    train_until(True)
+    assert network.hub.verdicts()["completed"] > before
+    for rank in started:
+        rank.connection.send(None)
+    results = [rank.result() for rank in started]
+    assert results[0]["steps"] == results[1]["steps"], "all ranks leave and return at the same steps"
+    assert results[0]["steps"][2] >= 1
+    assert any("s0 is gone" in text for text in results[0]["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("failing", "falls"),
+    [
+        pytest.param([[], []], 0, id="none"),
+        pytest.param([[0], []], 1, id="first operation, one rank"),
+        pytest.param([[5], [5]], 1, id="both ranks"),
+        pytest.param([[], [2, 3]], 1, id="two operations of a step"),
+    ],
+)
+def test_step_that_fails_anywhere_is_done_again_everywhere(tmp_path, failing, falls):
+    results = run_ranks("flaky", tmp_path, [{"failing": own} for own in failing], steps=6)
+    for result in results:
+        assert result["losses"] == pytest.approx(result["expected"], rel=1e-6)
+        assert len(result["warnings"]) == result["steps"][2] == falls
+        assert sum(result["steps"][:2]) == 6
+    assert results[0]["steps"] == results[1]["steps"]
+    if falls:
+        assert "operation" in results[0]["warnings"][0]
+        assert "rank" in results[0]["warnings"][0] or "ranks" in results[0]["warnings"][0]
