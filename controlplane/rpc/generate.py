@@ -1,7 +1,7 @@
-"""`python -m controlplane.rpc.generate`: inart.proto -> inart_pb2.py and inart_pb2.pyi.
+"""`python -m controlplane.rpc.generate`: inart.proto -> inart_pb2.py and inart_pb2.pyi; bri_wire.proto alike.
 
 Use protoc 3.21 (Debian 12's protobuf-compiler): later ones write code that protobuf 3.20, which p4runtime-shell needs,
-does not run. The results are committed, so only who changes inart.proto needs protoc.
+does not run. The results are committed, so only who changes a .proto needs protoc.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ import sys
 from pathlib import Path
 
 DIRECTORY = Path(__file__).resolve().parent
-OUTPUTS = ("inart_pb2.py", "inart_pb2.pyi")
+SOURCES = (DIRECTORY / "inart.proto", DIRECTORY.parent / "targets" / "bri" / "wire" / "bri_wire.proto")
+
+
+def outputs(source: Path) -> tuple[str, str]:
+    """Names of the files that are generated beside a source."""
+    return f"{source.stem}_pb2.py", f"{source.stem}_pb2.pyi"
 
 
 def usable_protoc() -> str | None:
@@ -25,17 +30,18 @@ def usable_protoc() -> str | None:
     return protoc if re.search(r"\b3\.(20|21)\.", version) else None
 
 
-def generate(directory: Path) -> None:
-    """Write the outputs into `directory`. Raises RuntimeError without a usable protoc."""
+def generate(source: Path, directory: Path) -> None:
+    """Write the outputs of `source` into `directory`. Raises RuntimeError without a usable protoc."""
     protoc = usable_protoc()
     if protoc is None:
         raise RuntimeError("needs protoc 3.20 or 3.21 on PATH: apt-get install protobuf-compiler (Debian 12)")
-    command = [protoc, f"-I{DIRECTORY}", f"--python_out={directory}", f"--pyi_out={directory}", "inart.proto"]
+    command = [protoc, f"-I{source.parent}", f"--python_out={directory}", f"--pyi_out={directory}", source.name]
     subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":
     try:
-        generate(DIRECTORY)
+        for proto in SOURCES:
+            generate(proto, proto.parent)
     except RuntimeError as error:
         sys.exit(str(error))

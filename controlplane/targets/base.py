@@ -47,9 +47,10 @@ class Change:
 
 @dataclass(frozen=True)
 class UpdateFailure:
-    """One change that a switch refused: the change in words, the canonical gRPC code and the switch's message."""
+    """One change that a switch refused: the change (or what was written for it, in words), the canonical gRPC code and
+    the switch's message."""
 
-    change: Change
+    change: Change | str
     code: str
     message: str
 

@@ -1,0 +1,1 @@
+"""Tofino switches over the Barefoot Runtime Interface (docs/tofino.md)."""

@@ -1,0 +1,71 @@
+"""Which ports of a switch we have made: BRI keeps no note of who configured a port, so this file does."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+from controlplane.targets.base import TargetError
+
+_lock = threading.Lock()
+
+
+def default_file() -> Path:
+    """Where it is kept unless told otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "inart" / "tofino-ports.json"
+
+
+class Ledger:
+    """Front-panel names of the ports that we made, or only use, on one switch; in a file that all switches share.
+
+    A port that was there already with the settings that we want is used: it stays when we go.
+    """
+
+    def __init__(self, address: str, device_id: int, file: Path | None = None) -> None:
+        self.file = file or default_file()
+        self.switch = f"{address}/{device_id}"
+
+    def made(self) -> set[str]:
+        return self._names("made")
+
+    def used(self) -> set[str]:
+        return self._names("used")
+
+    def note(self, name: str, *, made: bool) -> None:
+        with _lock:
+            content = self._read()
+            content.setdefault(self.switch, {})[name] = "made" if made else "used"
+            self._write(content)
+
+    def forget(self, name: str) -> None:
+        with _lock:
+            content = self._read()
+            if content.get(self.switch, {}).pop(name, None) is not None:
+                self._write({switch: ports for switch, ports in content.items() if ports})
+
+    def _names(self, kind: str) -> set[str]:
+        with _lock:
+            return {name for name, of in self._read().get(self.switch, {}).items() if of == kind}
+
+    def _write(self, content: dict[str, dict[str, str]]) -> None:
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self.file.with_suffix(".new")
+            fresh.write_text(json.dumps(content, indent=1) + "\n")
+            fresh.replace(self.file)
+        except OSError as error:
+            raise TargetError(f"cannot note in {self.file} which ports are ours: {error.strerror}") from None
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        try:
+            content = json.loads(self.file.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise TargetError(f"cannot read {self.file}, which says which ports are ours: {error}; repair it") from None
+        if not isinstance(content, dict) or not all(isinstance(ports, dict) for ports in content.values()):
+            raise TargetError(f"{self.file} does not say which ports are ours; repair or remove it")
+        return content

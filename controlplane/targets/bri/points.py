@@ -1,0 +1,116 @@
+"""Aggregation points of a rule set as the TNA program wants them: one bit a flow, one pipe, one loopback port."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controlplane.rules import Aggregate, LabelEntry, RuleSet
+from controlplane.targets.base import TargetError
+from controlplane.targets.bri.entries import Port
+from controlplane.targets.bri.ports import PORTS_PER_PIPE, PortMap
+
+MAXIMUM_FLOWS = 31
+"""A slot keeps its flows in a word of 32 bits, of which the program uses one itself."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow into an aggregation point. key: (port number, label) of its rule. contributor 0: partial sums.
+
+    through_loopback: it arrives in another pipe than that of the point's registers, and is sent there first.
+    """
+
+    key: tuple[int, int]
+    port: Port
+    contributor: int
+    through_loopback: bool
+
+    @property
+    def label(self) -> int:
+        return self.key[1]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Everything that is added up under one next label. Ports are device ports, or names where no switch was asked."""
+
+    next_label: int
+    slot_base: int
+    slot_mask: int
+    expected: int
+    port: Port
+    loopback: Port
+    flows: tuple[Flow, ...]
+
+
+def points(rules: RuleSet, ports: PortMap, *, strict: bool = True) -> list[Point]:
+    """The aggregation points. Raises TargetError for one that Tofino cannot be; not strict: leaves it out."""
+    members: dict[int, list[LabelEntry]] = {}
+    for entry in rules.labels:
+        if isinstance(entry.action, Aggregate):
+            members.setdefault(entry.action.next_label, []).append(entry)
+    found = []
+    for entries in members.values():
+        try:
+            found.append(_point(rules.switch, entries, ports))
+        except TargetError:
+            if strict:
+                raise
+    return found
+
+
+def _point(switch: str, entries: list[LabelEntry], ports: PortMap) -> Point:
+    ordered = sorted(entries, key=lambda entry: (entry.ingress_port, entry.label))
+    actions = [entry.action for entry in ordered if isinstance(entry.action, Aggregate)]
+    first = actions[0]
+    where = f"switch {switch}, aggregation to label {first.next_label}"
+    shared = {(a.slot_base, a.slot_mask, a.expected, a.next_label, a.port) for a in actions}
+    if len(shared) > 1:
+        raise TargetError(f"{where}: its flows differ in slots, expected bitmap or port; that is no plan's")
+    if len(ordered) > MAXIMUM_FLOWS:
+        raise TargetError(
+            f"{where}: {len(ordered)} flows come in, Tofino adds up at most {MAXIMUM_FLOWS} at one point; use "
+            "fewer workers, or a strategy that aggregates at several switches"
+        )
+    if first.slot_base & first.slot_mask:
+        raise TargetError(f"{where}: slots begin at {first.slot_base}, not at a multiple of {first.slot_mask + 1}")
+    contributors = 0
+    for action in actions:
+        contributors |= action.contributor
+    if contributors != first.expected and all(action.contributor for action in actions):
+        raise TargetError(f"{where}: expects {first.expected:#x}, its flows bring {contributors:#x}")
+    devices = [ports.device(entry.ingress_port) for entry in ordered]
+    loopback = _loopback(where, first.next_label, devices, ports)
+    flows = tuple(
+        Flow(
+            (entry.ingress_port, entry.label),
+            device,
+            action.contributor,
+            pipe(device) != pipe(loopback),
+        )
+        for entry, action, device in zip(ordered, actions, devices, strict=True)
+    )
+    return Point(
+        first.next_label, first.slot_base, first.slot_mask, first.expected, ports.device(first.port), loopback, flows
+    )
+
+
+def pipe(port: Port) -> int | None:
+    """The pipe of a device port; None as long as only its name is known."""
+    return port // PORTS_PER_PIPE if isinstance(port, int) else None
+
+
+def _loopback(where: str, next_label: int, devices: Iterable[Port], ports: PortMap) -> Port:
+    """A loopback port in the pipe where most flows arrive that has one; several share the points by their labels."""
+    candidates = [ports.named(port.name) for port in ports.panel.loopback]
+    if not candidates:
+        raise TargetError(
+            f"{where}: the sum's second half needs a loopback port; give the switch one in the topology file: "
+            '"loopback_ports": [{"front_panel": "31/0", "speed": "100G"}], in the pipe of the workers\' ports'
+        )
+    arrivals = Counter(pipe(device) for device in devices)
+    best = max(candidates, key=lambda port: arrivals[pipe(port)])
+    same = [port for port in candidates if pipe(port) == pipe(best)]
+    return same[next_label % len(same)]

@@ -1,0 +1,319 @@
+"""Our TNA program as a BRI server sees it: rule sets as table entries, and entries as rule sets.
+
+What a rule set calls an aggregation becomes several entries (docs/tofino.md, "Tables and actions"), so a change of one
+rule may change the entries of others: entries are made from whole rule sets, and compared as entries.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from controlplane.frontpanel import FrontPanelPort
+from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Port, Prefix
+from controlplane.targets.bri.points import Point, points
+from controlplane.targets.bri.ports import PortMap, port_data, read_port
+from controlplane.targets.bri.schema import Schema, SchemaError, local
+
+LABEL_TABLE, ROUTE_TABLE = "label_table", "ipv4_table"
+VERDICT_COUNTER = "verdict_counter"
+GROUPS, NODES, PORTS, PORT_NAMES = "$pre.mgid", "$pre.node", "$PORT", "$PORT_HDL_INFO"
+FIXED = Path(__file__).with_name("fixed.json")
+ACTIONS = {
+    LABEL_TABLE: ("forward", "replicate", "aggregate", "combine", "read_out"),
+    ROUTE_TABLE: ("route",),
+}
+
+OF_THE_PROGRAM = ("MatchAction_Direct", "Register", "Counter")
+"""Kinds of tables that the P4 program decides; others are the compiler's (snapshots, hashes, debugging)."""
+
+FIRST_NODE = 0x1A0000
+"""Multicast node FIRST_NODE + g is that of our group g. Groups with other nodes are somebody else's and left alone."""
+
+REPLICATION_ID = 0
+ALL_WORKERS = (1 << 64) - 1
+
+BROKEN_PORT = 0
+"""No port of a topology. What a switch holds of an aggregation that is not as it should be is read as forwarding there,
+so that it differs from every wanted rule and is written again, or removed."""
+
+
+@cache
+def fixed_tables() -> Schema:
+    """The fixed-function tables that we use, with what we use of them: ports and the packet replication engine."""
+    return Schema.load(FIXED)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The compiled program: its name on the switch, its tables, and these with the fixed-function ones."""
+
+    name: str
+    own: Schema
+    schema: Schema
+
+    @classmethod
+    def load(cls, path: Path, name: str = "inart") -> Program:
+        """Read a bf-rt.json. Raises SchemaError when it is not that of our program."""
+        own = Schema.load(path)
+        for table, actions in ACTIONS.items():
+            for action in actions:
+                own.table(table).action(action)
+        return cls(name, own, own.with_tables(fixed_tables()))
+
+    def other_than(self, running: Schema) -> str:
+        """How a program that a switch runs differs from ours, in words; empty when it is ours. Ids do not count."""
+        for name, table in self.own.tables.items():
+            if table.kind not in OF_THE_PROGRAM:
+                continue
+            if name not in running.tables:
+                return f"it has no table {name}"
+            if table.shape != running.tables[name].shape:
+                return f"its table {name} has other keys, actions, data or another size"
+        return ""
+
+    def tables(self) -> list[str]:
+        """Full names of the tables that rule sets are written to, in an order in which they can be filled."""
+        return [self.schema.table(name).name for name in (PORTS, NODES, GROUPS, LABEL_TABLE, ROUTE_TABLE)]
+
+    # -- rule sets to entries ------------------------------------------------------------------------------------
+
+    def entries(self, rules: RuleSet, ports: PortMap) -> list[Entry]:
+        """All entries of a rule set. Raises SchemaError, TargetError for what Tofino cannot do."""
+        made = [self._port(port, ports) for port in rules.ports]
+        made += [self._node(group, ports) for group in rules.groups]
+        made += [self._group(group.group) for group in rules.groups]
+        for point in points(rules, ports):
+            made += self._point(point)
+        for entry in rules.labels:
+            key = ports.device(entry.ingress_port), entry.label
+            if entry.action == Forward(BROKEN_PORT):
+                continue
+            if isinstance(entry.action, Forward):
+                made.append(self._labelled(key, "forward", {"port": ports.device(entry.action.port)}))
+            elif isinstance(entry.action, Replicate):
+                made.append(self._labelled(key, "replicate", {"group": entry.action.group}))
+        return made + [self._route(route, ports) for route in rules.routes]
+
+    def _port(self, port: FrontPanelPort, ports: PortMap) -> Entry:
+        return Entry(PORTS, (("$DEV_PORT", ports.named(port.name)),), None, port_data(port))
+
+    def _node(self, group: MulticastGroup, ports: PortMap) -> Entry:
+        members = tuple(ports.device(number) for number in sorted(group.ports))
+        data: tuple[tuple[str, DataValue], ...] = (
+            ("$MULTICAST_RID", REPLICATION_ID),
+            ("$MULTICAST_LAG_ID", ()),
+            ("$DEV_PORT", members),
+        )
+        return Entry(NODES, (("$MULTICAST_NODE_ID", FIRST_NODE + group.group),), None, data)
+
+    def _group(self, number: int) -> Entry:
+        data: tuple[tuple[str, DataValue], ...] = (
+            ("$MULTICAST_NODE_ID", (FIRST_NODE + number,)),
+            ("$MULTICAST_NODE_L1_XID_VALID", (False,)),
+            ("$MULTICAST_NODE_L1_XID", (0,)),
+        )
+        return Entry(GROUPS, (("$MGID", number),), None, data)
+
+    def _point(self, point: Point) -> Iterable[Entry]:
+        """Entries of an aggregation point: of each flow, and of the sum's second half."""
+        slots = {"slot_base": point.slot_base, "slot_mask": point.slot_mask}
+        yield self._labelled((point.loopback, point.next_label), "read_out", {**slots, "port": point.port})
+        for index, flow in enumerate(point.flows):
+            values = {
+                **slots,
+                "flow": 1 << index,
+                "everyone": (1 << len(point.flows)) - 1,
+                "next_label": point.next_label,
+                "port": point.port,
+                "loopback": point.loopback,
+            }
+            if flow.through_loopback:
+                yield self._labelled((flow.port, flow.label), "forward", {"port": point.loopback})
+            key = (point.loopback if flow.through_loopback else flow.port), flow.label
+            if flow.contributor:
+                yield self._labelled(key, "aggregate", {**values, "contributor": flow.contributor})
+            else:
+                yield self._labelled(key, "combine", {**values, "unexpected": ALL_WORKERS & ~point.expected})
+
+    def _labelled(self, key: tuple[Port, int], action: str, values: Mapping[str, DataValue]) -> Entry:
+        table = self.schema.table(LABEL_TABLE)
+        fields: list[tuple[str, KeyValue]] = [
+            (table.key("ingress_port").name, key[0]),
+            (table.key("label").name, key[1]),
+        ]
+        return self._with_action(LABEL_TABLE, fields, action, values)
+
+    def _route(self, route: Route, ports: PortMap) -> Entry:
+        (destination,) = self.schema.table(ROUTE_TABLE).keys
+        prefix = Prefix(int(ipaddress.IPv4Address(route.address)), route.prefix_length)
+        mac = int(route.mac.replace(":", ""), 16)
+        values = {"destination_mac": mac, "port": ports.device(route.port)}
+        return self._with_action(ROUTE_TABLE, [(destination, prefix)], "route", values)
+
+    def _with_action(
+        self, name: str, key: Iterable[tuple[str, KeyValue]], action: str, values: Mapping[str, DataValue]
+    ) -> Entry:
+        table = self.schema.table(name)
+        found = table.action(action)
+        if set(values) != set(found.fields):
+            raise SchemaError(
+                f"action {found.name} of the program takes {', '.join(found.fields)}; "
+                f"this control plane gives {', '.join(values)}"
+            )
+        return Entry(table.name, tuple(key), found.name, tuple((field, values[field]) for field in found.fields))
+
+    # -- and back ------------------------------------------------------------------------------------------------
+
+    def rule_set(self, switch: str, entries: Iterable[Entry], ports: PortMap) -> RuleSet:
+        """What entries stand for. Those that no rule set makes are read as broken (BROKEN_PORT, no members)."""
+        there = list(entries)
+        labels = self._labels(there, ports)
+        rules = RuleSet(
+            switch, labels, self._groups(there, ports), self._routes(there, ports), self._ports(there, ports)
+        )
+        return self._without_broken(rules, there, ports)
+
+    def _labels(self, entries: Iterable[Entry], ports: PortMap) -> tuple[LabelEntry, ...]:
+        keys, values = {}, {}
+        for entry in entries:
+            if entry.table == self.schema.table(LABEL_TABLE).name:
+                keys[entry] = self.label_key(entry)
+                values[entry] = self._values(entry)
+        loopbacks = {(given["loopback"], keys[entry][1]) for entry, given in values.items() if "loopback" in given}
+        # A flow from another pipe: forwarded to the loopback port, and aggregated as it comes in there.
+        entrances = {
+            (given["port"], keys[entry][1]): keys[entry][0]
+            for entry, given in values.items()
+            if entry.action is not None
+            and local(entry.action) == "forward"
+            and (given["port"], keys[entry][1]) in loopbacks
+        }
+        expected: dict[int, int] = {}
+        for given in values.values():
+            if "next_label" in given:
+                seen = given["contributor"] if "contributor" in given else ALL_WORKERS & ~given["unexpected"]
+                expected[given["next_label"]] = expected.get(given["next_label"], 0) | seen
+        found: dict[tuple[int, int], LabelEntry] = {}
+        for entry, given in values.items():
+            device, label = keys[entry]
+            action = local(entry.action or "")
+            if action == "read_out" or entrances.get((given.get("port", -1), label)) == device:
+                continue
+            port = ports.number(entrances.get((device, label), device) if "next_label" in given else device)
+            rule: Forward | Replicate | Aggregate
+            if action == "forward":
+                rule = Forward(ports.number(given["port"]))
+            elif action == "replicate":
+                rule = Replicate(given["group"])
+            else:
+                rule = Aggregate(
+                    given["slot_base"],
+                    given["slot_mask"],
+                    given.get("contributor", 0),
+                    expected[given["next_label"]],
+                    given["next_label"],
+                    ports.number(given["port"]),
+                )
+            if (port, label) in found:
+                rule = Forward(BROKEN_PORT)
+            found[port, label] = LabelEntry(port, label, rule)
+        return tuple(found.values())
+
+    def _without_broken(self, rules: RuleSet, entries: list[Entry], ports: PortMap) -> RuleSet:
+        """The rule set with everything whose entries are not exactly those of `entries` marked as broken."""
+        whole = [point for point in points(rules, ports, strict=False) if set(self._point(point)) <= set(entries)]
+        good = {flow.key for point in whole for flow in point.flows}
+        labels = {
+            (label.ingress_port, label.label): label
+            if not isinstance(label.action, Aggregate) or (label.ingress_port, label.label) in good
+            else LabelEntry(label.ingress_port, label.label, Forward(BROKEN_PORT))
+            for label in rules.labels
+        }
+        explained = {entry for point in whole for entry in self._point(point)}
+        for entry in entries:
+            if entry.action is not None and local(entry.action) == "read_out" and entry not in explained:
+                device, label = self.label_key(entry)
+                key = ports.number(device), label
+                labels.setdefault(key, LabelEntry(*key, Forward(BROKEN_PORT)))
+        return RuleSet(rules.switch, tuple(labels.values()), rules.groups, rules.routes, rules.ports)
+
+    def _groups(self, entries: Iterable[Entry], ports: PortMap) -> tuple[MulticastGroup, ...]:
+        members: dict[int, tuple[int, ...]] = {}
+        numbers = set()
+        for entry in entries:
+            if entry.table == NODES:
+                devices = dict(entry.data)["$DEV_PORT"]
+                assert isinstance(devices, tuple)
+                there = tuple(sorted(ports.number(device) for device in devices if isinstance(device, int)))
+                members[number_of(entry) - FIRST_NODE] = there
+            elif entry.table == GROUPS:
+                numbers.add(number_of(entry))
+        whole = numbers & set(members)
+        return tuple(
+            MulticastGroup(number, members[number] if number in whole else ())
+            for number in sorted(numbers | set(members))
+        )
+
+    def _routes(self, entries: Iterable[Entry], ports: PortMap) -> tuple[Route, ...]:
+        found = []
+        for entry in entries:
+            if entry.table == self.schema.table(ROUTE_TABLE).name:
+                ((_, prefix),) = entry.key
+                assert isinstance(prefix, Prefix)
+                values = self._values(entry)
+                mac = values["destination_mac"].to_bytes(6, "big").hex(":")
+                address = str(ipaddress.IPv4Address(prefix.value))
+                found.append(Route(address, prefix.length, mac, ports.number(values["port"])))
+        return tuple(found)
+
+    def _ports(self, entries: Iterable[Entry], ports: PortMap) -> tuple[FrontPanelPort, ...]:
+        return tuple(read_port(ports.name(number_of(entry)), entry) for entry in entries if entry.table == PORTS)
+
+    def label_key(self, entry: Entry) -> tuple[int, int]:
+        """(device port, label) of an entry of the label table."""
+        key = {local(name): value for name, value in entry.key}
+        port, label = key["ingress_port"], key["label"]
+        assert isinstance(port, int) and isinstance(label, int)
+        return port, label
+
+    def _values(self, entry: Entry) -> dict[str, int]:
+        return {name: value for name, value in entry.data if isinstance(value, int)}
+
+    # -- what is ours --------------------------------------------------------------------------------------------
+
+    def is_ours(self, entry: Entry) -> bool:
+        """Whether an entry that a switch holds is one that we write. (Of ports the target knows which it made.)"""
+        if entry.table == NODES:
+            return 0 < number_of(entry) - FIRST_NODE < 1 << 16
+        if entry.table == GROUPS:
+            return dict(entry.data).get("$MULTICAST_NODE_ID") == (FIRST_NODE + number_of(entry),)
+        return True
+
+    def only_ours(self, entry: Entry) -> Entry:
+        """The entry as `entries` would make it, without data that we do not write (counters, other settings)."""
+        if entry.table == PORTS:
+            return Entry(PORTS, entry.key, None, port_data(read_port("1/0", entry)))
+        if entry.table == NODES:
+            devices = dict(entry.data).get("$DEV_PORT", ())
+            assert isinstance(devices, tuple)
+            rest = {**dict(entry.data), "$DEV_PORT": tuple(sorted(devices, key=str)), "$MULTICAST_LAG_ID": ()}
+            return Entry(
+                NODES, entry.key, None, tuple((name, rest[name]) for name in fixed_tables().tables[NODES].data)
+            )
+        if entry.action is None:
+            return Entry(entry.table, entry.key, None, self._group(number_of(entry)).data)
+        data = dict(entry.data)
+        fields = self.schema.tables[entry.table].actions[entry.action].fields
+        return Entry(entry.table, entry.key, entry.action, tuple((name, data.get(name, 0)) for name in fields))
+
+
+def number_of(entry: Entry) -> int:
+    """The only key field's number."""
+    ((_, number),) = entry.key
+    assert isinstance(number, int)
+    return number

@@ -1,0 +1,71 @@
+"""Finds the Python client of the SDE (open-p4studio, or Intel's) that $SDE_INSTALL points at."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from controlplane.targets.base import TargetError
+
+VARIABLE = "SDE_INSTALL"
+CLIENT = "bfrt_grpc/client.py"
+PLACES = ("lib/python*/site-packages/tofino", "lib/python*/site-packages", "lib64/python*/site-packages/tofino")
+HOW_TO_GET = """\
+The SDE is P4 Studio: build open-p4studio (https://github.com/p4lang/open-p4studio, its README says how), then
+  export SDE=/path/to/open-p4studio; export SDE_INSTALL=$SDE/install
+With --dry-run everything is checked and printed without it. See docs/tofino.md."""
+
+
+class SdeMissing(TargetError):
+    """There is no usable SDE; the message says what is missing and how to get it."""
+
+
+def client_folder() -> Path:
+    """The folder in $SDE_INSTALL that holds the package `bfrt_grpc`. Raises SdeMissing."""
+    given = os.environ.get(VARIABLE)
+    if not given:
+        raise SdeMissing(
+            f"${VARIABLE} is not set: installing on Tofino needs the SDE's BRI client (bfrt_grpc).\n{HOW_TO_GET}"
+        )
+    root = Path(given)
+    if not root.is_dir():
+        raise SdeMissing(f"${VARIABLE} is {given}, which is no folder.\n{HOW_TO_GET}")
+    for place in PLACES:
+        for folder in sorted(root.glob(place), reverse=True):
+            if (folder / CLIENT).is_file():
+                return folder
+    looked = ", ".join(f"{place}/{CLIENT}" for place in PLACES)
+    raise SdeMissing(
+        f"${VARIABLE} is {given}, which has no BRI client (looked for {looked}): was the SDE built with gRPC (profiles "
+        f"with bf-drivers do that)?\n{HOW_TO_GET}"
+    )
+
+
+def load_client() -> Any:
+    """The module `bfrt_grpc.client`. Raises SdeMissing.
+
+    Its folder goes to the end of sys.path: gRPC and protobuf stay those of this environment.
+    """
+    folder = client_folder()
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    try:
+        client = importlib.import_module("bfrt_grpc.client")
+    except ImportError as error:
+        raise SdeMissing(
+            f"the SDE's BRI client in {folder} cannot be imported: {error}. "
+            f"It needs grpcio, protobuf, googleapis-common-protos and six in {sys.executable} (make setup)"
+        ) from None
+    except TypeError as error:
+        raise SdeMissing(
+            f"the SDE's BRI client in {folder} cannot be imported: its generated code does not suit this environment's "
+            f"protobuf ({str(error).splitlines()[0]}); generate bfruntime_pb2.py again with protoc 3.21"
+        ) from None
+    # It reports every step on stderr; what goes wrong comes as exceptions.
+    for name in ("bfruntime_grpc_client", "bfruntime_parse"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return client

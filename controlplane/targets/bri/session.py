@@ -1,0 +1,377 @@
+"""One BRI session through the SDE's client, with deadlines on every call and errors that say what to do.
+
+The client (`client` below) is the SDE's module `bfrt_grpc.client`, or `controlplane.targets.bri.wire.client` in tests.
+It opens its channel without options and calls without deadlines, so both are put in from here.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+from google.rpc import code_pb2
+
+from controlplane.rpc.tls import Tls
+from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, TargetError
+from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Prefix, Step
+from controlplane.targets.bri.schema import Schema, Table
+
+SUBSCRIBE_SECONDS = 3.0
+BIND_GRACE_SECONDS = 2.0
+"""How long a bind is tried again when another client has the program: one that just left may not be gone yet."""
+
+CONFIG_SECONDS = 30.0
+"""Deadline for the switch's program description: it comes with the binary and some megabytes of context."""
+
+ALL_PIPES = 0xFFFF
+
+CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 1 << 30),
+    ("grpc.max_send_message_length", 64 << 20),
+    # Its own TCP connection: a failed attempt's back-off must not delay the next session to the same address.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Refused(Exception):
+    """A write that the switch refused. failures: (index of the step, code, message); empty: nothing is known."""
+
+    def __init__(self, failures: list[tuple[int, str, str]], reason: str) -> None:
+        self.failures = failures
+        super().__init__(reason)
+
+
+class DeadlineStub:
+    """The client's stub with a deadline on every call. Keeps the last program description that came by."""
+
+    def __init__(self, stub: Any, device_id: int) -> None:
+        self._stub = stub
+        self._device_id = device_id
+        self.timeout = RPC_SECONDS
+        self.config: Any = None
+
+    def Write(self, request: Any, metadata: Any = None) -> Any:
+        return self._stub.Write(request, timeout=self.timeout, metadata=metadata)
+
+    def Read(self, request: Any, metadata: Any = None) -> Any:
+        return self._stub.Read(request, timeout=self.timeout, metadata=metadata)
+
+    def SetForwardingPipelineConfig(self, request: Any) -> Any:
+        request.device_id = self._device_id  # the SDE's bind leaves it out
+        return self._stub.SetForwardingPipelineConfig(request, timeout=self.timeout)
+
+    def GetForwardingPipelineConfig(self, request: Any) -> Any:
+        self.config = self._stub.GetForwardingPipelineConfig(request, timeout=max(self.timeout, CONFIG_SECONDS))
+        return self.config
+
+    def StreamChannel(self, requests: Iterator[Any]) -> Any:
+        return self._stub.StreamChannel(requests)
+
+
+def new_client_id() -> int:
+    """A number that no other client of the switch uses; small ones are what people and examples take."""
+    return random.SystemRandom().randrange(1 << 16, 1 << 32)
+
+
+class Session:
+    """Connected and subscribed; bound to the program where the switch runs it.
+
+    Args:
+        switch: name for messages.
+        program: name of the P4 program.
+        client_id: keep it over sessions: what a switch still holds of a session that was cut off is recognised by it.
+        on_lost: called from another thread, with the reason, when the stream ends without `close`.
+
+    Raises:
+        NotPrimary: another client has the program. TargetError: anything else.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        switch: str,
+        address: str,
+        *,
+        device_id: int,
+        program: str,
+        client_id: int,
+        timeout: float,
+        tls: Tls | None = None,
+        on_lost: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self.client = client
+        self.where = f"switch {switch} ({address}, device {device_id})"
+        self.on_lost = on_lost
+        self.closed = threading.Event()
+        self.reloaded = False
+        self._ready = False
+        self.bound = False
+        self.programs: dict[str, bytes] = {}
+        deadline = time.monotonic() + timeout
+        interface = client.ClientInterface(address, client_id=client_id, device_id=device_id, perform_subscribe=False)
+        interface.channel.close()
+        interface.channel = _open(address, tls)
+        self.stub = DeadlineStub(client.bfruntime_pb2_grpc.BfRuntimeStub(interface.channel), device_id)
+        interface.stub = interface.reader_writer_interface.stub = self.stub
+        self._interface = interface
+        self._target = client.Target(device_id=device_id, pipe_id=ALL_PIPES)
+        self._tables: dict[str, Any] = {}
+        try:
+            try:
+                grpc.channel_ready_future(interface.channel).result(timeout=timeout)
+            except grpc.FutureTimeoutError:
+                raise TargetError(
+                    f"{self.where}: nobody answers; is bf_switchd running there (its BRI server listens on port 50052)?"
+                ) from None
+            self._subscribe()
+            self._describe()
+            if program in self.programs:
+                self._bind(program, deadline)
+                self._info = self._call("reading the program's tables", lambda: interface.bfrt_info_get(program))
+            self._ready = True
+        except BaseException:
+            self.close()
+            raise
+
+    # -- beginning and end ---------------------------------------------------------------------------------------
+
+    def _subscribe(self) -> None:
+        self._interface.set_up_stream()
+        threading.Thread(target=self._watch, name=f"bri-{self.where}", daemon=True).start()
+        quiet = self.client.Notifications(
+            enable_learn=False,
+            enable_idletimeout=False,
+            enable_port_status_change=False,
+            enable_entry_active=False,
+            enable_selector_update_change=False,
+        )
+        if not self._interface.subscribe(quiet, timeout=SUBSCRIBE_SECONDS, num_tries=1):
+            error = self._stream_error()
+            if error is None:
+                raise TargetError(f"{self.where} does not answer the subscription within {SUBSCRIBE_SECONDS:g} s")
+            reason = f"{error.code().name}: {error.details()}"
+            if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+                reason += " (what the switch has left of our last session goes away when it notices that we are gone)"
+            raise TargetError(f"{self.where} refused the subscription: {reason}")
+
+    def _stream_error(self) -> grpc.RpcError | None:
+        try:
+            return self._interface.exception_q.get_nowait().grpc_error_get()
+        except queue.Empty:
+            return None
+
+    def _watch(self) -> None:
+        self._interface.stream_recv_thread.join()
+        if not self.closed.is_set():
+            self.closed.set()
+            error = self._stream_error()
+            if error is not None:
+                self._interface.exception_q.put(_Kept(error))
+            if self._ready:
+                self.on_lost(f"{error.code().name}: {error.details()}" if error else "the switch closed the connection")
+
+    def _describe(self) -> None:
+        request = self.client.bfruntime_pb2.GetForwardingPipelineConfigRequest(
+            device_id=self._interface.device_id, client_id=self._interface.client_id
+        )
+        answer = self._call("asking for the program", lambda: self.stub.GetForwardingPipelineConfig(request))
+        self.programs = {config.p4_name: config.bfruntime_info for config in answer.config}
+
+    def _bind(self, program: str, deadline: float) -> None:
+        grace = min(deadline, time.monotonic() + BIND_GRACE_SECONDS)
+        while True:
+            try:
+                self._interface.bind_pipeline_config(program)
+                self.bound = True
+                return
+            except self.client.BfruntimeRpcException as error:
+                cause = error.grpc_error_get()
+            except (AssertionError, grpc.RpcError) as error:
+                raise TargetError(f"{self.where} refused the bind to program {program}: {error}") from None
+            if cause.code() != grpc.StatusCode.ALREADY_EXISTS:
+                raise explain(cause, self.where, f"the bind to program {program}")
+            if time.monotonic() + 0.1 > grace:
+                raise NotPrimary(
+                    f"{self.where}: another client has program {program} ({cause.details()}); BRI gives a program to "
+                    "one client only: end that one (a controller with --serve, bfrt_python, a script), then try again"
+                )
+            time.sleep(0.1)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the stream stands, we have the program, and nobody has loaded it anew."""
+        while not self.reloaded:
+            try:
+                message = self._interface.stream_in_q.get_nowait()
+            except queue.Empty:
+                break
+            self.reloaded = message.HasField("set_forwarding_pipeline_config_response")
+        return self.bound and not self.closed.is_set() and not self.reloaded
+
+    def close(self) -> None:
+        """End the session. A dead switch cannot hold this up: the stream is cancelled first."""
+        self.closed.set()
+        if self._interface.stream is not None:
+            self._interface.stream.cancel()
+            self._interface.tear_down_stream()
+        else:
+            self._interface.channel.close()
+            self._interface.is_independent = True  # else the SDE's client tears a stream down that is not there
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def description(self, program: str) -> Schema:
+        """The tables of a program that the switch runs, as the switch describes them. Raises SchemaError."""
+        return Schema.parse(self.programs[program], f"{self.where}: program {program}")
+
+    def table(self, name: str) -> Any:
+        if not self.bound:
+            raise TargetError(f"{self.where} does not run our program: it runs {', '.join(self.programs) or 'none'}")
+        if name not in self._tables:
+            self._tables[name] = self._info.table_get(name)
+        return self._tables[name]
+
+    def write(self, table: Table, operation: Operation, batch: Sequence[Step], *, rollback: bool) -> None:
+        """Steps with one operation on one table, as one request. Raises Refused.
+
+        rollback: all of it or nothing, which the switch can do for tables of the P4 program.
+        """
+        there = self.table(table.name)
+        keys = [there.make_key(self._key(step.entry)) for step in batch]
+        modes = self.client.bfruntime_pb2.WriteRequest
+        options = {
+            "atomicity": modes.ROLLBACK_ON_ERROR if rollback else modes.CONTINUE_ON_ERROR,
+            "metadata": self._server_deadline(),
+        }
+        try:
+            if operation is Operation.DELETE:
+                there.entry_del(self._target, keys, **options)
+                return
+            datas = [there.make_data(self._data(table, step.entry), step.entry.action) for step in batch]
+            write = there.entry_add if operation is Operation.INSERT else there.entry_mod
+            write(self._target, keys, datas, **options)
+        except self.client.BfruntimeRpcException as error:
+            failures = [(i, code_pb2.Code.Name(e.canonical_code), e.message) for i, e in error.sub_errors_get()]
+            raise Refused(failures, str(explain(error.grpc_error_get(), self.where, "a write"))) from None
+        except (RuntimeError, AssertionError, grpc.RpcError) as error:
+            raise Refused([], f"{self.where}: a write failed: {error}") from None
+
+    def read(
+        self, table: Table, key: Sequence[tuple[str, KeyValue]] | None = None, *, from_hw: bool = False
+    ) -> list[Entry]:
+        """All entries of a table, or that with the key."""
+        there = self.table(table.name)
+        keys = None if key is None else [there.make_key(self._key_tuples(key))]
+
+        def entries() -> list[Entry]:
+            answer = there.entry_get(self._target, keys, {"from_hw": from_hw}, metadata=self._server_deadline())
+            return [_entry(table, found_key.to_dict(), data.to_dict()) for data, found_key in answer]
+
+        return self._call(f"reading {table.name}", entries)
+
+    def heartbeat(self, table: Table, timeout: float) -> None:
+        """Anything small that the switch must answer. Raises TargetError."""
+        before, self.stub.timeout = self.stub.timeout, timeout
+        try:
+            usage = self.table(table.name).usage_get
+            self._call("a heartbeat", lambda: list(usage(self._target, flags={"from_hw": False})))
+        finally:
+            self.stub.timeout = before
+
+    def _call(self, doing: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except self.client.BfruntimeRpcException as error:
+            causes = "; ".join(
+                f"{code_pb2.Code.Name(e.canonical_code)}: {e.message}" for _, e in error.sub_errors_get()
+            )
+            explained = explain(error.grpc_error_get(), self.where, doing)
+            raise TargetError(f"{explained}{': ' + causes if causes else ''}") from None
+        except grpc.RpcError as error:
+            raise explain(error, self.where, doing) from None
+        except (RuntimeError, AssertionError, KeyError) as error:
+            raise TargetError(f"{self.where}: {doing} failed: {type(error).__name__}: {error}") from None
+
+    def _server_deadline(self) -> tuple[tuple[str, str], ...]:
+        # So that the switch stops too, before we take back what it may have done. Its check compares the nanoseconds
+        # also when the seconds are not over yet; with the largest value that never strikes early.
+        return (("deadline_sec", str(max(1, int(self.stub.timeout) - 1))), ("deadline_nsec", "999999999"))
+
+    def _key(self, entry: Entry) -> list[Any]:
+        return self._key_tuples(entry.key)
+
+    def _key_tuples(self, key: Sequence[tuple[str, KeyValue]]) -> list[Any]:
+        made = []
+        for name, value in key:
+            if isinstance(value, Prefix):
+                made.append(self.client.KeyTuple(name, value=value.value, prefix_len=value.length))
+            else:
+                made.append(self.client.KeyTuple(name, value=value))
+        return made
+
+    def _data(self, table: Table, entry: Entry) -> list[Any]:
+        fields = table.fields(entry.action)
+        made = []
+        for name, value in entry.data:
+            if isinstance(value, tuple):
+                kind = "bool_arr_val" if fields[name].kind == "bool" else "int_arr_val"
+                made.append(self.client.DataTuple(name, **{kind: list(value)}))
+            elif isinstance(value, bool):
+                made.append(self.client.DataTuple(name, bool_val=value))
+            elif isinstance(value, str):
+                made.append(self.client.DataTuple(name, str_val=value))
+            else:
+                made.append(self.client.DataTuple(name, val=value))
+        return made
+
+
+class _Kept:
+    """A stream's error, put back for whoever asks after the watcher."""
+
+    def __init__(self, error: grpc.RpcError) -> None:
+        self._error = error
+
+    def grpc_error_get(self) -> grpc.RpcError:
+        return self._error
+
+
+def _entry(table: Table, key: Mapping[str, Mapping[str, Any]], data: Mapping[str, Any]) -> Entry:
+    """What the client's to_dict gave, in the order of the schema; data fields that were not sent are left out."""
+    keys: list[tuple[str, KeyValue]] = []
+    for name, field in table.keys.items():
+        given = key.get(name, {"value": 0})
+        if field.match == "LPM":
+            keys.append((name, Prefix(given["value"], given.get("prefix_len", 0))))
+        else:
+            keys.append((name, given["value"]))
+    values: list[tuple[str, DataValue]] = []
+    for name in table.fields(data["action_name"]):
+        value = data.get(name)
+        if isinstance(value, list):
+            values.append((name, tuple(value)))
+        elif value is not None:
+            values.append((name, value))
+    return Entry(table.name, tuple(keys), data["action_name"], tuple(values))
+
+
+def _open(address: str, tls: Tls | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
+
+
+def explain(error: grpc.RpcError, where: str, doing: str) -> TargetError:
+    """A gRPC error as a TargetError that names the switch and what was being done."""
+    code, details = error.code(), (error.details() or "").strip()
+    hint = {
+        grpc.StatusCode.UNAVAILABLE: "bf_switchd is not running, or busy, or not at this address",
+        grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
+        grpc.StatusCode.UNIMPLEMENTED: "is that a BRI server? P4Runtime has another port",
+    }.get(code, "")
+    return TargetError(f"{where}: {doing} failed: {code.name}: {details}" + (f" ({hint})" if hint else ""))

@@ -1,0 +1,324 @@
+"""A Tofino switch as a target: rule sets over the Barefoot Runtime Interface.
+
+The program itself is loaded by bf_switchd when it starts; a deployment binds to it. (Loading one over BRI resets the
+whole device, its ports and other programs included; that is left to whoever runs the switch.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controlplane.frontpanel import FrontPanelPort
+from controlplane.rpc.tls import Tls
+from controlplane.rules import LabelEntry, MulticastGroup, RuleSet
+from controlplane.targets.base import (
+    RPC_SECONDS,
+    Change,
+    Counters,
+    InstallError,
+    Item,
+    NotPrimary,
+    Operation,
+    TargetError,
+    UpdateFailure,
+)
+from controlplane.targets.bri.entries import Entry, Step, check
+from controlplane.targets.bri.ledger import Ledger
+from controlplane.targets.bri.ports import Panel, PortMap, read_port
+from controlplane.targets.bri.program import (
+    LABEL_TABLE,
+    PORT_NAMES,
+    PORTS,
+    VERDICT_COUNTER,
+    Program,
+    number_of,
+)
+from controlplane.targets.bri.session import Refused, Session, new_client_id
+from controlplane.targets.bri.steps import batches, steps
+from p4src.protocol import VERDICTS
+
+BATCH = 256
+"""Entries in one request."""
+
+START_BF_SWITCHD = "start bf_switchd with it: $SDE/run_switchd.sh -p {program} (docs/tofino.md)"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a switch holds: entries of ours; ports that somebody else made: that we use, or that the topology wants."""
+
+    entries: list[Entry]
+    used: dict[str, FrontPanelPort]
+    others: dict[str, FrontPanelPort]
+    ports: PortMap
+
+
+class BriTarget:
+    """One switch over BRI.
+
+    Args:
+        client: the SDE's module bfrt_grpc.client (`controlplane.targets.bri.sde.load_client`).
+        panel: the topology's ports of the switch; without (to remove everything) what the switch has.
+        on_lost: called from another thread, with the reason, when the session ends.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        device_id: int,
+        program: Program,
+        client: Any,
+        *,
+        panel: Panel | None = None,
+        tls: Tls | None = None,
+        ledger: Ledger | None = None,
+        on_lost: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.device_id = device_id
+        self.program = program
+        self.client = client
+        self.panel = panel or Panel({})
+        self.tls = tls
+        self.ledger = ledger or Ledger(address, device_id)
+        self.on_lost = on_lost
+        self.client_id = new_client_id()
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise TargetError(f"switch {self.name} ({self.address}) is not connected")
+        return self._session
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session stands and the program is ours."""
+        return self._session is not None and self._session.alive
+
+    @property
+    def demoted(self) -> bool:
+        """BRI gives a program to the first client that asks and takes it from nobody."""
+        return False
+
+    def connect(self, timeout: float) -> None:
+        """Connect, subscribe and bind, retrying until `timeout` seconds have passed: switches may still be starting."""
+        deadline = time.monotonic() + timeout
+        pause = 0.05
+        while True:
+            try:
+                self.close()
+                self._session = Session(
+                    self.client,
+                    self.name,
+                    self.address,
+                    device_id=self.device_id,
+                    program=self.program.name,
+                    client_id=self.client_id,
+                    timeout=max(0.1, deadline - time.monotonic()),
+                    tls=self.tls,
+                    on_lost=lambda reason: self.on_lost(reason),
+                )
+                return
+            except NotPrimary:
+                raise
+            except TargetError as error:
+                if time.monotonic() + pause > deadline:
+                    raise TargetError(f"{error}; gave up after {timeout:g} s") from None
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    def runs_program(self, timeout: float = RPC_SECONDS) -> bool:
+        session = self.session
+        if self.program.name not in session.programs:
+            return False
+        if self.program.other_than(session.description(self.program.name)):
+            return False
+        session.heartbeat(self.program.schema.table(LABEL_TABLE), timeout)
+        return True
+
+    def load_pipeline(self) -> bool:
+        """Nothing is loaded: raises TargetError when the switch does not run our program."""
+        session, name = self.session, self.program.name
+        how = START_BF_SWITCHD.format(program=name)
+        if name not in session.programs:
+            runs = ", ".join(session.programs) or "no program"
+            raise TargetError(f"{session.where} runs {runs}, not {name}: {how}")
+        other = self.program.other_than(session.description(name))
+        if other:
+            raise TargetError(
+                f"{session.where} runs another build of {name} than {self.program.own.source}: {other}; "
+                f"compile this version's p4src/tofino for it, then {how}"
+            )
+        return False
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def read(self) -> RuleSet:
+        return self._rules(self._held())
+
+    def _rules(self, held: Held) -> RuleSet:
+        rules = self.program.rule_set(self.name, held.entries, held.ports)
+        return replace(rules, ports=tuple(sorted((*rules.ports, *held.used.values()))))
+
+    def _held(self) -> Held:
+        ports = PortMap(self.panel, self._devices())
+        made, used = self.ledger.made(), self.ledger.used()
+        wanted = {port.name: port for port in self.panel.ports}
+        held = Held([], {}, {}, ports)
+        for table in self.program.tables():
+            for entry in self.session.read(self.program.schema.tables[table]):
+                name = self._port_name(ports, number_of(entry)) if table == PORTS else ""
+                if name in made or (table != PORTS and self.program.is_ours(entry)):
+                    held.entries.append(self.program.only_ours(entry))
+                elif name in used or name in wanted:
+                    port = read_port(name, entry)
+                    if name in wanted and _suits(wanted[name], port):
+                        port = wanted[name]
+                    (held.used if name in used else held.others)[name] = port
+        return held
+
+    def _devices(self) -> dict[str, int]:
+        """Device ports of the front-panel ports that we use or have made, asked from the switch."""
+        table = self.program.schema.tables[PORT_NAMES]
+        planned = {port.name for port in self.panel.ports}
+        names = planned | self.ledger.made() | self.ledger.used()
+        devices: dict[str, int] = {}
+        for name in sorted(names):
+            connector, channel = map(int, name.split("/"))
+            try:
+                found = self.session.read(table, (("$CONN_ID", connector), ("$CHNL_ID", channel)))
+            except TargetError as error:
+                if name not in planned and self.alive:
+                    continue  # noted when the switch had other ports
+                raise TargetError(f"{self.session.where}: front-panel port {name} cannot be found: {error}") from None
+            (device,) = (value for entry in found for field, value in entry.data if field == "$DEV_PORT")
+            assert isinstance(device, int)
+            devices[name] = device
+        return devices
+
+    def _port_name(self, ports: PortMap, device: int) -> str:
+        try:
+            return ports.name(device)
+        except TargetError:
+            return ""  # a port that is neither ours nor the topology's
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def apply(self, changes: list[Change]) -> None:
+        """Apply changes to what the switch holds now. On an error some may be in place: the caller restores."""
+        if not changes:
+            return
+        held = self._held()
+        rules = _changed(self._rules(held), changes)
+        own = tuple(port for port in rules.ports if not self._is_used(port, held))
+        wanted = self.program.entries(replace(rules, ports=own), held.ports)
+        check(self.program.schema, wanted, f"switch {self.name}")
+        todo = steps(self.program, held.entries, wanted)
+        for batch in batches(todo, BATCH):
+            self._write(batch, len(todo), held.ports)
+        for name in set(held.used) - {port.name for port in rules.ports}:
+            self.ledger.forget(name)
+
+    def _is_used(self, port: FrontPanelPort, held: Held) -> bool:
+        """Whether somebody else made the port; that we use it is noted. Raises TargetError when it does not suit."""
+        there = held.used.get(port.name, held.others.get(port.name))
+        if there is None:
+            return False
+        if there != port:
+            raise TargetError(
+                f"{self.session.where}: port {there} was configured by somebody else; the topology wants {port}: "
+                "change the topology file, or remove the port on the switch"
+            )
+        if port.name in held.others:
+            self.ledger.note(port.name, made=False)
+        return True
+
+    def _write(self, batch: Sequence[Step], of: int, ports: PortMap) -> None:
+        operation, table = batch[0].operation, self.program.schema.tables[batch[0].entry.table]
+        names = [ports.name(number_of(step.entry)) for step in batch] if table.name == PORTS else []
+        if operation is Operation.INSERT:
+            # Noted first: a port that we may have made must be one that we can take away.
+            for name in names:
+                self.ledger.note(name, made=True)
+        try:
+            self.session.write(table, operation, batch, rollback=table.name in self.program.own.tables)
+        except Refused as refused:
+            if not refused.failures:
+                raise TargetError(f"{refused}; the batch began with: {_words(batch[0])}") from None
+            failures = [
+                UpdateFailure(_words(batch[index]), code, message)
+                for index, code, message in refused.failures
+                if index < len(batch)
+            ]
+            raise InstallError(self.name, failures, of) from None
+        if operation is Operation.DELETE:
+            for name in names:
+                self.ledger.forget(name)
+
+    # -- counters ------------------------------------------------------------------------------------------------
+
+    def read_counters(self) -> Counters:
+        schema = self.program.schema
+        verdicts: dict[str, int] = {}
+        for entry in self.session.read(schema.table(VERDICT_COUNTER), from_hw=True):
+            index = number_of(entry)
+            if index < len(VERDICTS):
+                verdicts[VERDICTS[index]] = _count(entry, "$COUNTER_SPEC_PKTS")
+        labels: dict[tuple[int, int], tuple[int, int]] = {}
+        ports = PortMap(self.panel, self._devices())
+        for entry in self.session.read(schema.table(LABEL_TABLE), from_hw=True):
+            device, label = self.program.label_key(entry)
+            counted = _count(entry, "$COUNTER_SPEC_PKTS"), _count(entry, "$COUNTER_SPEC_BYTES")
+            labels[ports.number(device), label] = counted
+        return Counters(verdicts, labels)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def _count(entry: Entry, field: str) -> int:
+    value = dict(entry.data).get(field, 0)
+    assert isinstance(value, int)
+    return value
+
+
+def _words(step: Step) -> str:
+    return f"{step.operation.value} {step.entry}"
+
+
+def _suits(wanted: FrontPanelPort, there: FrontPanelPort) -> bool:
+    """Whether a port has the settings that we want; what the topology leaves to the driver may be anything."""
+    same = (wanted.speed, wanted.fec, wanted.loopback) == (there.speed, there.fec, there.loopback)
+    return same and wanted.autoneg in ("default", there.autoneg)
+
+
+def _changed(rules: RuleSet, changes: Sequence[Change]) -> RuleSet:
+    """The rule set after the changes."""
+    there: tuple[Item, ...] = (*rules.labels, *rules.groups, *rules.routes, *rules.ports)
+    items = {_identity(item): item for item in there}
+    for change in changes:
+        items.pop(_identity(change.item), None)
+        if change.operation is not Operation.DELETE:
+            items[_identity(change.item)] = change.item
+    kinds: dict[str, list[Any]] = {"labels": [], "groups": [], "routes": [], "ports": []}
+    for (kind, _), item in items.items():
+        kinds[kind].append(item)
+    return RuleSet(rules.switch, **{kind: tuple(of) for kind, of in kinds.items()})
+
+
+def _identity(item: Item) -> tuple[str, object]:
+    if isinstance(item, FrontPanelPort):
+        return "ports", item.name
+    if isinstance(item, LabelEntry):
+        return "labels", (item.ingress_port, item.label)
+    if isinstance(item, MulticastGroup):
+        return "groups", item.group
+    return "routes", (item.address, item.prefix_length)
