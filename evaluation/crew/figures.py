@@ -170,14 +170,16 @@ def fig5(trials: int) -> list[Row]:
 
 def fig6(trials: int) -> list[Row]:
     """`reduce_s`: seconds from the forming of a group to its end; `wait_s`: from a worker's being ready to the forming
-    of its group, which is all that scatter can gain by not blocking."""
+    of its group, which is all that scatter can gain by not blocking. `idle`: only on bandwidth that no group wants."""
+    scatter = {"blocking": Setup(), "non-blocking": Setup(blocking=False)}
+    scatter["non-blocking, idle"] = Setup(blocking=False, idle_only=True)
     rows = []
     for workload in WORKLOADS:
         for p in (4, 6, 8, 10, 12):
-            for blocking in (True, False):
-                results = [simulate(Setup(p=p, blocking=blocking), workload, seed) for seed in range(trials)]
+            for name, setup in scatter.items():
+                results = [simulate(replace(setup, p=p), workload, seed) for seed in range(trials)]
                 row: Row = {"workload": "+".join(workload), "p": p}
-                row |= {"scatter": "blocking" if blocking else "non-blocking", **_mean(r.mean_rounds for r in results)}
+                row |= {"scatter": name, **_mean(r.mean_rounds for r in results)}
                 row["reduce_s"] = float(np.mean([np.mean(r.durations) for r in results]))
                 rows.append({**row, "wait_s": float(np.mean([np.mean(r.waits) for r in results]))})
     return rows

@@ -19,6 +19,7 @@ from controlplane.wan import crew
 MODEL_MBIT = 180 * 8.0
 SCHEDULES = ("FS", "FL", "TL", "C1", "C2")
 SCHEMES = ("CREW", "OPR", "A2A")
+LAST = 2  # after all classes of C1 and C2
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class Setup:
     """scheme: CREW, OPR (only initiators add), A2A (everyone sends everything). network_aware: N-A, else E-D.
 
     schedule: FS (fair), FL (FCFS by flow), TL (FCFS by task), C1 (multicast before scatter), C2 (scatter first).
-    blocking: scatter starts only when the group is known. estimate: the bandwidths that the controller believes in.
+    blocking: scatter starts only when the group is known. idle_only: scatter that does not block takes no bandwidth
+    from flows of formed groups until its own is formed (ours; as printed it queues like all others).
+    estimate: the bandwidths that the controller believes in.
     chunks: k of Algorithms 1 and 2, for scatter that does not block.
     """
 
@@ -47,6 +50,7 @@ class Setup:
     network_aware: bool = True
     schedule: str = "FL"
     blocking: bool = True
+    idle_only: bool = False
     model_mbit: float = MODEL_MBIT
     chunks: int = 10_000
     faults: tuple[Fault, ...] = ()
@@ -59,6 +63,8 @@ class Setup:
             raise ValueError(f"unknown schedule {self.schedule!r}; known: {', '.join(SCHEDULES)}")
         if not self.blocking and (self.scheme != "CREW" or self.schedule == "TL" or self.faults):
             raise ValueError("scatter that does not block is CREW's, without task priorities and without faults")
+        if self.idle_only and self.blocking:
+            raise ValueError("idle_only is for scatter that does not block")
         if self.faults and self.scheme == "A2A":
             raise ValueError("failover is CREW's (and OPR's)")
 
@@ -160,7 +166,7 @@ class Training:
                 sizes[blocks],
                 worker * self.n + blocks,
                 np.full(len(blocks), self.dummy),
-                priority=self._priority(0, False),
+                priority=self._priority(0, False) + LAST * self.setup.idle_only,
             )
             self.early[worker] = (flows, blocks.tolist())
         self.queue.append(worker)
@@ -252,6 +258,9 @@ class Training:
         for member in task.members:
             flows, sending = self.early.pop(member)
             left = self.sim.remaining_many(flows)
+            if self.setup.idle_only:
+                for flow in flows:
+                    self.sim.set_priority(flow, self._priority(0, False))
             sent = np.array(old * unit)
             sent[sending] -= np.maximum(left, 0)
             todo = np.maximum(kept * unit - sent, 0) + (now - kept) * unit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -191,6 +193,20 @@ def test_scatter_that_does_not_block_starts_before_the_group_is_known() -> None:
     assert run.result.rounds[:2].sum() >= 2
 
 
+def test_early_scatter_as_printed_delays_others_and_on_idle_bandwidth_nobody() -> None:
+    """Workers 0 and 1 scatter from 0 to 1 s, then worker 2 sends them its block until 2 s. Since 0.5 s it has been
+    ready itself and scatters to them over the same links, half a second more."""
+    matrix = np.full((4, 4), 10.0)
+    for setup, end in (
+        (Setup(p=2), 2.0),
+        (Setup(p=2, blocking=False), 2.5),
+        (Setup(p=2, blocking=False, idle_only=True), 2.0),
+    ):
+        pauses = {worker: iter([first, 1e9]) for worker, first in enumerate([0.0, 0.0, 0.5, 1e9])}
+        run = Training(replace(setup, model_mbit=40), matrix, lambda worker, pauses=pauses: next(pauses[worker]))  # type: ignore[misc]
+        assert run.run(20.0).durations == pytest.approx([end])
+
+
 def test_with_all_workers_crew_and_opr_are_the_same() -> None:
     matrix = np.random.default_rng(1).uniform(5, 20, (6, 6))
     pair = [one_reduce(Setup(s, 6), matrix, list(range(6))) for s in ("CREW", "OPR")]
@@ -253,7 +269,7 @@ def test_runs_repeat_exactly(schedule: str) -> None:
 
 
 def test_wrong_setups_are_refused() -> None:
-    for wrong in ({"scheme": "X"}, {"schedule": "X"}, {"scheme": "OPR", "blocking": False}):
+    for wrong in ({"scheme": "X"}, {"schedule": "X"}, {"scheme": "OPR", "blocking": False}, {"idle_only": True}):
         with pytest.raises(ValueError, match=r"known|scatter"):
             Setup(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="p must be"):
