@@ -385,11 +385,11 @@ class Device:
 
     @property
     def _native(self) -> int:
-        """The native device; ``SoftswitchError`` once its fabric is closed, or a staged device committed."""
+        """The native device; ``SoftswitchError`` once its fabric is closed, or a staged device discarded."""
         if self._fabric.closed:
             raise SoftswitchError(f"device {self.device_id}: its fabric is closed")
         if self._address is None:
-            raise SoftswitchError(f"device {self.device_id}: this staged program was committed or discarded")
+            raise SoftswitchError(f"device {self.device_id}: this staged program was discarded")
         return self._address
 
     # -------------------------------------------------------------------------------------------------------- program
@@ -416,11 +416,14 @@ class Device:
         return staged
 
     def commit(self, staged: Device) -> None:
-        """Go over to the program and state of a staged device, between two frames; ports and shaping stay."""
+        """Go over to the program and state of a staged device, between two frames; ports and shaping stay.
+
+        From then on ``staged`` is another name for this device, until its program is replaced.
+        """
         with self._load_lock:
             handle = staged._native
             self._fabric._staged.discard(handle)
-            staged._address = None
+            staged._address = self._address
             self.program, self._codecs = staged.program, staged._codecs
             self.profiles, self._value_sets = staged.profiles, staged._value_sets
             for profile in self.profiles.values():

@@ -1,7 +1,7 @@
 """Which client may write: election among the streams of a device, separately for each role.
 
-P4Runtime specification, "Client Arbitration and Controller Replication". A role is a name; every role has access to
-the whole pipeline, since no scheme for ``role.config`` is agreed upon (so a set ``role.config`` is refused).
+P4Runtime specification, "Client Arbitration and Controller Replication". A role is a name, and a ``role.config`` that
+its primary may set (:mod:`softswitch.p4runtime.roles`); without one it has access to the whole pipeline.
 Nothing here knows gRPC: a :class:`Session` has a ``send`` function.
 """
 
@@ -11,9 +11,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from google.protobuf import any_pb2
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.p4runtime import roles
 from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
 
 MAX_SESSIONS_PER_ROLE = 64
@@ -40,17 +42,22 @@ class _Role:
     sessions: list[Session] = field(default_factory=list)
     highest: int | None = None  # the highest election id ever seen; only a restart of the device forgets it
     primary: Session | None = None  # read without the lock: assignments are atomic
+    config: any_pb2.Any | None = None  # the last that a primary gave
+    scope: roles.Scope = roles.EVERYTHING  # what it means
 
 
 class Arbiter:
     """Elects the primary of each role of one device.
 
     ``write_lock`` is held by whoever changes the device: a new primary is accepted only after the writes of the old
-    one are done.
+    one are done. ``changed`` is called when a role has another primary than before; it must not wait for anything.
     """
 
-    def __init__(self, device_id: int, write_lock: threading.RLock) -> None:
+    def __init__(
+        self, device_id: int, write_lock: threading.RLock, changed: Callable[[], None] = lambda: None
+    ) -> None:
         self._device_id = device_id
+        self._changed = changed
         self._write_lock = write_lock
         self._lock = threading.Lock()
         self._roles: dict[str, _Role] = {"": _Role("")}
@@ -59,13 +66,17 @@ class Arbiter:
     def update(self, session: Session, message: p4rt.MasterArbitrationUpdate) -> None:
         """Handle a client's arbitration message; a :class:`P4RuntimeError` must end its stream."""
         name = _role_name(message.role)
+        config = message.role.config if message.role.HasField("config") else None
+        scope = roles.EVERYTHING if config is None else roles.parse(config)
         election_id = _election_id(message)
         with self._lock:
             if self._closed is not None:
                 raise self._closed
+            self._check_exclusive(name, scope)
             role = self._admit(session, name, election_id)
             was_primary = role.primary is session
             if election_id is not None and (role.highest is None or election_id >= role.highest):
+                role.config, role.scope = config, scope
                 self._make_primary(role, session, election_id)
                 return
             if was_primary:
@@ -105,9 +116,14 @@ class Arbiter:
         role = self._roles.get(session.role) if session.role is not None else None
         return role is not None and role.primary is session
 
-    def primaries(self) -> list[Session]:
-        """The primary of each role that has one."""
-        return [role.primary for role in list(self._roles.values()) if role.primary is not None]
+    def primaries(self) -> list[tuple[Session, roles.Scope]]:
+        """The primary of each role that has one, and what it may do."""
+        found = [(role.primary, role.scope) for role in list(self._roles.values())]
+        return [(primary, scope) for primary, scope in found if primary is not None]
+
+    def scope_of(self, role: str) -> roles.Scope:
+        """What a role may do; NOT_FOUND for one that no client ever had."""
+        return self.require_role(role).scope
 
     def close(self, reason: P4RuntimeError) -> None:
         """End all sessions, and refuse new ones: the device restarts."""
@@ -127,6 +143,15 @@ class Arbiter:
                 }
                 for role in self._roles.values()
             }
+
+    def _check_exclusive(self, name: str, scope: roles.Scope) -> None:
+        """An object that is one role's alone is in the configuration of no other role."""
+        for other in self._roles.values():
+            if other.name == name or other.scope.ids is None or scope.ids is None:
+                continue
+            both = (other.scope.exclusive & scope.ids) | (scope.exclusive & other.scope.ids)
+            if both:
+                raise invalid(f"role {name!r}: id {min(both)} is in the config of role {other.name!r}, and exclusive")
 
     def _admit(self, session: Session, name: str, election_id: int | None) -> _Role:
         if session.role is not None and session.role != name:
@@ -151,7 +176,8 @@ class Arbiter:
         return role
 
     def _make_primary(self, role: _Role, session: Session, election_id: int) -> None:
-        stays = role.primary is session and session.election_id == election_id
+        was_primary = role.primary is session
+        stays = was_primary and session.election_id == election_id
         if not stays:
             role.primary = None  # from here on the old primary's writes are refused
         session.election_id = election_id
@@ -161,6 +187,8 @@ class Arbiter:
             with self._write_lock:  # the writes that have begun end before the new primary starts
                 role.primary = session
         self._notify(role, [session])
+        if not was_primary:
+            self._changed()
 
     def _notify(self, role: _Role, sessions: list[Session], elected: bool = False) -> None:
         for session in sessions:
@@ -169,6 +197,8 @@ class Arbiter:
             update.device_id = self._device_id
             if role.name:
                 update.role.name = role.name
+            if role.config is not None:
+                update.role.config.CopyFrom(role.config)
             if role.highest is not None:
                 update.election_id.high = role.highest >> 64
                 update.election_id.low = role.highest & (1 << 64) - 1
@@ -186,8 +216,8 @@ class Arbiter:
 def _role_name(role: p4rt.Role) -> str:
     if role.id:
         raise invalid("role.id is deprecated and not supported; set role.name")
-    if role.HasField("config"):
-        raise invalid("role.config is not supported: every role has access to the whole pipeline; leave it unset")
+    if role.HasField("config") and not role.name:
+        raise invalid("the default role has access to the whole pipeline; role.config needs a role.name")
     return role.name
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from p4.config.v1 import p4info_pb2, p4types_pb2
+from p4.v1 import p4data_pb2
 
-from softswitch.device import ActionInfo, Match, Program, TableInfo
+from softswitch.device import ActionInfo, DigestInfo, Match, Program, TableInfo
+from softswitch.p4runtime.p4data import Shape, shape_of
 from softswitch.p4runtime.packetio import ControllerHeader
 from softswitch.p4runtime.status import invalid, unimplemented
 
@@ -110,6 +112,21 @@ class RegisterSchema:
     kind: str | None
 
 
+@dataclass(frozen=True)
+class DigestSchema:
+    """A digest; ``number`` is its place in the program."""
+
+    id: int
+    name: str
+    number: int
+    info: DigestInfo
+    shape: Shape
+
+    def encode(self, message: bytes, data: p4data_pb2.P4Data) -> None:
+        """A message of the data plane as the client gets it."""
+        self.shape.encode(iter(self.info.values(message)), data)
+
+
 class Schema:
     """Everything that P4Runtime requests refer to by id.
 
@@ -124,6 +141,7 @@ class Schema:
         self.tables = {table.preamble.id: _table(table, actions, direct_meters, program) for table in p4info.tables}
         self.counters = {counter.preamble.id: _counter(counter, program) for counter in p4info.counters}
         self.registers = {register.preamble.id: _register(register, program) for register in p4info.registers}
+        self.digests = _digests(p4info, program)
         for direct in p4info.direct_counters:
             _check_direct_counter(direct, self.tables)
         headers = {header.preamble.name: header for header in p4info.controller_packet_metadata}
@@ -291,6 +309,29 @@ def _register(register: p4info_pb2.Register, program: Program) -> RegisterSchema
     if width is not None and width != info.width:
         raise invalid(f"register {name} has {width}-bit elements in the P4Info and {info.width}-bit in the program")
     return RegisterSchema(register.preamble.id, name, info.size, info.width, kind)
+
+
+def _digests(p4info: p4info_pb2.P4Info, program: Program) -> dict[int, DigestSchema]:
+    """Digests by id. p4c names those without a type name differently in P4Info and JSON: they pair up in order."""
+    numbers = {}
+    free = list(range(len(program.digests)))
+    for digest in p4info.digests:
+        same = [n for n in free if program.digests[n].name == digest.preamble.name]
+        if same:
+            numbers[digest.preamble.id] = same[0]
+            free.remove(same[0])
+    found: dict[int, DigestSchema] = {}
+    for digest in p4info.digests:
+        name = digest.preamble.name
+        if digest.preamble.id not in numbers and not free:
+            raise invalid(f"digest {name} of the P4Info is not in the program")
+        number = numbers[digest.preamble.id] if digest.preamble.id in numbers else free.pop(0)
+        shape = shape_of(digest.type_spec, p4info.type_info, f"digest {name}")
+        info = program.digests[number]
+        if [leaf.width for leaf in shape.leaves()] != list(info.widths):
+            raise invalid(f"digest {name} has fields of other widths in the P4Info than in the program")
+        found[digest.preamble.id] = DigestSchema(digest.preamble.id, name, number, info, shape)
+    return found
 
 
 def _register_type(spec: p4types_pb2.P4DataTypeSpec) -> tuple[str | None, int | None]:

@@ -11,7 +11,9 @@ import grpc
 from softswitch.device import Device, Program
 from softswitch.p4runtime.pipeline import Loader
 from softswitch.p4runtime.service import MAX_STREAMS, Service
+from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.p4runtime.target import Target
+from softswitch.p4runtime.timer import Timer
 
 # A stream holds a thread of the pool for as long as it lives; threads are made when they are needed.
 _MAX_THREADS = MAX_STREAMS + 64
@@ -33,7 +35,8 @@ class P4RuntimeServer:
 
     ``load_program`` turns the ``p4_device_config`` of a pipeline config into a program. A client whose
     host is gone or whose process is stopped counts as disconnected: it is asked for a sign of life after
-    ``keepalive_s`` seconds of silence and has twice that to give it.
+    ``keepalive_s`` seconds of silence and has twice that to give it. The status of a failed batch is cut to
+    ``max_status_bytes``, see :func:`softswitch.p4runtime.status.batch_status`.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class P4RuntimeServer:
         devices: Iterable[Device],
         load_program: Callable[[bytes], Program] = Program.load,
         keepalive_s: float = 10.0,
+        max_status_bytes: int = MAX_STATUS_BYTES,
     ) -> None:
         loader = Loader(load_program)
-        self.targets = {device.device_id: Target(device, loader) for device in devices}
+        self._timer = Timer()
+        self.targets = {device.device_id: Target(device, loader, self._timer) for device in devices}
         self._server = grpc.server(
             ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="p4runtime"),
-            handlers=[Service(self.targets).handler()],
+            handlers=[Service(self.targets, max_status_bytes).handler()],
             options=[
                 ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
                 ("grpc.so_reuseport", 0),  # a second server on the address must fail, not share its clients
@@ -86,3 +91,4 @@ class P4RuntimeServer:
     def stop(self, grace: float = 0.5) -> None:
         """Stop serving; RPCs in progress have ``grace`` seconds."""
         self._server.stop(grace).wait()
+        self._timer.stop()

@@ -12,7 +12,14 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
-from softswitch.p4runtime.status import BatchError, P4RuntimeError, abort, internal_error, not_found
+from softswitch.p4runtime.status import (
+    MAX_STATUS_BYTES,
+    BatchError,
+    P4RuntimeError,
+    abort,
+    internal_error,
+    not_found,
+)
 from softswitch.p4runtime.stream import Malformed, Stream
 from softswitch.p4runtime.target import Target
 
@@ -29,8 +36,9 @@ _log = logging.getLogger(__name__)
 class Service:
     """The RPCs of the service, as methods that raise their refusals."""
 
-    def __init__(self, targets: Mapping[int, Target]) -> None:
+    def __init__(self, targets: Mapping[int, Target], max_status_bytes: int = MAX_STATUS_BYTES) -> None:
         self._targets = targets
+        self._max_status_bytes = max_status_bytes
         self._streams = 0
         self._streams_lock = threading.Lock()
 
@@ -38,18 +46,18 @@ class Service:
         """To be added to a ``grpc.Server``."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
-            "Write": unary(_guarded(self.write), _parser(p4rt.WriteRequest), _serialize),
-            "Read": stream(_guarded_stream(self.read), _parser(p4rt.ReadRequest)),
+            "Write": unary(self._guarded(self.write), _parser(p4rt.WriteRequest), _serialize),
+            "Read": stream(self._guarded_stream(self.read), _parser(p4rt.ReadRequest)),
             "SetForwardingPipelineConfig": unary(
-                _guarded(self.set_pipeline), _parser(p4rt.SetForwardingPipelineConfigRequest), _serialize
+                self._guarded(self.set_pipeline), _parser(p4rt.SetForwardingPipelineConfigRequest), _serialize
             ),
             "GetForwardingPipelineConfig": unary(
-                _guarded(self.get_pipeline), _parser(p4rt.GetForwardingPipelineConfigRequest), _serialize
+                self._guarded(self.get_pipeline), _parser(p4rt.GetForwardingPipelineConfigRequest), _serialize
             ),
             "StreamChannel": grpc.stream_stream_rpc_method_handler(
-                _guarded_stream(self.stream_channel), _parser(p4rt.StreamMessageRequest), _serialize
+                self._guarded_stream(self.stream_channel), _parser(p4rt.StreamMessageRequest), _serialize
             ),
-            "Capabilities": unary(_guarded(self.capabilities), _parser(p4rt.CapabilitiesRequest), _serialize),
+            "Capabilities": unary(self._guarded(self.capabilities), _parser(p4rt.CapabilitiesRequest), _serialize),
         }
         return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
 
@@ -123,6 +131,47 @@ class Service:
             raise not_found(f"no device has id {device_id}; there are {_listed(self._targets)}")
         return target
 
+    def _guarded(
+        self, method: Callable[[Any, grpc.ServicerContext], Any]
+    ) -> Callable[[Any, grpc.ServicerContext], Any]:
+        """No exception leaves an RPC but as a status."""
+
+        def call(request: Any, context: grpc.ServicerContext) -> Any:
+            refusal: P4RuntimeError | BatchError
+            try:
+                if isinstance(request, Malformed):
+                    raise request.refusal()
+                return method(request, context)
+            except (P4RuntimeError, BatchError) as error:
+                refusal = error
+            except Exception:
+                _log.exception("%s failed", method.__name__)
+                refusal = internal_error()
+            return abort(context, refusal, self._max_status_bytes)
+
+        return call
+
+    def _guarded_stream(
+        self, method: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
+    ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+        """As :meth:`_guarded`, for RPCs that answer with a stream."""
+
+        def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            refusal: P4RuntimeError | BatchError
+            try:
+                if isinstance(request, Malformed):
+                    raise request.refusal()
+                yield from method(request, context)
+                return
+            except (P4RuntimeError, BatchError) as error:
+                refusal = error
+            except Exception:
+                _log.exception("%s failed", method.__name__)
+                refusal = internal_error()
+            abort(context, refusal, self._max_status_bytes)
+
+        return call
+
 
 def _listed(targets: Mapping[int, Target]) -> str:
     numbers = sorted(targets)
@@ -153,44 +202,3 @@ def _varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
-
-
-def _guarded(method: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
-    """No exception leaves an RPC but as a status."""
-
-    def call(request: Any, context: grpc.ServicerContext) -> Any:
-        refusal: P4RuntimeError | BatchError
-        try:
-            if isinstance(request, Malformed):
-                raise request.refusal()
-            return method(request, context)
-        except (P4RuntimeError, BatchError) as error:
-            refusal = error
-        except Exception:
-            _log.exception("%s failed", method.__name__)
-            refusal = internal_error()
-        return abort(context, refusal)
-
-    return call
-
-
-def _guarded_stream(
-    method: Callable[[Any, grpc.ServicerContext], Iterator[Any]],
-) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-    """As :func:`_guarded`, for RPCs that answer with a stream."""
-
-    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        refusal: P4RuntimeError | BatchError
-        try:
-            if isinstance(request, Malformed):
-                raise request.refusal()
-            yield from method(request, context)
-            return
-        except (P4RuntimeError, BatchError) as error:
-            refusal = error
-        except Exception:
-            _log.exception("%s failed", method.__name__)
-            refusal = internal_error()
-        abort(context, refusal)
-
-    return call

@@ -5,14 +5,23 @@ P4Runtime specification, "Error Reporting Messages".
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Sequence
 from typing import NoReturn
 
 import grpc
+from google.protobuf import any_pb2
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import errors
+
+# What clients take as metadata unless told otherwise is 8 KiB, with the names and other headers of the answer.
+MAX_STATUS_BYTES = 7500
+MAX_MESSAGE = 1000
+DETAIL_OVERHEAD = 3  # bytes of tag and length of one detail
+_LEFT_OUT = "; details are of the first {} only, since clients refuse longer statuses"
 
 _GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -86,12 +95,47 @@ class BatchError(Exception):
         super().__init__(self.message)
 
 
-def abort(context: grpc.ServicerContext, error: P4RuntimeError | BatchError) -> NoReturn:
+def abort(
+    context: grpc.ServicerContext, error: P4RuntimeError | BatchError, max_status_bytes: int = MAX_STATUS_BYTES
+) -> NoReturn:
     """End the RPC with an error of the whole request, or with one ``p4.v1.Error`` per element of its batch."""
     if isinstance(error, P4RuntimeError):
         context.abort(_GRPC_CODES[error.code], error.message)
-    status = status_pb2.Status(code=code_pb2.UNKNOWN, message=error.message)
-    for outcome in error.outcomes:
-        status.details.add().Pack(p4rt.Error(canonical_code=code_pb2.OK) if outcome is None else outcome.to_proto())
+    status = batch_status(error, max_status_bytes)
     context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-    context.abort(grpc.StatusCode.UNKNOWN, error.message)
+    context.abort(grpc.StatusCode.UNKNOWN, status.message)
+
+
+def batch_status(error: BatchError, max_bytes: int = MAX_STATUS_BYTES) -> status_pb2.Status:
+    """The status of a failed batch, in at most so many bytes as metadata of the answer.
+
+    A client refuses a status above its limit and then learns nothing, not even the code. So what is too long is cut, in
+    this order: messages of single updates, from the last; then the details of the last updates, as the status says.
+    """
+    message = error.message if len(error.message) <= MAX_MESSAGE else error.message[: MAX_MESSAGE - 1] + "…"
+    budget = (max_bytes - 2 * len(message.encode())) * 3 // 4  # the message goes twice, details as base64
+    details = [_detail(outcome, False) for outcome in error.outcomes]
+    sizes = [detail.ByteSize() + DETAIL_OVERHEAD for detail in details]
+    if sum(sizes) > budget:
+        budget -= 2 * len(_LEFT_OUT)
+        kept = bisect.bisect_right(list(itertools.accumulate(sizes)), budget)
+        message += _LEFT_OUT.format(kept)
+        details, sizes = details[:kept], sizes[:kept]
+    budget -= sum(sizes)
+    for index, outcome in enumerate(error.outcomes[: len(details)]):
+        if outcome is not None:
+            full = _detail(outcome, True)
+            more = full.ByteSize() - details[index].ByteSize()
+            if more <= budget:
+                details[index] = full
+                budget -= more
+    return status_pb2.Status(code=code_pb2.UNKNOWN, message=message, details=details)
+
+
+def _detail(outcome: P4RuntimeError | None, with_message: bool) -> any_pb2.Any:
+    detail = any_pb2.Any()
+    if outcome is None:
+        detail.Pack(p4rt.Error(canonical_code=code_pb2.OK))
+    else:
+        detail.Pack(outcome.to_proto() if with_message else p4rt.Error(canonical_code=outcome.code))
+    return detail

@@ -12,7 +12,7 @@ from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.p4runtime.arbitration import Arbiter, Session
-from softswitch.p4runtime.status import P4RuntimeError, internal_error, invalid, unimplemented
+from softswitch.p4runtime.status import P4RuntimeError, denied, internal_error, invalid, unimplemented
 from softswitch.p4runtime.target import Target
 
 # Messages that may wait for a client that reads too slowly; what comes on top is dropped, arbitration never is.
@@ -99,9 +99,14 @@ class Stream:
                 answer.error.packet_out.packet_out.CopyFrom(request.packet)
                 self._send(answer)
         elif which == "digest_ack":
-            answer = _stream_error(unimplemented("digests are not supported"))
-            answer.error.digest_list_ack.digest_list_ack.CopyFrom(request.digest_ack)
-            self._send(answer)
+            try:
+                if self._target is None:
+                    raise denied("digest ack: send an arbitration message on this stream first")
+                self._target.acknowledge(self._session, request.digest_ack)
+            except P4RuntimeError as error:
+                answer = _stream_error(error)
+                answer.error.digest_list_ack.digest_list_ack.CopyFrom(request.digest_ack)
+                self._send(answer)
         elif which == "other":
             answer = _stream_error(unimplemented("other: no architecture-specific messages are supported"))
             answer.error.other.other.CopyFrom(request.other)

@@ -13,12 +13,15 @@ from p4.v1 import p4runtime_pb2 as p4rt
 from softswitch import errors
 from softswitch.device import Device
 from softswitch.p4runtime import pipeline as pipelines
+from softswitch.p4runtime import reconcile, roles
 from softswitch.p4runtime.arbitration import Arbiter, Session, to_int
+from softswitch.p4runtime.digests import DigestAccess, DigestStats
 from softswitch.p4runtime.externs import ExternAccess
 from softswitch.p4runtime.pipeline import Loader, Pipeline
 from softswitch.p4runtime.replication import ReplicationAccess
-from softswitch.p4runtime.status import P4RuntimeError, from_data_plane, invalid, not_found, unimplemented
+from softswitch.p4runtime.status import P4RuntimeError, denied, from_data_plane, invalid, not_found, unimplemented
 from softswitch.p4runtime.tables import TableAccess
+from softswitch.p4runtime.timer import Timer
 from softswitch.p4runtime.undo import Journal
 
 # Entities that P4Runtime has and softswitch does not (yet).
@@ -29,7 +32,6 @@ _UNSUPPORTED = {
     "meter_entry": "meters",
     "direct_meter_entry": "direct meters",
     "value_set_entry": "parser value sets",
-    "digest_entry": "digests",
 }
 
 Outcomes = list[P4RuntimeError | None]
@@ -48,10 +50,12 @@ class PacketStats:
 
 
 class _Running:
-    """What exists only while a pipeline runs."""
+    """What exists only for a pipeline that runs, or is saved to run. ``device`` is a staged one until it runs."""
 
-    def __init__(self, device: Device, pipeline: Pipeline) -> None:
+    def __init__(self, device: Device, pipeline: Pipeline, digests: DigestAccess) -> None:
+        self.device = device
         self.pipeline = pipeline
+        self.digests = digests
         tables = TableAccess(device, pipeline.schema)
         externs = ExternAccess(device, pipeline.schema)
         replication = ReplicationAccess(device)
@@ -61,6 +65,7 @@ class _Running:
             "counter_entry": externs.write_counter,
             "register_entry": externs.write_register,
             "packet_replication_engine_entry": replication.write,
+            "digest_entry": digests.write,
         }
         self.readers: dict[str, Callable[[Any], Iterator[p4rt.Entity]]] = {
             "table_entry": tables.read,
@@ -68,22 +73,26 @@ class _Running:
             "counter_entry": externs.read_counters,
             "register_entry": externs.read_registers,
             "packet_replication_engine_entry": replication.read,
+            "digest_entry": digests.read,
         }
 
 
 class Target:
     """Serves one :class:`Device`; all methods are thread-safe. Refusals are :class:`P4RuntimeError`."""
 
-    def __init__(self, device: Device, loader: Loader) -> None:
+    def __init__(self, device: Device, loader: Loader, timer: Timer) -> None:
         self.device = device
         self.packets = PacketStats()
+        self.digests = DigestStats()
         self._loader = loader
+        self._timer = timer
         self._lock = threading.RLock()  # held while entities or the pipeline are read or changed
-        self.arbiter = Arbiter(device.device_id, self._lock)
+        self.arbiter = Arbiter(device.device_id, self._lock, self._on_new_primary)
         self._running: _Running | None = None
-        self._saved: Pipeline | None = None
+        self._saved: _Running | None = None
         self._up = True
         device.packet_in = self._on_packet_in
+        device.digest = self._on_digest
 
     # --- life ---
 
@@ -95,16 +104,17 @@ class Target:
         """Start with this pipeline, not on behalf of a client."""
         pipeline = self._loader.load(config)
         with self._lock:
-            self._commit(pipeline)
+            self._commit(self._stage(pipeline))
 
     def shut(self) -> None:
         """Forget everything, as a device that loses power: pipeline, entities, registers, clients, election ids."""
         with self._lock:
             self._up = False
-            self._running = None
-            self._saved = None
+            self._replace_running(None)
+            self._drop_saved()
             self.device.unload()
-            arbiter, self.arbiter = self.arbiter, Arbiter(self.device.device_id, self._lock)
+            arbiter = self.arbiter
+            self.arbiter = Arbiter(self.device.device_id, self._lock, self._on_new_primary)
         arbiter.close(P4RuntimeError(code_pb2.UNAVAILABLE, f"device {self.device.device_id} restarts"))
 
     def open(self) -> None:
@@ -120,6 +130,7 @@ class Target:
             "pipeline": None if running is None else running.pipeline.program.digest,
             "roles": self.arbiter.summary(),
             "packets": dict(vars(self.packets)),
+            "digests": dict(vars(self.digests)),
         }
 
     # --- pipeline config ---
@@ -128,6 +139,8 @@ class Target:
         """The SetForwardingPipelineConfig RPC."""
         self.require_up()
         self._require_primary(request)
+        if not self.arbiter.scope_of(request.role).can_push_pipeline:
+            raise denied(f"role {request.role!r} may not set the pipeline, says its role.config")
         action = request.action
         kinds = p4rt.SetForwardingPipelineConfigRequest
         if action == kinds.COMMIT:
@@ -141,9 +154,11 @@ class Target:
         with self._lock:
             self._require_primary(request)
             if action == kinds.VERIFY_AND_SAVE:
-                self._saved = pipeline
+                staged = self._stage(pipeline)
+                self._drop_saved()
+                self._saved = staged
             elif action == kinds.VERIFY_AND_COMMIT:
-                self._commit(pipeline)
+                self._commit(self._stage(pipeline))
             elif action == kinds.RECONCILE_AND_COMMIT:
                 self._reconcile(pipeline)
 
@@ -160,27 +175,56 @@ class Target:
             self._require_primary(request)
             if self._saved is None:
                 raise not_found("no config is saved; use VERIFY_AND_SAVE first")
-            self._commit(self._saved)
+            saved, self._saved = self._saved, None
+            self._commit(saved)
 
-    def _commit(self, pipeline: Pipeline) -> None:
+    def _stage(self, pipeline: Pipeline) -> _Running:
+        """The pipeline beside the one that runs: what is written to it waits for :meth:`_commit`."""
         try:
-            self.device.load(pipeline.program)
+            staged = self.device.stage(pipeline.program)
         except errors.SoftswitchError as error:
             raise from_data_plane(error) from error
-        self._saved = None
-        self._running = _Running(self.device, pipeline)
+        digests = DigestAccess(staged, pipeline.schema, self._timer, self._send_to_primaries, self.digests)
+        return _Running(staged, pipeline, digests)
+
+    def _commit(self, staged: _Running) -> None:
+        """Go over to a staged pipeline between two packets."""
+        try:
+            self.device.commit(staged.device)
+        except errors.SoftswitchError as error:
+            raise from_data_plane(error) from error
+        self._drop_saved()
+        self._replace_running(staged)
 
     def _reconcile(self, pipeline: Pipeline) -> None:
-        if self._running is None:
-            self._commit(pipeline)
-        elif pipeline.same_as(self._running.pipeline):
-            self._running.pipeline = pipeline  # its cookie may be new
-            self._saved = None
-        else:
-            raise unimplemented(
-                "RECONCILE_AND_COMMIT to another program is not supported; "
-                "use VERIFY_AND_COMMIT and write the state again"
-            )
+        running = self._running
+        if running is not None and pipeline.same_as(running.pipeline):
+            running.pipeline = pipeline  # its cookie may be new
+            self._drop_saved()
+            return
+        staged = self._stage(pipeline)
+        try:
+            if running is not None:
+                reconcile.carry_over(running.readers, staged.writers, running.pipeline.schema)
+        except BaseException:
+            self._discard(staged)
+            raise
+        self._commit(staged)
+
+    def _replace_running(self, running: _Running | None) -> None:
+        old, self._running = self._running, running
+        if old is not None:
+            old.digests.close()
+
+    def _drop_saved(self) -> None:
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            self._discard(saved)
+
+    @staticmethod
+    def _discard(staged: _Running) -> None:
+        staged.digests.close()
+        staged.device.discard()
 
     # --- entities ---
 
@@ -190,15 +234,17 @@ class Target:
             self.require_up()
             self._require_primary(request)
             running = self._require_running()
+            scope = self.arbiter.scope_of(request.role)
             mode = request.atomicity
             if mode == p4rt.WriteRequest.ROLLBACK_ON_ERROR:
-                return self._write_all_or_none(running, request.updates)
+                return self._write_all_or_none(running, request.updates, scope)
             if mode == p4rt.WriteRequest.DATAPLANE_ATOMIC:
-                _require_single_step(request.updates)
-            elif mode != p4rt.WriteRequest.CONTINUE_ON_ERROR:
+                with running.device.frozen():
+                    return self._write_all_or_none(running, request.updates, scope)
+            if mode != p4rt.WriteRequest.CONTINUE_ON_ERROR:
                 raise invalid(f"atomicity {mode} does not exist")
             journal = Journal(active=False)
-            return [self._apply(running, update, journal) for update in request.updates]
+            return [self._apply(running, update, journal, scope) for update in request.updates]
 
     def read(self, request: p4rt.ReadRequest) -> tuple[list[Iterator[p4rt.Entity]], Outcomes]:
         """The Read RPC: what was found, and for each query why it failed, or ``None``.
@@ -210,11 +256,12 @@ class Target:
         with self._lock:
             self.require_up()
             running = self._require_running()
-            self.arbiter.require_role(request.role)
+            scope = self.arbiter.scope_of(request.role)
             for query in request.entities:
                 try:
                     which = query.WhichOneof("entity")
-                    answers.append(_find(running.readers, which)(getattr(query, which or "")))
+                    found = _find(running.readers, which)(getattr(query, which or ""))
+                    answers.append(found if scope.ids is None else _within(scope, found))
                     outcomes.append(None)
                 except P4RuntimeError as error:
                     outcomes.append(error)
@@ -222,10 +269,14 @@ class Target:
                     outcomes.append(from_data_plane(error))
         return answers, outcomes
 
-    def _apply(self, running: _Running, update: p4rt.Update, journal: Journal) -> P4RuntimeError | None:
+    def _apply(
+        self, running: _Running, update: p4rt.Update, journal: Journal, scope: roles.Scope
+    ) -> P4RuntimeError | None:
         try:
             which = update.entity.WhichOneof("entity")
             writer = _find(running.writers, which)
+            if scope.ids is not None and not scope.may_use(roles.id_of(update.entity)):
+                raise denied(f"{which}: not in the scope of this role, says its role.config")
             if update.type not in (p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE):
                 raise invalid(f"update type {update.type} is none of INSERT, MODIFY, DELETE")
             writer(update.type, getattr(update.entity, which), journal)
@@ -235,10 +286,12 @@ class Target:
             return from_data_plane(error)
         return None
 
-    def _write_all_or_none(self, running: _Running, updates: Sequence[p4rt.Update]) -> Outcomes:
+    def _write_all_or_none(
+        self, running: _Running, updates: Sequence[p4rt.Update], scope: roles.Scope
+    ) -> Outcomes:
         journal = Journal(active=True)
         for index, update in enumerate(updates):
-            refusal = self._apply(running, update, journal)
+            refusal = self._apply(running, update, journal, scope)
             if refusal is not None:
                 journal.roll_back()
                 aborted = P4RuntimeError(code_pb2.ABORTED, f"not done, because update {index} of the batch failed")
@@ -254,10 +307,9 @@ class Target:
         self.arbiter.require_primary(request.role, election_id)
 
     def _require_running(self) -> _Running:
+        """What reads and writes refer to: the saved pipeline if there is one, else the one that runs."""
         if self._saved is not None:
-            raise unimplemented(
-                "a saved pipeline config waits for COMMIT; reads and writes in between are not supported"
-            )
+            return self._saved
         if self._running is None:
             raise P4RuntimeError(
                 code_pb2.FAILED_PRECONDITION,
@@ -304,11 +356,41 @@ class Target:
             self.packets.packet_in_malformed += 1
             return
         message = p4rt.StreamMessageResponse(packet=packet)
-        for session in primaries:
+        for session, scope in primaries:
+            if not scope.wants(packet):
+                continue
             if session.send(message):
                 self.packets.packet_in += 1
             else:
                 self.packets.packet_in_slow_client += 1
+
+    # --- digests ---
+
+    def acknowledge(self, session: Session, ack: p4rt.DigestListAck) -> None:
+        """A client's DigestListAck."""
+        self.require_up()
+        if not self.arbiter.is_primary(session):
+            raise denied("digest ack: only the primary may acknowledge digests")
+        running = self._running
+        if running is None:
+            raise P4RuntimeError(code_pb2.FAILED_PRECONDITION, "digest ack: there is no forwarding pipeline config")
+        running.digests.acknowledge(ack)
+
+    def _on_digest(self, number: int, message: bytes) -> None:
+        """Called by the data plane, from one of its threads."""
+        running = self._running
+        if running is not None:
+            running.digests.receive(number, message)
+
+    def _on_new_primary(self) -> None:
+        running = self._running
+        if running is not None:
+            running.digests.client_changed()
+
+    def _send_to_primaries(self, message: p4rt.StreamMessageResponse, p4_id: int) -> bool:
+        """To the primary of every role that has the object with this id in its scope; whether one took it."""
+        sent = [session.send(message) for session, scope in self.arbiter.primaries() if scope.may_use(p4_id)]
+        return any(sent)
 
 
 def _find(handlers: dict[str, Any], which: str | None) -> Any:
@@ -319,16 +401,6 @@ def _find(handlers: dict[str, Any], which: str | None) -> Any:
     return handlers[which]
 
 
-def _require_single_step(updates: Sequence[p4rt.Update]) -> None:
-    """DATAPLANE_ATOMIC holds for one change of one object, and is refused for anything more."""
-    if len(updates) > 1:
-        raise unimplemented(
-            "DATAPLANE_ATOMIC is supported for a batch of one update only; use ROLLBACK_ON_ERROR or single writes"
-        )
-    for update in updates:
-        entity = update.entity
-        which = entity.WhichOneof("entity")
-        if which in ("counter_entry", "register_entry") and not getattr(entity, which).HasField("index"):
-            raise unimplemented("DATAPLANE_ATOMIC is not supported for writes to a whole array")
-        if which == "table_entry" and entity.table_entry.HasField("counter_data"):
-            raise unimplemented("DATAPLANE_ATOMIC is not supported for a table entry together with its counter")
+def _within(scope: roles.Scope, found: Iterator[p4rt.Entity]) -> Iterator[p4rt.Entity]:
+    """What a role may see of an answer."""
+    return (entity for entity in found if scope.may_use(roles.id_of(entity)))

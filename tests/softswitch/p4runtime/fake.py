@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from softswitch.device import (
@@ -53,6 +54,7 @@ class FakeProgram(Program):
 
     def __init__(self) -> None:
         self.digest = "demo"
+        self.digests = ()
         drop, forward, no_action = "MyIngress.drop", "MyIngress.forward", "NoAction"
         tables = [
             table(
@@ -113,6 +115,7 @@ class FakeDevice(Device):
         self.device_id = device_id
         self.cpu_port = cpu_port
         self.packet_in: Callable[[bytes], None] | None = None
+        self.digest: Callable[[int, bytes], None] | None = None
         self.sent: list[bytes] = []
         self.before_write: Callable[[], None] = lambda: None  # a test's chance to be in the middle of a write
         self.unload()
@@ -139,6 +142,25 @@ class FakeDevice(Device):
             if info.const_entries:
                 key = (Match("exact", 0x0800),)
                 self._entries[name][key, 0] = Entry(0, key, 0, "MyIngress.forward", (3,), True)
+
+    def stage(self, program: Program) -> Device:
+        staged = FakeDevice(self.device_id, self.cpu_port)
+        staged.load(program)
+        staged.before_write = lambda: self.before_write()
+        return staged
+
+    def commit(self, staged: Device) -> None:
+        """Both are one device afterwards."""
+        kept = ("device_id", "cpu_port", "packet_in", "digest", "sent", "before_write")
+        self.__dict__.update({name: value for name, value in staged.__dict__.items() if name not in kept})
+        staged.__dict__ = self.__dict__
+
+    def discard(self) -> None:
+        self.unload()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        yield
 
     def insert(self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0) -> int:
         self.before_write()

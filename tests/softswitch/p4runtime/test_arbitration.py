@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -13,8 +14,19 @@ from hypothesis import strategies as st
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.p4runtime.arbitration import Arbiter, Session
+from softswitch.p4runtime.roles import P4RoleConfig
 from softswitch.p4runtime.status import P4RuntimeError
-from tests.softswitch.p4runtime.client import Client, exact_entry, insert
+from tests.softswitch.p4runtime.client import (
+    ACL,
+    EXACT,
+    INSERT,
+    VERDICTS,
+    Client,
+    acl_entry,
+    exact_entry,
+    group,
+    insert,
+)
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 
@@ -143,15 +155,84 @@ def test_roles_have_separate_primaries(served: Served) -> None:
     assert len(named.read(p4rt.Entity(table_entry=p4rt.TableEntry()))) == 2  # with the const entry
 
 
-def test_role_config_is_refused(served: Served) -> None:
-    stream = served.client().stream()
+def configured(election_id: int, role: str, config: any_pb2.Any) -> p4rt.StreamMessageRequest:
     message = p4rt.StreamMessageRequest()
     message.arbitration.device_id = 1
-    message.arbitration.election_id.low = 1
-    message.arbitration.role.name = "routing"
-    message.arbitration.role.config.CopyFrom(any_pb2.Any(type_url="x"))
-    stream.send(message)
+    message.arbitration.election_id.low = election_id
+    message.arbitration.role.name = role
+    message.arbitration.role.config.CopyFrom(config)
+    return message
+
+
+def scheme(**fields: Any) -> any_pb2.Any:
+    wanted = fields.pop("packet_in_filter", None)
+    config = P4RoleConfig()
+    for name, value in fields.items():
+        getattr(config, name).extend(value) if isinstance(value, list) else setattr(config, name, value)
+    if wanted is not None:
+        config.packet_in_filter.metadata_id, config.packet_in_filter.value = wanted
+    packed = any_pb2.Any()
+    packed.Pack(config)
+    return packed
+
+
+@pytest.mark.parametrize(
+    ("role", "config"),
+    [
+        ("routing", any_pb2.Any(type_url="x")),
+        ("routing", any_pb2.Any(type_url="type.googleapis.com/stratum.P4RoleConfig", value=b"\xff\xff")),
+        ("routing", scheme(exclusive_p4_ids=[EXACT], shared_p4_ids=[EXACT])),
+        ("routing", scheme(packet_in_filter=(1, b"\x01"))),
+        ("", scheme()),
+    ],
+)
+def test_role_config_of_another_scheme_or_nonsense(served: Served, role: str, config: any_pb2.Any) -> None:
+    stream = served.client().stream()
+    stream.send(configured(1, role, config))
     assert stream.ended() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_role_config_limits_what_a_role_may_do(served: Served) -> None:
+    everything = served.client()
+    everything.become_primary()
+    everything.set_pipeline(PROGRAM_JSON)
+    limited = served.client(role="limited")
+    stream = limited.stream()
+    config = scheme(shared_p4_ids=[EXACT, VERDICTS], receives_packet_ins=True, packet_in_filter=(2, b"\x00\x05"))
+    stream.send(configured(1, "limited", config))
+    told = stream.next().arbitration
+    assert (told.status.code, told.role.config.value) == (OK, config.value)
+    limited.write(insert(exact_entry()))
+    denied = limited.outcomes(insert(acl_entry()), group(INSERT, 1), insert(exact_entry(b"\x09")))
+    assert [one.canonical_code for one in denied] == [7, 7, 0]
+    assert {one.table_entry.table_id for one in limited.read(p4rt.Entity(table_entry=p4rt.TableEntry()))} == {EXACT}
+    assert refusal(limited.set_pipeline, PROGRAM_JSON) == grpc.StatusCode.PERMISSION_DENIED
+    served.devices[1].packet_in(b"\x80\x83frame")  # type: ignore[misc]  # reason 3
+    served.devices[1].packet_in(b"\x80\x85frame")  # type: ignore[misc]  # reason 5
+    assert [one.metadata_id for one in stream.next().packet.metadata] == [1, 2]
+    assert stream.quiet()
+    everything.write(insert(acl_entry()))  # the default role has everything all the same
+
+
+def test_a_new_role_config_is_told_to_all_and_holds_at_once(served: Served) -> None:
+    first, second = served.client(role="r").stream(), served.client(role="r").stream()
+    first.send(configured(2, "r", scheme(shared_p4_ids=[EXACT])))
+    first.next()
+    second.send(configured(1, "r", scheme(shared_p4_ids=[ACL])))  # a backup's configuration does not count
+    assert second.next().arbitration.role.config.value == scheme(shared_p4_ids=[EXACT]).value
+    first.send(configured(2, "r", scheme(shared_p4_ids=[ACL])))
+    assert second.next().arbitration.role.config.value == scheme(shared_p4_ids=[ACL]).value
+    assert served.server.targets[1].arbiter.scope_of("r").ids == {ACL}
+
+
+def test_what_is_exclusive_belongs_to_one_role(served: Served) -> None:
+    first, second, third = (served.client(role=name).stream() for name in "abc")
+    first.send(configured(1, "a", scheme(exclusive_p4_ids=[EXACT])))
+    assert first.status()[0] == OK
+    second.send(configured(1, "b", scheme(shared_p4_ids=[EXACT])))
+    assert second.ended() == grpc.StatusCode.INVALID_ARGUMENT
+    third.send(configured(1, "c", scheme(shared_p4_ids=[ACL])))
+    assert third.status()[0] == OK
 
 
 @pytest.mark.parametrize("change", [{"device_id": 2}, {"role": "other"}])
@@ -281,7 +362,7 @@ def test_any_history_leaves_everybody_with_the_truth(steps: list[tuple[int, int 
                     primary, highest = client, step
                 elif primary == client:
                     primary = None
-        assert arbiter.primaries() == ([] if primary is None else [sessions[primary]])
+        assert [one for one, _ in arbiter.primaries()] == ([] if primary is None else [sessions[primary]])
         for number in (None, *range(5)):
             if primary is not None and number == ids[primary]:
                 arbiter.require_primary("", number)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import grpc
 import pytest
 from google.rpc import code_pb2
-from p4.v1 import p4data_pb2
+from p4.v1 import p4data_pb2, p4runtime_pb2_grpc
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
+from softswitch.p4runtime.status import BatchError, P4RuntimeError, batch_status
 from tests.softswitch.p4runtime.client import (
     ACL,
     DELETE,
@@ -100,7 +101,6 @@ def test_every_update_has_its_own_error(primary: Client) -> None:
         ({"meter_entry": p4rt.MeterEntry(meter_id=1)}, "meter"),
         ({"direct_meter_entry": p4rt.DirectMeterEntry()}, "meter"),
         ({"value_set_entry": p4rt.ValueSetEntry(value_set_id=1)}, "value set"),
-        ({"digest_entry": p4rt.DigestEntry(digest_id=1)}, "digest"),
         ({"extern_entry": p4rt.ExternEntry(extern_id=1)}, "extern"),
     ],
 )
@@ -171,18 +171,43 @@ def test_rollback_batch_without_error_is_done(served: Served, primary: Client) -
     assert sort(other.read(*EVERYTHING)) == after
 
 
-def test_dataplane_atomic_is_refused_for_more_than_one_step(primary: Client) -> None:
-    primary.write(insert(exact_entry(b"\x01")), atomicity=ATOMIC)
-    refused = [
-        [insert(exact_entry(b"\x02")), insert(exact_entry(b"\x03"))],
-        [register(b"\x01")],
-        [insert(exact_entry(b"\x02", counter_data=p4rt.CounterData(packet_count=1)))],
-    ]
-    for updates in refused:
-        with pytest.raises(grpc.RpcError) as caught:
-            primary.write(*updates, atomicity=ATOMIC)
-        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert len(primary.read(p4rt.Entity(table_entry=p4rt.TableEntry(table_id=EXACT)))) == 1
+def test_dataplane_atomic_batch_is_all_or_nothing(served: Served, primary: Client) -> None:
+    fill(primary, served.devices[1])
+    before = sort(primary.read(*EVERYTHING))
+    errors = primary.outcomes(*CHANGES, insert(exact_entry(b"\x02")), atomicity=ATOMIC)
+    codes = [error.canonical_code for error in errors]
+    assert codes == [code_pb2.ABORTED] * len(CHANGES) + [code_pb2.ALREADY_EXISTS]
+    assert sort(primary.read(*EVERYTHING)) == before
+    primary.write(*CHANGES, atomicity=ATOMIC)
+    assert sort(primary.read(*EVERYTHING)) != before
+
+
+@pytest.mark.parametrize("count", [1, 50, 150, 1000])
+def test_errors_reach_clients_with_default_limits(served: Served, primary: Client, count: int) -> None:
+    updates = [insert(exact_entry(b"\x01"))] + [update(DELETE, table_entry=exact_entry(b"\x02"))] * count
+    request = p4rt.WriteRequest(device_id=1, election_id=p4rt.Uint128(low=1), updates=updates)
+    channel = grpc.insecure_channel(served.address, options=[("grpc.use_local_subchannel_pool", 1)])
+    with channel, pytest.raises(grpc.RpcError) as caught:
+        p4runtime_pb2_grpc.P4RuntimeStub(channel).Write(request, timeout=10)
+    assert caught.value.code() == grpc.StatusCode.UNKNOWN
+    message = caught.value.details() or ""
+    assert f"{count} of {count + 1} updates failed; the first is number 1: " in message
+    errors = batch_errors(caught.value)
+    codes = [error.canonical_code for error in errors]
+    assert codes == ([code_pb2.OK] + [code_pb2.NOT_FOUND] * count)[: len(errors)]
+    if count <= 100:
+        assert errors[1].message
+        assert len(errors) == count + 1
+    else:
+        assert f"details are of the first {len(errors)} only" in message
+        assert len(errors) > 100
+
+
+def test_server_that_may_send_longer_statuses() -> None:
+    outcomes = [P4RuntimeError(code_pb2.NOT_FOUND, "x" * 100)] * 1000
+    status = batch_status(BatchError(outcomes, "updates"), 1 << 20)
+    assert len(status.details) == 1000
+    assert "only" not in status.message
 
 
 def test_reads_answer_the_good_queries_and_name_the_bad(primary: Client) -> None:

@@ -18,6 +18,7 @@ from softswitch.p4runtime.arbitration import Session
 from softswitch.p4runtime.pipeline import Loader, config_of
 from softswitch.p4runtime.status import P4RuntimeError
 from softswitch.p4runtime.target import Target
+from softswitch.p4runtime.timer import Timer
 from tests.softswitch.p4runtime.client import (
     ACL,
     CONST,
@@ -102,7 +103,7 @@ def target() -> Iterator[Target]:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc)")
     with Fabric() as fabric:
-        one = Target(fabric.add_device(1, 255), Loader(Program.load))
+        one = Target(fabric.add_device(1, 255), Loader(Program.load), Timer())
         one.install(config_of(demo_p4info(), PROGRAM_JSON))
         arbitration = p4rt.MasterArbitrationUpdate(election_id=p4rt.Uint128(low=1))
         one.arbiter.update(Session(lambda message: True, lambda error: None), arbitration)
@@ -154,7 +155,7 @@ def test_reads(target: Target, queries: list[p4rt.Entity]) -> None:
 @UNHURRIED
 @given(messages(p4rt.PacketOut))
 def test_packet_out(target: Target, packet: p4rt.PacketOut) -> None:
-    (session,) = target.arbiter.primaries()
+    ((session, _),) = target.arbiter.primaries()
     try:
         target.packet_out(session, packet)
     except P4RuntimeError:

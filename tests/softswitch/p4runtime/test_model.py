@@ -15,6 +15,7 @@ from softswitch.device import Fabric, Program
 from softswitch.p4runtime.arbitration import Session
 from softswitch.p4runtime.pipeline import Loader, config_of
 from softswitch.p4runtime.target import Target
+from softswitch.p4runtime.timer import Timer
 from tests.softswitch.p4runtime.client import (
     ACL,
     DELETE,
@@ -135,12 +136,12 @@ def read(target: Target, **query: object) -> Iterator[p4rt.TableEntry]:
 @pytest.fixture(scope="module", params=["fake", "data plane"])
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     if request.param == "fake":
-        yield Target(FakeDevice(1), Loader(FakeProgram.load))
+        yield Target(FakeDevice(1), Loader(FakeProgram.load), Timer())
         return
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc)")
     with Fabric() as fabric:
-        yield Target(fabric.add_device(1), Loader(Program.load))
+        yield Target(fabric.add_device(1), Loader(Program.load), Timer())
 
 
 @settings(max_examples=100, deadline=None)

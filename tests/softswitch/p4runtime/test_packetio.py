@@ -121,13 +121,15 @@ def test_program_without_controller_headers_gets_the_bare_frame(served: Served) 
     assert served.devices[1].sent == [b"frame"]
 
 
-def test_digest_acks_and_other_messages_are_refused_without_ending_the_stream(served: Served) -> None:
-    stream = served.client().become_primary()
+def test_acks_of_unknown_digests_and_other_messages_are_refused_without_ending_the_stream(served: Served) -> None:
+    client = served.client()
+    stream = client.become_primary()
+    client.set_pipeline(PROGRAM_JSON)
     message = p4rt.StreamMessageRequest()
     message.digest_ack.digest_id = 4
     stream.send(message)
     error = stream.next().error
-    assert error.canonical_code == code_pb2.UNIMPLEMENTED
+    assert error.canonical_code == code_pb2.INVALID_ARGUMENT
     assert error.digest_list_ack.digest_list_ack.digest_id == 4
     message = p4rt.StreamMessageRequest()
     message.other.type_url = "x"
