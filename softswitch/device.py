@@ -32,9 +32,9 @@ from softswitch.errors import (
     SoftswitchError,
 )
 from softswitch.meters import (
-    Colours,
     MeterConfig,
     MeterInfo,
+    MeterState,
     NativeConfig,
     NativeMeter,
     colours,
@@ -743,14 +743,19 @@ class Device:
 
     # --------------------------------------------------------------------------------------------------------- meters
 
-    def meter_read(self, name: str, first: int = 0, n: int | None = None) -> list[tuple[MeterConfig | None, Colours]]:
-        """Per element of an array its configuration (``None``: all is green) and its counters; all elements if ``n`` is
-        not given."""
+    def meter_read(self, name: str, first: int = 0, n: int | None = None) -> list[MeterState]:
+        """Elements of an array; all from ``first`` if ``n`` is not given."""
         number, info = self._meter(name)
         n = info.size - first if n is None else n
         out = (NativeMeter * max(n, 0))()
         self._meter_access(number, info, first, n, out=out)
-        return [(config_of(m), colours(m)) for m in out]
+        return [MeterState(config_of(m), colours(m), m) for m in out]
+
+    def meter_restore(self, name: str, states: Sequence[MeterState], first: int = 0) -> None:
+        """Set elements of an array back to what was read before: configuration, tokens and counters."""
+        number, info = self._meter(name)
+        old = (NativeMeter * len(states))(*(state.native for state in states))
+        self._meter_access(number, info, first, len(states), old=old)
 
     def meter_write(self, name: str, config: MeterConfig | None, first: int = 0, n: int | None = None) -> None:
         """Configure elements of an array, with full buckets (``None``: all is green)."""
@@ -771,6 +776,7 @@ class Device:
         first: int,
         n: int,
         *,
+        old: ctypes.Array[NativeMeter] | None = None,
         config: NativeConfig | None = None,
         clear: bool = False,
         out: ctypes.Array[NativeMeter] | None = None,
@@ -778,7 +784,7 @@ class Device:
         if not (0 <= first <= info.size and 0 <= n <= info.size - first):
             raise NoSuchObject(f"{info.name}[{first}]: the index is not in 0..{info.size - 1}")
         pointer = None if config is None else ctypes.byref(config)
-        result = self._lib.ss_meter_access(self._native, number, first, n, pointer, clear, out)
+        result = self._lib.ss_meter_access(self._native, number, first, n, old, pointer, clear, out)
         self._check(result, f"meter {info.name}")
 
     def _meter(self, name: str) -> tuple[int, MeterInfo]:
@@ -790,13 +796,17 @@ class Device:
             raise InvalidValue(f"meter {name} is direct: it belongs to the entries of table {info.table}")
         return program.code.meters[name], info
 
-    def direct_meter_read(
-        self, table: str, match: Sequence[Match], priority: int = 0
-    ) -> tuple[MeterConfig | None, Colours]:
-        """Configuration and counters of an entry's meter."""
+    def direct_meter_read(self, table: str, match: Sequence[Match], priority: int = 0) -> MeterState:
+        """An entry's meter."""
         out = NativeMeter()
         self._direct_meter(table, match, priority, out=out)
-        return config_of(out), colours(out)
+        return MeterState(config_of(out), colours(out), out)
+
+    def direct_meter_restore(
+        self, table: str, match: Sequence[Match], state: MeterState, priority: int = 0
+    ) -> None:
+        """Set an entry's meter back to what was read before: configuration, tokens and counters."""
+        self._direct_meter(table, match, priority, old=state.native)
 
     def direct_meter_write(
         self, table: str, match: Sequence[Match], config: MeterConfig | None, priority: int = 0
@@ -814,6 +824,7 @@ class Device:
         match: Sequence[Match],
         priority: int,
         *,
+        old: NativeMeter | None = None,
         config: NativeConfig | None = None,
         clear: bool = False,
         out: NativeMeter | None = None,
@@ -822,9 +833,10 @@ class Device:
         if not codec.info.has_direct_meter:
             raise InvalidValue(f"table {table} has no direct meter")
         key = codec.key(match, priority)
+        pointers = [None if p is None else ctypes.byref(p) for p in (old, config, out)]
         result = self._lib.ss_table_meter(
             self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority,
-            None if config is None else ctypes.byref(config), clear, None if out is None else ctypes.byref(out),
+            pointers[0], pointers[1], clear, pointers[2],
         )  # fmt: skip
         self._check(result, f"entry of table {table}")
 

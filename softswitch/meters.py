@@ -82,6 +82,18 @@ class MeterConfig:
 Colours = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
 
+@dataclass(frozen=True)
+class MeterState:
+    """What a meter has: its configuration (``None``: all is green), and (packets, bytes) that were green, yellow, red.
+
+    ``native`` has its tokens too.
+    """
+
+    config: MeterConfig | None
+    colours: Colours
+    native: NativeMeter
+
+
 def colours(meter: NativeMeter) -> Colours:
     """(packets, bytes) that were green, yellow and red."""
     c = meter.colours

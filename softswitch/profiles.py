@@ -47,8 +47,8 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class ProfileInfo:
-    """An action profile: the actions that its members can have, the most members (0: any number), and whether it is a
-    selector, which has groups."""
+    """An action profile: the actions that its members can have, the size that the program declares (which is for the
+    control plane to keep to), and whether it is a selector, which has groups."""
 
     name: str
     actions: tuple[str, ...]
@@ -119,14 +119,16 @@ class ActionProfile:
         self._chosen: dict[int, Member | Group] = {}  # by choice
         self._watchers: dict[int, set[int]] = {}  # port -> groups with a member that depends on it
 
+    def __len__(self) -> int:
+        """Its members."""
+        return len(self._members)
+
     # -------------------------------------------------------------------------------------------------------- members
 
     def insert_member(self, member: int, action: str, params: Sequence[int]) -> None:
         with self.lock:
             if member in self._members:
                 raise AlreadyExists(f"action profile {self.info.name} has a member {member} already")
-            if self.info.size and len(self._members) >= self.info.size:
-                raise CapacityExceeded(f"action profile {self.info.name} has its {self.info.size} members already")
             state = _Member(action, tuple(params), [])
             self._grow(state, 1)
             self._members[member] = state

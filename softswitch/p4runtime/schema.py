@@ -71,6 +71,46 @@ class ActionSchema:
 
 
 @dataclass(frozen=True)
+class ProfileSchema:
+    """An action profile or selector. Sizes of 0 are not limited.
+
+    ``by_members``: ``size`` and ``max_group_size`` count members; if not, weights.
+    """
+
+    id: int
+    name: str
+    with_selector: bool
+    size: int
+    max_group_size: int
+    by_members: bool
+    max_member_weight: int
+    actions_by_id: dict[int, ActionSchema]
+    actions_by_name: dict[str, ActionSchema]
+
+
+@dataclass(frozen=True)
+class MeterSchema:
+    """An array of meters; ``type`` is a ``MeterSpec.Type``."""
+
+    id: int
+    name: str
+    size: int
+    type: int
+
+
+@dataclass(frozen=True)
+class ValueSetSchema:
+    """A parser value set."""
+
+    id: int
+    name: str
+    size: int
+    fields: tuple[FieldSchema, ...]
+    fields_by_id: dict[int, FieldSchema]
+    wildcards: tuple[Match | None, ...]
+
+
+@dataclass(frozen=True)
 class TableSchema:
     """One table. ``scopes`` maps the ids of its actions to their ``ActionRef.Scope``.
 
@@ -89,9 +129,8 @@ class TableSchema:
     scopes: dict[int, int]
     is_const: bool
     default_const: bool
-    has_direct_meter: bool
-    has_implementation: bool
-    has_idle_timeout: bool
+    meter_type: int | None  # MeterSpec.Type of its direct meter
+    profile: ProfileSchema | None
 
 
 @dataclass(frozen=True)
@@ -137,13 +176,23 @@ class Schema:
     def __init__(self, p4info: p4info_pb2.P4Info, program: Program) -> None:
         self.names = _check_ids(p4info)
         actions = {action.preamble.id: action for action in p4info.actions}
-        direct_meters = {meter.preamble.id for meter in p4info.direct_meters}
-        self.tables = {table.preamble.id: _table(table, actions, direct_meters, program) for table in p4info.tables}
+        direct_meters = {meter.direct_table_id: meter for meter in p4info.direct_meters}
+        self.profiles = {p.preamble.id: _profile(p, p4info, actions, program) for p in p4info.action_profiles}
+        self.tables = {
+            t.preamble.id: _table(t, actions, direct_meters.get(t.preamble.id), self.profiles, program)
+            for t in p4info.tables
+        }
+        self.tables_by_name = {table.name: table for table in self.tables.values()}
+        self.meters = {meter.preamble.id: _meter(meter, program) for meter in p4info.meters}
+        self.value_sets = {v.preamble.id: _value_set(v, program) for v in p4info.value_sets}
         self.counters = {counter.preamble.id: _counter(counter, program) for counter in p4info.counters}
         self.registers = {register.preamble.id: _register(register, program) for register in p4info.registers}
         self.digests = _digests(p4info, program)
         for direct in p4info.direct_counters:
             _check_direct_counter(direct, self.tables)
+        for table_id, meter in direct_meters.items():
+            if table_id not in self.tables or self.tables[table_id].meter_type is None:
+                raise invalid(f"direct meter {meter.preamble.name} of the P4Info is on no table of the program")
         headers = {header.preamble.name: header for header in p4info.controller_packet_metadata}
         self.packet_in = ControllerHeader(headers.get("packet_in"))
         self.packet_out = ControllerHeader(headers.get("packet_out"))
@@ -156,6 +205,15 @@ class Schema:
 
     def register(self, register_id: int) -> RegisterSchema:
         return self._find(self.registers, register_id, "register")
+
+    def meter(self, meter_id: int) -> MeterSchema:
+        return self._find(self.meters, meter_id, "indirect meter")
+
+    def profile(self, profile_id: int) -> ProfileSchema:
+        return self._find(self.profiles, profile_id, "action profile")
+
+    def value_set(self, value_set_id: int) -> ValueSetSchema:
+        return self._find(self.value_sets, value_set_id, "value set")
 
     def _find(self, objects: dict[int, Any], object_id: int, noun: str) -> Any:
         found = objects.get(object_id)
@@ -205,7 +263,8 @@ def _width(what: str, declared: int, actual: int, named_type: p4types_pb2.P4Name
 def _table(
     table: p4info_pb2.Table,
     actions: dict[int, p4info_pb2.Action],
-    direct_meters: set[int],
+    meter: p4info_pb2.DirectMeter | None,
+    profiles: dict[int, ProfileSchema],
     program: Program,
 ) -> TableSchema:
     name = table.preamble.name
@@ -218,6 +277,11 @@ def _table(
         if ref.id not in actions:
             raise invalid(f"table {name}: the P4Info has no action with id {ref.id}")
         calls[ref.id] = _action(actions[ref.id], info, program)
+    profile = profiles.get(table.implementation_id)
+    if (profile.name if profile else None) != info.profile:
+        raise invalid(f"table {name} has not the same action profile in P4Info and program")
+    if info.has_idle_timeout != (table.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT):
+        raise invalid(f"table {name} has idle timeouts in the P4Info or in the program, not in both")
     if info.const_entries and not (table.is_const_table or table.has_initial_entries):
         raise invalid(f"table {name} has const entries in the program and none in the P4Info")
     return TableSchema(
@@ -232,9 +296,8 @@ def _table(
         scopes={ref.id: ref.scope for ref in table.action_refs},
         is_const=table.is_const_table or info.const_entries,
         default_const=info.default_const or table.const_default_action_id != 0,
-        has_direct_meter=any(resource in direct_meters for resource in table.direct_resource_ids),
-        has_implementation=table.implementation_id != 0,
-        has_idle_timeout=table.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT,
+        meter_type=None if meter is None or not info.has_direct_meter else meter.spec.type,
+        profile=profile,
     )
 
 
@@ -280,6 +343,72 @@ def _action(action: p4info_pb2.Action, table: TableInfo, program: Program) -> Ac
         for index, (param, (_, width)) in enumerate(zip(action.params, info.params, strict=True))
     )
     return ActionSchema(action.preamble.id, name, params, {param.id: param for param in params})
+
+
+def _profile(
+    profile: p4info_pb2.ActionProfile,
+    p4info: p4info_pb2.P4Info,
+    actions: dict[int, p4info_pb2.Action],
+    program: Program,
+) -> ProfileSchema:
+    name = profile.preamble.name
+    info = program.profiles.get(name)
+    if info is None:
+        raise invalid(f"action profile {name} of the P4Info is not in the program")
+    if profile.with_selector != info.with_selector or profile.size != info.size:
+        raise invalid(f"action profile {name} is not the same in P4Info and program")
+    calls: dict[int, ActionSchema] = {}
+    for table in p4info.tables:
+        if table.implementation_id == profile.preamble.id and table.preamble.name in program.tables:
+            for ref in table.action_refs:
+                if ref.id in actions:
+                    calls[ref.id] = _action(actions[ref.id], program.tables[table.preamble.name], program)
+    return ProfileSchema(
+        id=profile.preamble.id,
+        name=name,
+        with_selector=info.with_selector,
+        size=info.size,
+        max_group_size=profile.max_group_size,
+        by_members=profile.HasField("sum_of_members"),
+        max_member_weight=profile.sum_of_members.max_member_weight,
+        actions_by_id=calls,
+        actions_by_name={action.name: action for action in calls.values()},
+    )
+
+
+def _meter(meter: p4info_pb2.Meter, program: Program) -> MeterSchema:
+    name = meter.preamble.name
+    info = program.meters.get(name)
+    if info is None or info.table is not None:
+        raise invalid(f"meter {name} of the P4Info is not in the program")
+    if meter.size != info.size:
+        raise invalid(f"meter {name} has {meter.size} elements in the P4Info and {info.size} in the program")
+    return MeterSchema(meter.preamble.id, name, info.size, meter.spec.type)
+
+
+def _value_set(value_set: p4info_pb2.ValueSet, program: Program) -> ValueSetSchema:
+    name = value_set.preamble.name
+    info = program.value_sets.get(name)
+    if info is None:
+        raise invalid(f"value set {name} of the P4Info is not in the program")
+    if value_set.size != info.size or (info.widths and len(value_set.match) != len(info.widths)):
+        raise invalid(f"value set {name} is not the same in P4Info and program")
+    fields = []
+    for index, field in enumerate(value_set.match):
+        what = f"{name} field {field.name or field.id}"
+        kind = _MATCH_KINDS.get(field.match_type)
+        if kind is None:
+            raise unimplemented(f"{what}: match kind {field.other_match_type or field.match_type} is not supported")
+        bits = info.widths[index] if info.widths else field.bitwidth
+        width = _width(what, field.bitwidth, bits, field.type_name)
+        device_kind = "ternary" if kind == "optional" else kind
+        fields.append(FieldSchema(field.id, index, what, kind, device_kind, width, any_match(device_kind, bits)))
+    by_id = {field.id: field for field in fields}
+    if len(by_id) != len(fields):
+        raise invalid(f"value set {name} has two fields with one id in the P4Info")
+    return ValueSetSchema(
+        value_set.preamble.id, name, info.size, tuple(fields), by_id, tuple(field.wildcard for field in fields)
+    )
 
 
 def _counter(counter: p4info_pb2.Counter, program: Program) -> CounterSchema:

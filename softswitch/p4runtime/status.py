@@ -31,6 +31,7 @@ _CODES: tuple[tuple[type[errors.SoftswitchError], int], ...] = (
     (errors.NotFound, code_pb2.NOT_FOUND),
     (errors.CapacityExceeded, code_pb2.RESOURCE_EXHAUSTED),
     (errors.CompilerFailed, code_pb2.FAILED_PRECONDITION),
+    (errors.StillInUse, code_pb2.FAILED_PRECONDITION),
     (errors.SoftswitchError, code_pb2.INVALID_ARGUMENT),
 )
 

@@ -6,23 +6,47 @@ P4Runtime specification, "TableEntry" and "DirectCounterEntry".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import errors
-from softswitch.device import Device, Entry, Match
-from softswitch.p4runtime import bytestring
-from softswitch.p4runtime.schema import ActionSchema, FieldSchema, Schema, TableSchema
-from softswitch.p4runtime.status import P4RuntimeError, denied, invalid, unimplemented
+from softswitch.device import Device, Entry
+from softswitch.meters import MeterState
+from softswitch.p4runtime.actions import decode_params, encode_action
+from softswitch.p4runtime.matches import Key, decode_key, decode_match, encode_match
+from softswitch.p4runtime.meters import (
+    decode_clear,
+    decode_config,
+    encode_colours,
+    encode_config,
+    refuse_default,
+    require_direct_meter,
+)
+from softswitch.p4runtime.profiles import ProfileAccess
+from softswitch.p4runtime.schema import Schema, TableSchema
+from softswitch.p4runtime.status import denied, invalid
 from softswitch.p4runtime.undo import Journal
+from softswitch.profiles import Group, Member
 
-Key = tuple[Match, ...]
 # A default entry is (table, None, 0).
 _EntryKey = tuple[str, Key | None, int]
 # controller_metadata and metadata of an entry: opaque, kept for the client.
 _Opaque = tuple[int, bytes]
 _NO_OPAQUE: _Opaque = (0, b"")
+MAX_TIMEOUT = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """All there is to an entry, to bring it back."""
+
+    entry: Entry
+    action: p4rt.TableAction  # of a table with an action profile
+    counts: tuple[int, int] | None
+    meter: MeterState | None
+    opaque: _Opaque | None
 
 
 class TableAccess:
@@ -31,9 +55,10 @@ class TableAccess:
     The caller holds the device's lock during every call; iterators that reads return need no lock any more.
     """
 
-    def __init__(self, device: Device, schema: Schema) -> None:
+    def __init__(self, device: Device, schema: Schema, profiles: ProfileAccess) -> None:
         self._device = device
         self._schema = schema
+        self._profiles = profiles
         self._opaque: dict[_EntryKey, _Opaque] = {}
 
     # --- writes ---
@@ -51,7 +76,6 @@ class TableAccess:
         if kind == p4rt.Update.DELETE:
             self._delete(table, entry, journal)
             return
-        _check_attributes(table, entry)
         if kind == p4rt.Update.INSERT:
             self._insert(table, entry, journal)
         else:
@@ -72,62 +96,112 @@ class TableAccess:
     def _insert(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         if table.is_const:
             raise denied(f"table {table.name} has its entries from the program; nothing can be inserted")
-        action, params = _action(table, entry, default=False)
+        resources = _Resources(table, entry)
         key, priority = decode_key(table, entry)
-        counts = _counter_data(table, entry)
-        self._device.insert(table.name, key, action, params, priority)
-        if counts is not None:
-            self._device.direct_counter_write(table.name, key, *counts, priority)
+        action, params = self._call(table, entry)
+        try:
+            self._device.insert(table.name, key, action, params, priority)
+        except errors.SoftswitchError:
+            self._forget(table, action)
+            raise
+        resources.write(self._device, key, priority, fresh=True)
         self._remember((table.name, key, priority), entry)
-        journal.add(lambda: self._remove(table.name, key, priority))
+        journal.add(lambda: self._remove(table, key, priority))
 
     def _modify(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         changes_action = entry.HasField("action")
         if changes_action and table.is_const:
             raise denied(f"table {table.name} has its entries from the program; their actions cannot be changed")
+        resources = _Resources(table, entry)
         key, priority = decode_key(table, entry)
-        action, params = _action(table, entry, default=False) if changes_action else ("", ())
-        if not changes_action or journal.active:
-            old = self._get(table, key, priority)
-        counts = _counter_data(table, entry)
+        old = self._get(table, key, priority) if journal.active or table.profile or not changes_action else None
+        if journal.active:
+            assert old is not None
+            saved = self._save(table, old)
+            journal.add(lambda: self._bring_back(table, saved))
         if changes_action:
-            self._device.modify(table.name, key, action, params, priority)
-            identity = (table.name, key, priority)
-            if journal.active:
-                opaque = self._opaque.get(identity)
-                journal.add(lambda: self._device.modify(table.name, key, old.action, old.params, priority))
-                journal.add(lambda: self._recall(identity, opaque))
-            self._remember(identity, entry)
-        if counts is not None:
-            self._set_direct_counter(table, key, priority, entry.counter_data, journal)
+            action, params = self._call(table, entry)
+            try:
+                self._device.modify(table.name, key, action, params, priority)
+            except errors.SoftswitchError:
+                self._forget(table, action)
+                raise
+            if old is not None:
+                self._forget(table, old.chosen)
+            self._remember((table.name, key, priority), entry)
+        resources.write(self._device, key, priority, fresh=False, reset=changes_action)
 
     def _delete(self, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         if table.is_const:
             raise denied(f"table {table.name} has its entries from the program; nothing can be deleted")
         key, priority = decode_key(table, entry)
-        identity = (table.name, key, priority)
         if journal.active:
-            old = self._get(table, key, priority)
-            opaque = self._opaque.get(identity)
-            counts = self._device.direct_counter_read(table.name, key, priority) if _has_counter(table) else None
+            saved = self._save(table, self._get(table, key, priority))
+            journal.add(lambda: self._bring_back(table, saved))
+        self._remove(table, key, priority)
 
-            def restore() -> None:
-                self._device.insert(table.name, key, old.action, old.params, priority)
-                if counts is not None:
-                    self._device.direct_counter_write(table.name, key, *counts, priority)
-                self._recall(identity, opaque)
-
+    def _remove(self, table: TableSchema, key: Key, priority: int) -> None:
+        old = self._get(table, key, priority) if table.profile else None
         self._device.delete(table.name, key, priority)
-        self._opaque.pop(identity, None)
-        if journal.active:
-            journal.add(restore)
+        self._opaque.pop((table.name, key, priority), None)
+        if old is not None:
+            self._forget(table, old.chosen)
+
+    def _call(self, table: TableSchema, entry: p4rt.TableEntry) -> tuple[str | Member | Group, tuple[int, ...]]:
+        """What an entry does; :meth:`_forget` it if the entry does not come about."""
+        if table.profile is not None and entry.HasField("action"):
+            return self._profiles.choose(table, entry.action), ()
+        return _action(table, entry, default=False)
+
+    def _forget(self, table: TableSchema, action: str | Member | Group | None) -> None:
+        if not isinstance(action, str):
+            self._profiles.forget(table, action)
+
+    def _save(self, table: TableSchema, entry: Entry) -> _Saved:
+        place = (table.name, entry.match, entry.priority)
+        action = p4rt.TableAction()
+        if entry.chosen is not None:
+            self._profiles.encode(table, entry.chosen, action)
+        return _Saved(
+            entry,
+            action,
+            self._device.direct_counter_read(*place) if _has_counter(table) else None,
+            self._device.direct_meter_read(*place) if table.meter_type is not None else None,
+            self._opaque.get(place),
+        )
+
+    def _bring_back(self, table: TableSchema, saved: _Saved) -> None:
+        """The entry as it was, whether it is there or not."""
+        entry = saved.entry
+        key, priority = entry.match, entry.priority
+        action: str | Member | Group = entry.action
+        if entry.chosen is not None:
+            action = self._profiles.choose(table, saved.action)
+        try:
+            current = self._get(table, key, priority)
+        except errors.NotFound:
+            self._device.insert(table.name, key, action, entry.params, priority)
+        else:
+            self._device.modify(table.name, key, action, entry.params, priority)
+            self._forget(table, current.chosen)
+        if saved.counts is not None:
+            self._device.direct_counter_write(table.name, key, *saved.counts, priority)
+        if saved.meter is not None:
+            self._device.direct_meter_restore(table.name, key, saved.meter, priority)
+        if table.info.has_idle_timeout:
+            self._device.set_idle_timeout(table.name, key, entry.idle_timeout_ns, priority)
+        self._recall((table.name, key, priority), saved.opaque)
 
     def _write_default(self, kind: int, table: TableSchema, entry: p4rt.TableEntry, journal: Journal) -> None:
         if kind != p4rt.Update.MODIFY:
             raise invalid(f"table {table.name}: the default entry always exists; it can only be modified")
         if entry.match or entry.priority:
             raise invalid(f"table {table.name}: a default entry has neither match nor priority")
-        _check_attributes(table, entry)
+        if entry.idle_timeout_ns or entry.HasField("time_since_last_hit"):
+            raise invalid(f"table {table.name}: a default entry has no idle timeout")
+        if entry.HasField("meter_config") or entry.HasField("meter_counter_data"):
+            require_direct_meter(table)
+            refuse_default(table, entry)
         if table.default_const:
             raise denied(f"table {table.name}: its default action is const")
         action: str | None = None  # an entry without action resets to what the program says
@@ -159,10 +233,6 @@ class TableAccess:
     def _get(self, table: TableSchema, key: Key, priority: int) -> Entry:
         return self._device.get(table.name, key, priority)
 
-    def _remove(self, table: str, key: Key, priority: int) -> None:
-        self._device.delete(table, key, priority)
-        self._opaque.pop((table, key, priority), None)
-
     def _remember(self, identity: _EntryKey, entry: p4rt.TableEntry) -> None:
         opaque = (entry.controller_metadata, entry.metadata)
         self._recall(identity, opaque if opaque != _NO_OPAQUE else None)
@@ -173,12 +243,21 @@ class TableAccess:
         else:
             self._opaque[identity] = opaque
 
+    # --- idle timeouts ---
+
+    def idle_notification(self, table: str, entries: list[Entry]) -> p4rt.IdleTimeoutNotification:
+        """The message, without its time, that says that entries were not hit for their timeouts."""
+        message = p4rt.IdleTimeoutNotification()
+        schema = self._schema.tables_by_name[table]
+        for found in entries:
+            opaque = self._opaque.get((table, found.match, found.priority), _NO_OPAQUE)
+            _encode_entry(message.table_entry.add(), schema, found, opaque)
+        return message
+
     # --- reads ---
 
     def read(self, query: p4rt.TableEntry) -> Iterator[p4rt.Entity]:
         """The entries that a ``TableEntry`` in a ReadRequest selects."""
-        if query.HasField("meter_config") or query.HasField("meter_counter_data"):
-            raise unimplemented("direct meters are not supported; leave meter_config and meter_counter_data unset")
         if query.table_id == 0:
             if (
                 query.match
@@ -193,9 +272,16 @@ class TableAccess:
         table = self._schema.table(query.table_id)
         if query.HasField("counter_data"):
             _require_direct_counter(table)
+        if query.HasField("meter_config") or query.HasField("meter_counter_data"):
+            require_direct_meter(table)
+            refuse_default(table, query)
+        if query.idle_timeout_ns or query.HasField("time_since_last_hit"):
+            _require_idle_timeout(table)
         if query.is_default_action:
             if query.match or query.priority:
                 raise invalid(f"table {table.name}: a default entry has neither match nor priority")
+            if query.idle_timeout_ns or query.HasField("time_since_last_hit"):
+                raise invalid(f"table {table.name}: a default entry has no idle timeout")
             return self._read_default(table, query)
         return self._read_tables([table], query)
 
@@ -228,28 +314,33 @@ class TableAccess:
         return (_direct_counter_entity(*one) for one in found)
 
     def _read_tables(self, tables: list[TableSchema], query: p4rt.TableEntry) -> Iterator[p4rt.Entity]:
-        found: list[tuple[TableSchema, Entry, _Opaque, tuple[int, int] | None]] = []
+        answers: list[_Answer] = []
         for table in tables:
             with_counter = query.HasField("counter_data") and _has_counter(table)
+            with_meter = table.meter_type is not None and (
+                query.HasField("meter_config") or query.HasField("meter_counter_data")
+            )
             for entry in self._select(table, query):
-                opaque = self._opaque.get((table.name, entry.match, entry.priority), _NO_OPAQUE)
+                place = (table.name, entry.match, entry.priority)
+                opaque = self._opaque.get(place, _NO_OPAQUE)
                 if (query.controller_metadata and query.controller_metadata != opaque[0]) or (
                     query.metadata and query.metadata != opaque[1]
                 ):
                     continue
-                counts = None
-                if with_counter:
-                    counts = self._device.direct_counter_read(table.name, entry.match, entry.priority)
-                found.append((table, entry, opaque, counts))
-        return (_entry_entity(*one) for one in found)
+                counts = self._device.direct_counter_read(*place) if with_counter else None
+                meter = self._device.direct_meter_read(*place) if with_meter else None
+                action = None
+                if entry.chosen is not None:  # the set of a one-shot may be gone when the answer is built
+                    action = p4rt.TableAction()
+                    self._profiles.encode(table, entry.chosen, action)
+                answers.append((table, entry, opaque, counts, meter, action))
+        return (_entry_entity(query, *one) for one in answers)
 
     def _select(self, table: TableSchema, query: p4rt.TableEntry) -> list[Entry]:
         keep: list[Callable[[Entry], bool]] = []
         if query.HasField("action"):
             wanted = _action_filter(table, query)
             keep.append(lambda entry: wanted(entry.action, entry.params))
-        if query.HasField("time_since_last_hit") or query.idle_timeout_ns:
-            raise _no_idle_timeout(table)
         if query.match:
             if query.priority or not table.info.needs_priority:
                 key, priority = decode_key(table, query)
@@ -281,7 +372,7 @@ class TableAccess:
         entry.is_default_action = True
         entry.is_const = table.default_const
         if name in table.actions_by_name:  # an action that the P4Info hides cannot be named to the client
-            _encode_action(entry, table.actions_by_name[name], params)
+            encode_action(entry.action.action, table.actions_by_name[name], params)
         _encode_opaque(entry, opaque)
         if query.HasField("counter_data"):
             packets, bytes_ = self._device.direct_counter_read(table.name, None, 0)
@@ -297,99 +388,6 @@ class TableAccess:
         return decode_key(table, entry)
 
 
-# --- match keys ---
-
-
-def decode_key(table: TableSchema, entry: p4rt.TableEntry) -> tuple[Key, int]:
-    """Match and priority of an entry."""
-    priority = entry.priority
-    if table.info.needs_priority:
-        if priority <= 0:
-            raise invalid(f"table {table.name} has ternary, range or optional fields: set a priority above 0")
-    elif priority:
-        raise invalid(f"table {table.name} has no ternary, range or optional field: leave priority 0")
-    return decode_match(table, entry), priority
-
-
-def decode_match(table: TableSchema, entry: p4rt.TableEntry) -> Key:
-    """The match of an entry, one element per key field; fields that are left out match anything."""
-    key = list(table.wildcards)
-    seen = set()
-    for match in entry.match:
-        field = table.fields_by_id.get(match.field_id)
-        if field is None:
-            raise invalid(f"table {table.name} has no match field with id {match.field_id}")
-        if field.id in seen:
-            raise invalid(f"{field.name} is given twice")
-        seen.add(field.id)
-        key[field.index] = _decode_field(field, match)
-    for field in table.fields:
-        if key[field.index] is None:
-            raise invalid(f"{field.name} is exact: it cannot be left out")
-    return tuple(key)  # type: ignore[arg-type]  # no None is left
-
-
-def _decode_field(field: FieldSchema, match: p4rt.FieldMatch) -> Match:
-    given = match.WhichOneof("field_match_type")
-    if given != field.kind:
-        raise invalid(f"{field.name} is {field.kind}, the entry gives {given or 'nothing'}")
-    width, name = field.width, field.name
-    if given == "exact":
-        return Match("exact", bytestring.decode(match.exact.value, width, name))
-    if given == "lpm":
-        value = bytestring.decode(match.lpm.value, width, name)
-        prefix = match.lpm.prefix_len
-        if not 0 < prefix <= width:
-            raise invalid(f"{name}: prefix length {prefix} is not in 1..{width}; leave the field out to match anything")
-        if value & (1 << (width - prefix)) - 1:
-            raise invalid(f"{name}: {value:#x} has bits set behind its prefix of {prefix} bits")
-        return Match("lpm", value, prefix_len=prefix)
-    if given == "ternary":
-        value = bytestring.decode(match.ternary.value, width, name)
-        mask = bytestring.decode(match.ternary.mask, width, name)
-        if not mask:
-            raise invalid(f"{name}: the mask is 0; leave the field out to match anything")
-        if value & ~mask:
-            raise invalid(f"{name}: {value:#x} has bits set that the mask {mask:#x} excludes")
-        return Match("ternary", value, mask=mask)
-    if given == "range":
-        low = bytestring.decode(match.range.low, width, name)
-        high = bytestring.decode(match.range.high, width, name)
-        if low > high:
-            raise invalid(f"{name}: the range {low}..{high} is empty")
-        chosen = Match("range", low, high=high)
-        if chosen == field.wildcard:
-            raise invalid(f"{name}: the range covers every value; leave the field out to match anything")
-        return chosen
-    return Match(field.device_kind, bytestring.decode(match.optional.value, width, name), mask=(1 << width) - 1)
-
-
-def _encode_match(entry: p4rt.TableEntry, table: TableSchema, key: Key, priority: int) -> None:
-    encode = bytestring.encode
-    for field, match in zip(table.fields, key, strict=True):
-        kind = field.kind
-        if kind == "exact":
-            entry.match.add(field_id=field.id).exact.value = encode(match.value)
-        elif match == field.wildcard:
-            continue
-        elif kind == "lpm":
-            lpm = entry.match.add(field_id=field.id).lpm
-            lpm.value = encode(match.value)
-            lpm.prefix_len = match.prefix_len
-        elif kind == "ternary":
-            ternary = entry.match.add(field_id=field.id).ternary
-            ternary.value = encode(match.value)
-            ternary.mask = encode(match.mask)
-        elif kind == "range":
-            bounds = entry.match.add(field_id=field.id).range
-            bounds.low = encode(match.value)
-            bounds.high = encode(match.high)
-        else:
-            entry.match.add(field_id=field.id).optional.value = encode(match.value)
-    if table.info.needs_priority:
-        entry.priority = priority
-
-
 # --- actions and attributes ---
 
 
@@ -398,8 +396,6 @@ def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[
     kind = entry.action.WhichOneof("type")
     if kind is None:
         raise invalid(f"table {table.name}: the entry has no action")
-    if table.has_implementation:
-        raise unimplemented(f"table {table.name} has an action profile or selector, which is not supported")
     if kind != "action":
         raise invalid(f"table {table.name} has no action profile or selector: give an action, not {kind}")
     wanted = entry.action.action
@@ -412,22 +408,7 @@ def _action(table: TableSchema, entry: p4rt.TableEntry, default: bool) -> tuple[
             f"table {table.name}: action {action.name} is "
             + ("not allowed as default action" if default else "allowed as default action only")
         )
-    return action.name, _params(action, wanted)
-
-
-def _params(action: ActionSchema, wanted: p4rt.Action) -> tuple[int, ...]:
-    values: list[int | None] = [None] * len(action.params)
-    for param in wanted.params:
-        schema = action.params_by_id.get(param.param_id)
-        if schema is None:
-            raise invalid(f"action {action.name} has no parameter with id {param.param_id}")
-        if values[schema.index] is not None:
-            raise invalid(f"{schema.name} is given twice")
-        values[schema.index] = bytestring.decode(param.value, schema.width, schema.name)
-    for schema, value in zip(action.params, values, strict=True):
-        if value is None:
-            raise invalid(f"{schema.name} is missing")
-    return tuple(values)  # type: ignore[arg-type]  # no None is left
+    return action.name, decode_params(action, wanted)
 
 
 def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> Callable[[str, tuple[int, ...]], bool]:
@@ -438,23 +419,48 @@ def _action_filter(table: TableSchema, query: p4rt.TableEntry) -> Callable[[str,
     action = table.actions_by_id.get(wanted.action_id)
     if action is None:
         raise invalid(f"table {table.name} has no action with id {wanted.action_id}")
-    expected = _params(action, wanted) if wanted.params else None
+    expected = decode_params(action, wanted) if wanted.params else None
     return lambda name, params: name == action.name and expected in (None, params)
 
 
-def _check_attributes(table: TableSchema, entry: p4rt.TableEntry) -> None:
-    if entry.idle_timeout_ns or entry.HasField("time_since_last_hit"):
-        raise _no_idle_timeout(table)
-    if entry.HasField("meter_config") or entry.HasField("meter_counter_data"):
-        if table.has_direct_meter:
-            raise unimplemented(f"table {table.name}: direct meters are not supported")
-        raise invalid(f"table {table.name} has no direct meter")
+class _Resources:
+    """What a write of an entry says about its counter, its meter and its idle timeout, checked."""
+
+    def __init__(self, table: TableSchema, entry: p4rt.TableEntry) -> None:
+        self._table = table
+        self._counts = _counter_data(table, entry)
+        self._meter_given = entry.HasField("meter_config")
+        self._config = None
+        self._clear = False
+        if entry.HasField("meter_config") or entry.HasField("meter_counter_data"):
+            self._config = decode_config(require_direct_meter(table), entry, f"table {table.name}")
+        if entry.HasField("meter_counter_data"):
+            self._clear = decode_clear(entry.meter_counter_data, f"table {table.name}")
+        self._timeout = entry.idle_timeout_ns
+        if self._timeout:
+            _require_idle_timeout(table)
+        if self._timeout < 0:
+            raise invalid(f"table {table.name}: the idle timeout is negative")
+        if entry.HasField("time_since_last_hit"):
+            _require_idle_timeout(table)
+            raise invalid(f"table {table.name}: time_since_last_hit is for reads; leave it unset in a write")
+
+    def write(self, device: Device, key: Key, priority: int, *, fresh: bool, reset: bool = True) -> None:
+        """Do so to an entry: a ``fresh`` one, or one whose meter and timeout start anew when ``reset``."""
+        name = self._table.name
+        if self._counts is not None:
+            device.direct_counter_write(name, key, *self._counts, priority)
+        if self._meter_given or (self._table.meter_type is not None and reset and not fresh):
+            device.direct_meter_write(name, key, self._config, priority)
+        if self._clear:
+            device.direct_meter_clear(name, key, priority)
+        if self._timeout or (self._table.info.has_idle_timeout and reset and not fresh):
+            device.set_idle_timeout(name, key, self._timeout, priority)
 
 
-def _no_idle_timeout(table: TableSchema) -> P4RuntimeError:
-    if table.has_idle_timeout:
-        return unimplemented(f"table {table.name}: idle timeouts are not supported")
-    return invalid(f"table {table.name} is not declared with an idle timeout")
+def _require_idle_timeout(table: TableSchema) -> None:
+    if not table.info.has_idle_timeout:
+        raise invalid(f"table {table.name} is not declared with an idle timeout")
 
 
 def _has_counter(table: TableSchema) -> bool:
@@ -483,33 +489,55 @@ def counter_values(data: p4rt.CounterData, what: str) -> tuple[int, int]:
 # --- building answers ---
 
 
-def _encode_action(entry: p4rt.TableEntry, action: ActionSchema, params: tuple[int, ...]) -> None:
-    chosen = entry.action.action
-    chosen.action_id = action.id
-    for schema, value in zip(action.params, params, strict=True):
-        chosen.params.add(param_id=schema.id, value=bytestring.encode(value))
-
-
 def _encode_opaque(entry: p4rt.TableEntry, opaque: _Opaque) -> None:
     if opaque is not _NO_OPAQUE:
         entry.controller_metadata, entry.metadata = opaque
 
 
-def _entry_entity(table: TableSchema, found: Entry, opaque: _Opaque, counts: tuple[int, int] | None) -> p4rt.Entity:
+_Answer = tuple[
+    TableSchema, Entry, _Opaque, tuple[int, int] | None, MeterState | None, p4rt.TableAction | None
+]
+
+
+def _entry_entity(
+    query: p4rt.TableEntry,
+    table: TableSchema,
+    found: Entry,
+    opaque: _Opaque,
+    *resources: tuple[int, int] | MeterState | p4rt.TableAction | None,
+) -> p4rt.Entity:
+    counts, meter, chosen = resources
     entity = p4rt.Entity()
     entry = entity.table_entry
-    entry.table_id = table.id
-    _encode_match(entry, table, found.match, found.priority)
-    action = table.actions_by_name.get(found.action)
-    if action is not None:
-        _encode_action(entry, action, found.params)
-    if found.is_const:
-        entry.is_const = True
-    _encode_opaque(entry, opaque)
-    if counts is not None:
+    _encode_entry(entry, table, found, opaque)
+    if isinstance(chosen, p4rt.TableAction):
+        entry.action.CopyFrom(chosen)
+    else:
+        action = table.actions_by_name.get(found.action)
+        if action is not None:
+            encode_action(entry.action.action, action, found.params)
+    if isinstance(counts, tuple):
         entry.counter_data.packet_count, entry.counter_data.byte_count = counts
         entry.counter_data.SetInParent()
+    if isinstance(meter, MeterState):
+        if query.HasField("meter_config"):
+            encode_config(meter.config, entry)
+        if query.HasField("meter_counter_data"):
+            encode_colours(meter.colours, entry.meter_counter_data)
+    if query.HasField("time_since_last_hit") and table.info.has_idle_timeout:
+        entry.time_since_last_hit.elapsed_ns = found.since_hit_ns
+        entry.time_since_last_hit.SetInParent()
     return entity
+
+
+def _encode_entry(entry: p4rt.TableEntry, table: TableSchema, found: Entry, opaque: _Opaque) -> None:
+    entry.table_id = table.id
+    encode_match(entry, table, found.match, found.priority)
+    if found.is_const:
+        entry.is_const = True
+    if found.idle_timeout_ns:
+        entry.idle_timeout_ns = found.idle_timeout_ns
+    _encode_opaque(entry, opaque)
 
 
 def _direct_counter_entity(table: TableSchema, key: Key | None, priority: int, counts: tuple[int, int]) -> p4rt.Entity:
@@ -519,7 +547,7 @@ def _direct_counter_entity(table: TableSchema, key: Key | None, priority: int, c
     if key is None:
         counter.table_entry.is_default_action = True
     else:
-        _encode_match(counter.table_entry, table, key, priority)
+        encode_match(counter.table_entry, table, key, priority)
     counter.data.packet_count, counter.data.byte_count = counts
     counter.data.SetInParent()
     return entity

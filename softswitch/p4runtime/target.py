@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,27 +12,25 @@ from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import errors
-from softswitch.device import Device
+from softswitch.device import Device, Entry
 from softswitch.p4runtime import pipeline as pipelines
 from softswitch.p4runtime import reconcile, roles
 from softswitch.p4runtime.arbitration import Arbiter, Session, to_int
 from softswitch.p4runtime.digests import DigestAccess, DigestStats
 from softswitch.p4runtime.externs import ExternAccess
+from softswitch.p4runtime.meters import MeterAccess
 from softswitch.p4runtime.pipeline import Loader, Pipeline
+from softswitch.p4runtime.profiles import ProfileAccess
 from softswitch.p4runtime.replication import ReplicationAccess
 from softswitch.p4runtime.status import P4RuntimeError, denied, from_data_plane, invalid, not_found, unimplemented
 from softswitch.p4runtime.tables import TableAccess
 from softswitch.p4runtime.timer import Timer
 from softswitch.p4runtime.undo import Journal
+from softswitch.p4runtime.value_sets import ValueSetAccess
 
 # Entities that P4Runtime has and softswitch does not (yet).
 _UNSUPPORTED = {
     "extern_entry": "extern entries",
-    "action_profile_member": "action profiles",
-    "action_profile_group": "action selectors",
-    "meter_entry": "meters",
-    "direct_meter_entry": "direct meters",
-    "value_set_entry": "parser value sets",
 }
 
 Outcomes = list[P4RuntimeError | None]
@@ -56,7 +55,11 @@ class _Running:
         self.device = device
         self.pipeline = pipeline
         self.digests = digests
-        tables = TableAccess(device, pipeline.schema)
+        profiles = ProfileAccess(device, pipeline.schema)
+        tables = TableAccess(device, pipeline.schema, profiles)
+        meters = MeterAccess(device, pipeline.schema)
+        value_sets = ValueSetAccess(device, pipeline.schema)
+        self.tables = tables
         externs = ExternAccess(device, pipeline.schema)
         replication = ReplicationAccess(device)
         self.writers: dict[str, Callable[[int, Any, Journal], None]] = {
@@ -64,6 +67,11 @@ class _Running:
             "direct_counter_entry": tables.write_direct_counter,
             "counter_entry": externs.write_counter,
             "register_entry": externs.write_register,
+            "meter_entry": meters.write,
+            "direct_meter_entry": meters.write_direct,
+            "action_profile_member": profiles.write_member,
+            "action_profile_group": profiles.write_group,
+            "value_set_entry": value_sets.write,
             "packet_replication_engine_entry": replication.write,
             "digest_entry": digests.write,
         }
@@ -72,6 +80,11 @@ class _Running:
             "direct_counter_entry": tables.read_direct_counters,
             "counter_entry": externs.read_counters,
             "register_entry": externs.read_registers,
+            "meter_entry": meters.read,
+            "direct_meter_entry": meters.read_direct,
+            "action_profile_member": profiles.read_members,
+            "action_profile_group": profiles.read_groups,
+            "value_set_entry": value_sets.read,
             "packet_replication_engine_entry": replication.read,
             "digest_entry": digests.read,
         }
@@ -92,6 +105,7 @@ class Target:
         self._saved: _Running | None = None
         self._up = True
         device.packet_in = self._on_packet_in
+        device.idle = self._on_idle
         device.digest = self._on_digest
 
     # --- life ---
@@ -391,6 +405,17 @@ class Target:
         """To the primary of every role that has the object with this id in its scope; whether one took it."""
         sent = [session.send(message) for session, scope in self.arbiter.primaries() if scope.may_use(p4_id)]
         return any(sent)
+
+
+    def _on_idle(self, table: str, entries: list[Entry]) -> None:
+        """Called by the data plane: these entries were not hit for their timeouts."""
+        running = self._running
+        if running is None or not self.arbiter.primaries():
+            return
+        message = p4rt.StreamMessageResponse()
+        message.idle_timeout_notification.CopyFrom(running.tables.idle_notification(table, entries))
+        message.idle_timeout_notification.timestamp = time.time_ns()
+        self._send_to_primaries(message, message.idle_timeout_notification.table_entry[0].table_id)
 
 
 def _find(handlers: dict[str, Any], which: str | None) -> Any:

@@ -15,10 +15,11 @@ void ss_meter_configure(struct ss_device *device, struct ss_meter *meter, const 
     meter->second = bucket(config->second_rate, config->second_burst);
 }
 
-/* Elements [first, first + n) of an array: configured when `config` is given, their counters zeroed when `clear`; copies
- * to `out`. 0, -ENODEV no program, -ENOENT no such elements. */
+/* Elements [first, first + n) of an array: set to `old` (copies that were taken before), configured when `config` is
+ * given, their counters zeroed when `clear`; copies to `out`. 0, -ENODEV no program, -ENOENT no such elements. */
 SS_API int ss_meter_access(struct ss_device *device, uint32_t array, uint64_t first, uint64_t n,
-                           const struct ss_meter_config *config, uint32_t clear, struct ss_meter *out) {
+                           const struct ss_meter *old, const struct ss_meter_config *config, uint32_t clear,
+                           struct ss_meter *out) {
     int result = -ENODEV;
     ss_thread_lock(device->thread);
     if (device->program && array < device->program->n_meters) {
@@ -26,6 +27,7 @@ SS_API int ss_meter_access(struct ss_device *device, uint32_t array, uint64_t fi
         result = first <= size && n <= size - first ? 0 : -ENOENT;
         struct ss_meter *meter = device->state.meters[array] + first;
         for (uint64_t i = 0; result == 0 && i < n; i++, meter++) {
+            if (old) *meter = old[i];
             if (config) ss_meter_configure(device, meter, config);
             if (clear) memset(meter->colours, 0, sizeof meter->colours);
             if (out) out[i] = *meter;

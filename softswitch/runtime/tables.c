@@ -363,15 +363,16 @@ SS_API int ss_table_idle(struct ss_device *device, uint32_t table, const uint64_
     return result;
 }
 
-/* An entry's direct meter: configured when `config` is given, its counters zeroed when `clear`; a copy to `out`. */
+/* An entry's direct meter, as ss_meter_access. */
 SS_API int ss_table_meter(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
-                          const uint8_t *ranges, int32_t priority, const struct ss_meter_config *config, uint32_t clear,
-                          struct ss_meter *out) {
+                          const uint8_t *ranges, int32_t priority, const struct ss_meter *old,
+                          const struct ss_meter_config *config, uint32_t clear, struct ss_meter *out) {
     ss_thread_lock(device->thread);
     struct ss_table *t = table_of(device, table);
     struct ss_entry *e = t && t->meter_at ? find(t, key, mask, ranges, priority) : NULL;
     if (e) {
         struct ss_meter *meter = ss_entry_meter(t, e);
+        if (old) *meter = *old;
         if (config) ss_meter_configure(device, meter, config);
         if (clear) memset(meter->colours, 0, sizeof meter->colours);
         if (out) *out = *meter;

@@ -102,6 +102,9 @@ class FakeProgram(Program):
             "MyIngress.verdicts": CounterInfo("MyIngress.verdicts", 8),
             "MyIngress.exact_counter": CounterInfo("MyIngress.exact_counter", 64, "MyIngress.exact_table"),
         }
+        self.profiles = {}
+        self.meters = {}
+        self.value_sets = {}
         self.registers = {
             "MyIngress.sums": RegisterInfo("MyIngress.sums", 4, 32),
             "MyIngress.signed": RegisterInfo("MyIngress.signed", 2, 12),
@@ -127,6 +130,7 @@ class FakeDevice(Device):
         self._direct: dict[tuple, tuple[int, int]] = {}
         self.counters: dict[str, list[tuple[int, int]]] = {}
         self.registers: dict[str, list[int]] = {}
+        self.profiles = {}
         self.groups: dict[int, list[tuple[int, int]]] = {}
         self.sessions: dict[int, tuple[list[tuple[int, int]], int]] = {}
         self._handle = 0

@@ -96,11 +96,6 @@ def test_every_update_has_its_own_error(primary: Client) -> None:
 @pytest.mark.parametrize(
     ("entity", "word"),
     [
-        ({"action_profile_member": p4rt.ActionProfileMember(action_profile_id=1)}, "action profile"),
-        ({"action_profile_group": p4rt.ActionProfileGroup(action_profile_id=1)}, "selector"),
-        ({"meter_entry": p4rt.MeterEntry(meter_id=1)}, "meter"),
-        ({"direct_meter_entry": p4rt.DirectMeterEntry()}, "meter"),
-        ({"value_set_entry": p4rt.ValueSetEntry(value_set_id=1)}, "value set"),
         ({"extern_entry": p4rt.ExternEntry(extern_id=1)}, "extern"),
     ],
 )

@@ -1,0 +1,35 @@
+"""Actions with their parameters, as messages and as the data plane has them.
+
+P4Runtime specification, "Action Specification".
+"""
+
+from __future__ import annotations
+
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from softswitch.p4runtime import bytestring
+from softswitch.p4runtime.schema import ActionSchema
+from softswitch.p4runtime.status import invalid
+
+
+def decode_params(action: ActionSchema, wanted: p4rt.Action) -> tuple[int, ...]:
+    """The parameters of an action, in the program's order."""
+    values: list[int | None] = [None] * len(action.params)
+    for param in wanted.params:
+        schema = action.params_by_id.get(param.param_id)
+        if schema is None:
+            raise invalid(f"action {action.name} has no parameter with id {param.param_id}")
+        if values[schema.index] is not None:
+            raise invalid(f"{schema.name} is given twice")
+        values[schema.index] = bytestring.decode(param.value, schema.width, schema.name)
+    for schema, value in zip(action.params, values, strict=True):
+        if value is None:
+            raise invalid(f"{schema.name} is missing")
+    return tuple(values)  # type: ignore[arg-type]  # no None is left
+
+
+def encode_action(out: p4rt.Action, action: ActionSchema, params: tuple[int, ...]) -> None:
+    """An action with its parameters."""
+    out.action_id = action.id
+    for schema, value in zip(action.params, params, strict=True):
+        out.params.add(param_id=schema.id, value=bytestring.encode(value))
