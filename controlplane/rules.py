@@ -167,7 +167,7 @@ class _Builder:
         self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}
         self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
         self.slots = allocate_slots(plan, topology, limits, first_slot)
-        self.slot_base = {v: first_slot.get(v, 0) for v in topology.switches}
+        self.slot_base = place_slots(plan, self.slots, first_slot)
 
     def label(self) -> int:
         self.next_label += 1
@@ -185,10 +185,6 @@ class _Builder:
         relays = {relay.node: relay for relay in tree.relays}
         partial = {point: self.label() for point in relays}
         expected = expected_bitmaps(tree, self.bits)
-        base: dict[str, int] = {}
-        for point in relays:
-            base[point] = self.slot_base[point]
-            self.slot_base[point] += self.slots[index]
         flows: list[RootFlow] = []
 
         def add_up(route: tuple[str, ...], label: int, contributor: int, carried: int) -> None:
@@ -199,7 +195,8 @@ class _Builder:
                 flows.append(RootFlow(label, carried, partial=contributor == 0))
                 return
             port = topology.port(point, relays[point].route[1])
-            action = Aggregate(base[point], self.slots[index] - 1, contributor, expected[point], partial[point], port)
+            slots = self.slot_base[point, index], self.slots[index] - 1
+            action = Aggregate(*slots, contributor, expected[point], partial[point], port)
             self.entries[point].append(LabelEntry(topology.port(point, route[-2]), label, action))
 
         up: dict[str, int] = {}
@@ -322,13 +319,38 @@ def allocate_slots(plan: Plan, topology: Topology, limits: Limits, first_slot: M
             at.setdefault(point, []).append(index)
     own = held(topology).slots
     for point, indices in at.items():
-        available = min(limits.slots - first_slot.get(point, 0), own.get(point, limits.slots))
-        while sum(sizes[i] for i in indices) > available:
+        first = first_slot.get(point, 0)
+        available = min(limits.slots - first, own.get(point, limits.slots))
+        while sum(sizes[i] for i in indices) > available or _aligned(first, indices, sizes)[1] > limits.slots:
             largest = max(indices, key=lambda i: (sizes[i], -i))
             if sizes[largest] <= MINIMUM_SLOTS:
                 raise DoesNotFit(point, "aggregation slots", MINIMUM_SLOTS * len(indices), available)
             sizes[largest] //= 2
     return tuple(sizes)
+
+
+def place_slots(plan: Plan, slots: Sequence[int], first_slot: Mapping[str, int]) -> dict[tuple[str, int], int]:
+    """First slot of each (aggregation point, tree): a multiple of the tree's slots, which Tofino needs."""
+    at: dict[str, list[int]] = {}
+    for index, tree in enumerate(plan.trees):
+        for point in tree.points:
+            at.setdefault(point, []).append(index)
+    return {
+        (point, index): base
+        for point, indices in at.items()
+        for index, base in _aligned(first_slot.get(point, 0), indices, slots)[0].items()
+    }
+
+
+def _aligned(first: int, indices: Sequence[int], sizes: Sequence[int]) -> tuple[dict[int, int], int]:
+    """Aligned places from slot `first` for trees of these sizes (powers of two), and the end. The largest come first, so
+    that there is at most one gap, in front."""
+    bases: dict[int, int] = {}
+    end = first
+    for index in sorted(indices, key=lambda i: (-sizes[i], i)):
+        bases[index] = -(-end // sizes[index]) * sizes[index]
+        end = bases[index] + sizes[index]
+    return bases, end
 
 
 def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int) -> float:
