@@ -311,6 +311,9 @@ bool ss_segment(const uint8_t *data, uint32_t len, const struct ss_vnet *vnet, s
 /* tables (tables.c) */
 bool ss_table_init(struct ss_table *table, const struct ss_table_info *info);
 void ss_table_clear(struct ss_table *table);
+void ss_bitmaps_add(struct ss_table *table, struct ss_entry *entry); /* bitmaps.c; the entry is in the table already */
+void ss_bitmaps_remove(struct ss_table *table, const struct ss_entry *entry);
+void ss_bitmaps_free(struct ss_table *table);
 int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
                  int32_t priority, uint64_t handle, struct ss_entry **out);
 uint8_t *ss_record_write(struct ss_device *device, const struct ss_table *t, const struct ss_entry *e, uint8_t *out);

@@ -17,7 +17,7 @@
 
 #include "ss_meter.h"
 
-#define SS_ABI_VERSION 1u
+#define SS_ABI_VERSION 2u
 #define SS_DROP_PORT 511u
 #define SS_MAX_PORTS 512u
 
@@ -78,6 +78,7 @@ struct ss_entry {
     int32_t priority;
     uint32_t action;
     uint32_t is_const;
+    uint32_t bit; /* its number in the table's bitmaps */
     struct ss_counter counter;
     uint64_t *key;        /* masked, key_words long */
     const uint8_t *range; /* per range key: low, high (each as wide as the key), or NULL */
@@ -99,6 +100,16 @@ struct ss_tuple {
     int32_t best; /* no entry of this tuple has a higher priority */
 };
 
+/* See bitmaps.c. Row (byte of the key, its value) has `words` words, and a bit for each entry. */
+struct ss_bitmaps {
+    uint32_t words, n_heads, n_bytes;
+    uint16_t *at;              /* which bytes of the key have rows */
+    uint64_t *rows, *heads;    /* bit i of a row's head: its word i may be other than 0 */
+    struct ss_entry **entries; /* by number; NULL: none */
+    /* not used by generated code */
+    uint32_t capacity, n_unused, *unused; /* numbers */
+};
+
 struct ss_range_key {
     uint16_t offset, bytes; /* in the key */
 };
@@ -110,11 +121,13 @@ struct ss_table {
     uint32_t n_ranges;
     const struct ss_range_key *ranges;
     struct ss_entry *default_entry;
+    struct ss_bitmaps *bitmaps; /* NULL: none */
     uint32_t meter_at; /* byte offset of an entry's direct meter, 0: the table has none */
     /* not used by generated code */
     uint32_t idle_at; /* byte offset of an entry's struct ss_idle, 0: no idle timeouts */
     uint32_t entries, size, params_bytes;
     uint32_t range_bytes;
+    uint32_t longest; /* chain of entries with one masked key so far */
 };
 
 static inline struct ss_meter *ss_entry_meter(const struct ss_table *t, struct ss_entry *e) {
@@ -181,7 +194,34 @@ static inline struct ss_entry *ss_lookup_exact(const struct ss_table *t, const u
     return t->n_tuples ? ss_tuple_find(t->tuples[0], key, words) : NULL;
 }
 
+static __attribute__((noinline, unused)) struct ss_entry *ss_lookup_bitmaps(const struct ss_table *t,
+                                                                            const uint64_t *key) {
+    const struct ss_bitmaps *b = t->bitmaps;
+    const uint8_t *bytes = (const uint8_t *)key;
+    struct ss_entry *best = NULL;
+    for (uint32_t h = 0; h < b->n_heads; h++) {
+        uint64_t head = ~UINT64_C(0);
+        for (uint32_t i = 0; i < b->n_bytes; i++)
+            head &= b->heads[((size_t)i << 8 | bytes[b->at[i]]) * b->n_heads + h];
+        for (; head; head &= head - 1) {
+            uint32_t word = 64 * h + (uint32_t)__builtin_ctzll(head);
+            uint64_t hits = ~UINT64_C(0);
+            for (uint32_t i = 0; i < b->n_bytes && hits; i++)
+                hits &= b->rows[((size_t)i << 8 | bytes[b->at[i]]) * b->words + word];
+            for (; hits; hits &= hits - 1) {
+                struct ss_entry *e = b->entries[64 * word + (uint32_t)__builtin_ctzll(hits)];
+                if (!e || (best && (e->priority < best->priority ||
+                                    (e->priority == best->priority && e->handle > best->handle))))
+                    continue;
+                if (t->n_ranges == 0 || ss_in_ranges(t, e, key)) best = e;
+            }
+        }
+    }
+    return best;
+}
+
 static inline struct ss_entry *ss_lookup_masked(const struct ss_table *t, const uint64_t *key, unsigned words) {
+    if (t->bitmaps) return ss_lookup_bitmaps(t, key);
     struct ss_entry *best = NULL;
     uint64_t masked[words];
     for (uint32_t i = 0; i < t->n_tuples; i++) {

@@ -1,7 +1,8 @@
 /* Tables, counters, registers, multicast groups and clone sessions: what the control plane changes.
  *
  * A table is a list of tuples (one per distinct mask), each a hash table with linear probing. Entries with the same
- * masked key (they differ in priority or in their ranges) are chained in falling precedence.
+ * masked key (they differ in priority or in their ranges) are chained in falling precedence. A table with many tuples
+ * or long chains has bitmaps too (bitmaps.c).
  */
 #include <errno.h>
 #include <limits.h>
@@ -68,6 +69,7 @@ static void tuple_free(struct ss_tuple *tuple) {
 }
 
 void ss_table_clear(struct ss_table *table) {
+    ss_bitmaps_free(table);
     for (uint32_t i = 0; i < table->n_tuples; i++) {
         struct ss_tuple *tuple = table->tuples[i];
         for (uint32_t s = 0; s <= tuple->slot_mask; s++)
@@ -190,9 +192,11 @@ int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, 
     struct ss_slot *slot = slot_find(tuple, key, e->hash, t->key_words);
     if (!slot->entry) tuple->used++;
     struct ss_entry *first = slot->entry, **link = &first;
-    while (*link && (*link)->priority >= priority) link = &(*link)->next;
+    uint32_t before = 0;
+    for (; *link && (*link)->priority >= priority; before++) link = &(*link)->next;
     e->next = *link;
     *link = e;
+    if (before >= t->longest) t->longest = before + 1;
     *slot = (struct ss_slot){e->hash, first};
     tuple->entries++;
     t->entries++;
@@ -202,6 +206,7 @@ int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, 
         tuple_find(t, mask, &at);
         tuple_place(t, at);
     }
+    ss_bitmaps_add(t, e);
     *out = e;
     return 0;
 }
@@ -255,6 +260,7 @@ SS_API int ss_table_delete(struct ss_device *device, uint32_t table, const uint6
         if (first) slot->entry = first;
         else slot_remove(tuple, slot);
         ss_idle_stop(&device->state, t, e);
+        ss_bitmaps_remove(t, e);
         entry_free(e);
         t->entries--;
         if (--tuple->entries == 0) { /* `best` may stay too high meanwhile: that costs time, never a wrong match */

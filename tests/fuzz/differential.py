@@ -34,7 +34,7 @@ from tests.conformance.targets import Bmv2, Frames, Softswitch, missing
 from tests.fuzz import undefined
 from tests.fuzz.case import Artifacts, Case, multiset, write
 from tests.fuzz.entries import EntrySource, constants
-from tests.fuzz.packets import PacketSource
+from tests.fuzz.packets import Frame, PacketSource
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("tests/conformance/programs", "tests/softswitch/dataplane/p4", "p4src/artifacts/v1model-4")
@@ -102,7 +102,7 @@ class Answers:
     """What a switch did with a case: frames that left, in all and because of each frame; statements it accepted."""
 
     frames: Frames
-    per_frame: list[int] = field(default_factory=list)
+    each: list[list[Frame]] = field(default_factory=list)
     accepted: list[Statement] = field(default_factory=list)
     unfit: list[int] = field(default_factory=list)  # frames that went round without end, or did something undefined
 
@@ -120,7 +120,7 @@ def on_softswitch(case: Case) -> Answers:
         unfit = undefined.count(device.program)
         for i, (port, frame) in enumerate(case.frames):
             out = device.process(port, frame)
-            answers.per_frame.append(len(out))
+            answers.each.append(out)
             for to, data in out:
                 answers.frames.setdefault(to, []).append(data)
             now = device.drop_stats()["too_many_passes"] + undefined.count(device.program)
@@ -164,6 +164,7 @@ class Comparison:
 
     what: str
     bmv2: Frames
+    suspect: int | None = None  # a frame to which softswitch gave an answer that bmv2 did not
 
 
 def compare(case: Case) -> Comparison:
@@ -171,7 +172,7 @@ def compare(case: Case) -> Comparison:
     ours = on_softswitch(case)
     if ours.unfit:
         raise Unusable("a frame goes round without end or does something undefined: bmv2 would hang or crash")
-    theirs = on_bmv2(case, ours.per_frame)
+    theirs = on_bmv2(case, [len(out) for out in ours.each])
     if ours.accepted != theirs.accepted:
         odd = next(s for s in case.statements if (s in ours.accepted) != (s in theirs.accepted))
         who = "bmv2" if odd in ours.accepted else "softswitch"
@@ -183,7 +184,9 @@ def compare(case: Case) -> Comparison:
         if mine.get(port) != other.get(port):
             a, b = Counter(mine.get(port, ())), Counter(other.get(port, ()))
             only_ours, only_theirs = list((a - b).elements()), list((b - a).elements())
-            return Comparison(f"port {port}: softswitch {_some(only_ours)}, bmv2 {_some(only_theirs)}", theirs.frames)
+            suspects = (i for i, out in enumerate(ours.each) if any((port, frame) in out for frame in only_ours))
+            what = f"port {port}: softswitch {_some(only_ours)}, bmv2 {_some(only_theirs)}"
+            return Comparison(what, theirs.frames, next(suspects, None))
     raise AssertionError("unequal, yet equal on every port")
 
 
@@ -359,7 +362,7 @@ class Program:
             tally.answers += sum(map(len, found.bmv2.values()))
             if found.what:
                 start = time.monotonic()
-                self._difference(case, number, folder)
+                self._difference(case, found, number, folder)
                 return time.monotonic() - start
         except Unusable as error:
             tally.unusable[str(error)] += 1
@@ -367,8 +370,16 @@ class Program:
             tally.unusable[f"softswitch: {error}"] += 1
         return 0.0
 
-    def _difference(self, case: Case, number: int, folder: Path) -> None:
-        if not _reproduces(case):
+    def _difference(self, case: Case, found: Comparison, number: int, folder: Path) -> None:
+        print(f"{self.artifacts.path}, round {number}: differs, shrinking it", file=sys.stderr, flush=True)
+        if found.suspect is not None:
+            alone = case.with_frames(case.frames[found.suspect : found.suspect + 1])
+            if _reproduces(alone):
+                case = alone
+            elif not has_state(self.artifacts.config):
+                self.tally.leftovers += 1  # softswitch keeps nothing either, so what the answer hangs on is in bmv2
+                return
+        elif not _reproduces(case):
             self.tally.not_reproduced += 1
             return
         small = Shrinker(_reproduces).shrink(case)
@@ -383,7 +394,7 @@ class Program:
         if len(small.frames) > 1 and not has_state(self.artifacts.config) and not _reproduces(alone):
             self.tally.leftovers += 1
             return
-        if multiset(on_bmv2(small, on_softswitch(small).per_frame).frames) != multiset(found.bmv2):
+        if multiset(on_bmv2(small, [len(out) for out in on_softswitch(small).each]).frames) != multiset(found.bmv2):
             self.tally.unsteady += 1
             return
         name = f"{Path(self.artifacts.path).stem}-{self.seed}-{number}"
