@@ -208,8 +208,8 @@ class Design:
 class Pricing:
     """Cheapest trees under given prices."""
 
-    def __init__(self, network: Network, job: Job) -> None:
-        self.network, self.job = network, job
+    def __init__(self, network: Network, job: Job, single_level: bool = False) -> None:
+        self.network, self.job, self.single_level = network, job, single_level
         topology = network.topology
         self.roots = [network.index[s] for s in job.parameter_servers]
         self.leaves = [network.index[w] for w in job.workers]
@@ -261,6 +261,8 @@ class Pricing:
         self.worker_cost = np.where(self.usable, from_worker[:, :count] + self.switch_price, np.inf)
         self.point_cost = np.where(self.usable, self.distance[:, :count] + self.switch_price, np.inf)
         np.fill_diagonal(self.point_cost, np.inf)
+        if self.single_level:
+            self.point_cost[:] = np.inf
 
     def design(self, root: int) -> Design:
         """Local search for the cheapest way up to root (position in job.parameter_servers)."""
@@ -481,12 +483,14 @@ def generate(
     frozen_split: Split | None = None,
     rounds: int = 60,
     gap: float = 1e-3,
+    single_level: bool = False,
 ) -> tuple[Master, np.ndarray] | None:
     """Column generation from the trees of `start`, for at most `rounds` rounds or to an estimated `gap`.
 
+    single_level: partial sums go to the root only (to see what hierarchy is worth).
     Returns the master program and its columns' rates; None where a server does not hang on switches only.
     """
-    pricing = Pricing(network, job)
+    pricing = Pricing(network, job, single_level)
     if not pricing.applies:
         return None
     master = Master(network, job, scale, frozen_split)

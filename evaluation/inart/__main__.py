@@ -2,7 +2,7 @@
 
 figure NUMBER, all: the table and the plot of a figure of the paper. headline: the paper's claims with ours beside them.
 times: seconds of a whole plan at k = 6, 8, 16 and the sizes of the programs. bounds: `inart` against its bounds, links
-slack and binding, over several seeds.
+slack and binding, over several seeds. hierarchy: `inart` beside single-level trees where switches are ample.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from evaluation.inart.sweep import SCENARIOS, Sweep
 from evaluation.inart.times import (
     WORKERS_AND_SERVERS,
     binding_line,
+    hierarchy_line,
     measure_binding,
+    measure_hierarchy,
     measure_times,
     time_line,
     times_json,
@@ -82,11 +84,22 @@ def print_bounds(arguments: argparse.Namespace) -> None:
         print(f"largest gap: {100 * worst.gap:.3f} % (links/{worst.divisor:g}, {worst.scenario}, seed {worst.seed})")
 
 
+def print_hierarchy(arguments: argparse.Namespace) -> None:
+    found = []
+    for divisor in arguments.divisors:
+        for seed in range(arguments.seeds):
+            found.append(measure_hierarchy(arguments.k, divisor, arguments.aggregation, seed))
+            if not arguments.json:
+                print(hierarchy_line(found[-1]), flush=True)
+    if arguments.json:
+        print(json.dumps([asdict(each) for each in found], indent=2))
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.inart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("figure", "all", "headline", "times", "bounds"))
+    parser.add_argument("command", choices=("figure", "all", "headline", "times", "bounds", "hierarchy"))
     parser.add_argument("number", nargs="?", type=int, choices=sorted(FIGURES), help="with figure: which")
     parser.add_argument(
         "--seeds", type=int, default=30, help="instances per point (default: %(default)s, as the paper; times: runs)"
@@ -100,7 +113,10 @@ def main(argv: list[str] | None = None) -> int:
         nargs="+",
         default=[1, 2, 4, 8],
         metavar="D",
-        help="with bounds: links between switches divided by these (default: 1 2 4 8)",
+        help="with bounds, hierarchy: links between switches divided by these (default: 1 2 4 8)",
+    )
+    parser.add_argument(
+        "--aggregation", type=float, default=100.0, metavar="MBPS", help="with hierarchy (default: %(default)g)"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -115,6 +131,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.command == "bounds":
         print_bounds(arguments)
+        return 0
+    if arguments.command == "hierarchy":
+        print_hierarchy(arguments)
         return 0
     sweep = Sweep(arguments.output, arguments.jobs)
     if arguments.command == "headline":
