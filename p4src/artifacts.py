@@ -21,6 +21,8 @@ PROGRAMS = {"v1model": "inart.json", "tna": "bf-rt.json"}
 MANIFEST = "manifest.json"
 PROGRAM = PROGRAMS["v1model"]
 P4INFO = "inart.p4info.txtpb"
+ENTRIES = "inart.entries.txtpb"
+"""tna: the entries that the program itself puts into its tables (a P4Runtime WriteRequest); the model runs on them."""
 SWITCH = "switch"
 """Folder in an artifact for what only a switch needs (tna: the binary and its context); not kept in the repository."""
 

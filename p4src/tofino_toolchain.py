@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from p4src.artifacts import MANIFEST, P4INFO, PROGRAMS, SWITCH, Manifest, source_digest
+from p4src.artifacts import ENTRIES, MANIFEST, P4INFO, PROGRAMS, SWITCH, Manifest, source_digest
 from p4src.protocol import DIRECTORY, PROTOCOL
 
 TARGET = "tna"
@@ -117,9 +117,9 @@ def compile_program(
     """Compile and assemble into ``directory`` (created); returns the manifest that was written there.
 
     ``sizes``: slots, entries of the label table, entries of the route table.
-    bf-rt.json, p4info and manifest are what the control plane reads; ``switch/`` gets what a switch loads, and the
-    compiler's own reports of what the program takes of the chip. ``sources``: a folder with ``tofino/`` and
-    ``include/``. Raises BuildError.
+    bf-rt.json, p4info, the program's own entries and the manifest are what the control plane and the tests read;
+    ``switch/`` gets what a switch loads, and the compiler's own reports of what the program takes of the chip.
+    ``sources``: a folder with ``tofino/`` and ``include/``. Raises BuildError.
     """
     macros = options(POSSIBLE, values, *sizes)
     directory.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,8 @@ def compile_program(
         command += [f"-I{path}" for path in toolchain.includes]
         command += ["-D__TARGET_TOFINO__=1", *(f"-D{name}={value}" for name, value in macros.items())]
         command += ["--Wdisable=unused", "-g", "--bf-rt-schema", str(scratch / PROGRAMS[TARGET])]
-        command += ["--p4runtime-files", str(scratch / "inart.p4info.txt"), "-o", str(scratch), "tofino/inart.p4"]
+        command += ["--p4runtime-force-std-externs", "--p4runtime-files", str(scratch / "inart.p4info.txt")]
+        command += ["--p4runtime-entries-files", str(scratch / "entries.txt"), "-o", str(scratch), "tofino/inart.p4"]
         _run(command, sources)
         pipe = scratch / "pipe"
         (pipe / "assembled" / "logs").mkdir(parents=True)
@@ -144,6 +145,7 @@ def compile_program(
         schema = json.loads((scratch / PROGRAMS[TARGET]).read_text())
         (directory / PROGRAMS[TARGET]).write_text(json.dumps(schema, separators=(",", ":")) + "\n")
         shutil.copyfile(scratch / "inart.p4info.txt", directory / P4INFO)
+        shutil.copyfile(scratch / "entries.txt", directory / ENTRIES)
     manifest = Manifest(
         TARGET,
         values,

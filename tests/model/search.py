@@ -28,7 +28,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from p4src.protocol import Flag
 from tests.model.packet import Packet
@@ -51,7 +51,7 @@ class Core(NamedTuple):
     """
 
     workers: tuple[tuple[int, ...], ...]
-    points: tuple[tuple[Slot, ...], ...]
+    points: tuple[tuple[Any, ...], ...]
     root: tuple[int, tuple[RootSlot, ...]]
 
 
@@ -76,7 +76,12 @@ class Statistics:
 
 
 class Search:
-    """One configuration. ``history`` None: every partial sum that could exist is in flight."""
+    """One configuration. ``history`` None: every partial sum that could exist is in flight.
+
+    ``fresh``: a slot after a reboot. A search of another kind of switch has its own, and its own :meth:`at_point`.
+    """
+
+    fresh: Any = Slot()
 
     def __init__(self, tree: Tree, slots: int, chunks: int, epochs: int = 1, history: int | None = None) -> None:
         if epochs * chunks >= 1 << DIGIT_BITS or len(tree.workers) * DIGIT_BITS > 32:
@@ -88,7 +93,7 @@ class Search:
         """Nothing sent, registers fresh. Epochs count from 0 here; packets carry the number + 1."""
         core = Core(
             ((0,),) * len(self.tree.workers),
-            ((Slot(),) * self.slots,) * len(self.tree.points),
+            ((self.fresh,) * self.slots,) * len(self.tree.points),
             (0, (RootSlot(),) * (2 * self.slots)),
         )
         return State(core, (frozenset(),) * len(self.tree.points), frozenset())
@@ -167,7 +172,7 @@ class Search:
         if self.history is None:
             for point, packet in self.possible(core):
                 yield from self.arrive(state, self.tree.points[point], packet, f"point {point}")
-        fresh = (Slot(),) * self.slots
+        fresh = (self.fresh,) * self.slots
         for point, slots in enumerate(core.points):
             if slots != fresh:
                 points = (*core.points[:point], fresh, *core.points[point + 1 :])

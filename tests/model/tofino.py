@@ -1,0 +1,356 @@
+"""The Tofino program, table by table and register action by register action.
+
+Nothing of the decisions is written down here a second time: what the program's own tables say is read from the entries
+that the compiler made of ``p4src/tofino/`` (``inart.entries.txtpb`` of the artifact), and codes from ``headers.p4``. The
+register actions are functions on one cell with the names that they have in ``slots.p4`` and ``values.p4``;
+tests/p4/test_salu.py holds them to what the compiler makes of them. The order of things in :func:`ingress` is that of
+``inart.p4``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+from p4.v1 import p4runtime_pb2
+
+from p4src.artifacts import ENTRIES, find
+from p4src.protocol import DIRECTORY, ETHERTYPE, Flag, Verdict
+from tests.model.merge import WORD, signed
+from tests.model.packet import Packet, decode
+from tests.model.switch import Aggregate, Forward, Replicate, Switch
+
+CODES = {
+    name: int(value, 0)
+    for name, value in re.findall(
+        r"^const bit<\d+> (\w+) = (\w+);", (DIRECTORY / "tofino" / "headers.p4").read_text(), re.MULTILINE
+    )
+}
+OLDER, SAME, NEWER, NONE = (CODES[f"AGE_{name}"] for name in ("OLDER", "SAME", "NEWER", "NONE"))
+CLOSED = CODES["CLOSED"]
+LOOPBACK = 68
+"""The port by which sums go round."""
+
+Pair = tuple[int, int]
+
+
+class Row(NamedTuple):
+    """An entry: the matches (field, value, mask) that are not "any", its action's name and arguments."""
+
+    matches: tuple[tuple[str, int, int], ...]
+    action: str
+    arguments: tuple[int, ...]
+
+
+class StaticTable:
+    """A table with the entries that the program puts into it, first match first."""
+
+    def __init__(self, rows: list[Row], default: str, default_arguments: tuple[int, ...]) -> None:
+        self.rows, self.default = rows, (default, default_arguments)
+        self.apply = cache(self._apply)
+
+    def _apply(self, **fields: int) -> tuple[str, tuple[int, ...]]:
+        """The action and its arguments for these fields; names are the last part of those in P4."""
+        for row in self.rows:
+            if all(fields[name] & mask == value for name, value, mask in row.matches):
+                return row.action, row.arguments
+        return self.default
+
+
+@cache
+def static_tables() -> dict[str, StaticTable]:
+    """The compiled program's tables that have entries of their own, by the last part of their names."""
+    artifact = find("tna")
+    info = text_format.Parse(artifact.p4info.read_text(), p4info_pb2.P4Info())
+    written = text_format.Parse((artifact.directory / ENTRIES).read_text(), p4runtime_pb2.WriteRequest())
+    actions = {action.preamble.id: action.preamble.name.rpartition(".")[2] for action in info.actions}
+    rows: dict[int, list[tuple[int, Row]]] = {}
+    for update in written.updates:
+        entry = update.entity.table_entry
+        table = next(table for table in info.tables if table.preamble.id == entry.table_id)
+        fields = {field.id: (field.name.rpartition(".")[2], field.bitwidth) for field in table.match_fields}
+        matches = []
+        for match in entry.match:
+            name, bits = fields[match.field_id]
+            if match.HasField("exact"):
+                matches.append((name, int.from_bytes(match.exact.value, "big"), (1 << bits) - 1))
+            else:
+                value, mask = (int.from_bytes(part, "big") for part in (match.ternary.value, match.ternary.mask))
+                matches.append((name, value, mask))
+        chosen = entry.action.action
+        arguments = tuple(int.from_bytes(parameter.value, "big") for parameter in chosen.params)
+        row = Row(tuple(matches), actions[chosen.action_id], arguments)
+        rows.setdefault(entry.table_id, []).append((entry.priority, row))
+    tables = {}
+    for table in info.tables:
+        if table.preamble.id in rows:
+            ordered = sorted(rows[table.preamble.id], key=lambda pair: -pair[0])
+            default = table.initial_default_action
+            arguments = tuple(int.from_bytes(argument.value, "big") for argument in default.arguments)
+            tables[table.preamble.name.rpartition(".")[2]] = StaticTable(
+                [row for _, row in ordered], actions[default.action_id], arguments
+            )
+    return tables
+
+
+# Register actions: (cell, operands) -> (cell, result). The result is 0 where the action gives none.
+
+
+def follow_epoch(epoch: int, packet_epoch: int) -> Pair:
+    """slot_epoch."""
+    if packet_epoch > epoch:
+        return packet_epoch, NEWER
+    return epoch, SAME if packet_epoch == epoch else OLDER
+
+
+def follow_sequence(sequence: int, packet_sequence: int) -> Pair:
+    """slot_sequence."""
+    if packet_sequence > sequence:
+        return packet_sequence, NEWER
+    return sequence, SAME if packet_sequence == sequence else OLDER
+
+
+def take_sequence(sequence: int, packet_sequence: int) -> Pair:
+    """slot_sequence."""
+    return packet_sequence, NEWER
+
+
+def follow_flows(slot: Pair, sequence: int, claim: int) -> tuple[Pair, int]:
+    """slot_flows: (sequence, flows)."""
+    held = slot[1] if sequence == slot[0] else 0
+    if sequence > slot[0]:
+        slot = sequence, claim
+    elif sequence == slot[0]:
+        slot = slot[0], slot[1] | claim
+    return slot, held
+
+
+def take_flows(slot: Pair, sequence: int, claim: int) -> tuple[Pair, int]:
+    """slot_flows: (sequence, flows)."""
+    return (sequence, claim), 0
+
+
+def store(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
+    """store_bitmap, store_NN."""
+    return (first, second), 0
+
+
+def add(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
+    """add_bitmap, add_NN."""
+    cell = (cell[0] + first) & WORD, (cell[1] + second) & WORD
+    return cell, cell[0]
+
+
+def maximum(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
+    """maximum_NN."""
+    cell = max(cell[0], first, key=signed), max(cell[1], second, key=signed)
+    return cell, cell[0]
+
+
+def read(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
+    """read_bitmap, read_NN."""
+    return cell, cell[1]
+
+
+VALUE_ACTIONS: dict[str, Callable[[Pair, int, int], tuple[Pair, int]]] = {
+    "store": store,
+    "add": add,
+    "maximum": maximum,
+    "read": read,
+}
+
+
+class Cell(NamedTuple):
+    """What all registers hold at one index; as here after a reboot. ``sums`` grows with the packets that it meets."""
+
+    epoch: int = 0
+    sequence: int = 0
+    flows: Pair = (0, 0)
+    bitmap: Pair = (0, 0)
+    sums: tuple[Pair, ...] = ()
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """An entry with aggregate (``contributor``) or combine (0, and ``unexpected``)."""
+
+    flow: int
+    everyone: int
+    contributor: int
+    unexpected: int
+    next_label: int
+    port: int
+
+
+@dataclass(frozen=True)
+class ReadOut:
+    """An entry with read_out."""
+
+    port: int
+
+
+class Outcome(NamedTuple):
+    """What becomes of a packet: the packet and the port by which it leaves, if it does. verdict None: not counted."""
+
+    verdict: Verdict | None
+    packet: Packet | None
+    port: int = 0
+
+
+def halves(values: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The headers first and second; with an odd number of values (small models only) second has a 0 more."""
+    half = (len(values) + 1) // 2
+    return values[:half], (*values[half:], *([0] * (2 * half - len(values))))
+
+
+def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Outcome]:
+    """One pass of one packet that label_table has sent to a slot: Slots, Values, Finish, in this order."""
+    tables = static_tables()
+    flow = everyone = unexpected = 0
+    if isinstance(entry, ReadOut):
+        kind = CODES["KIND_READ"]
+    else:
+        kind = CODES["KIND_WORKER"] if entry.contributor else CODES["KIND_PARTIAL"]
+        flow, everyone = entry.flow, entry.everyone
+        unexpected = packet.bitmap & entry.unexpected
+        packet = packet._replace(bitmap=entry.contributor or packet.bitmap, label=entry.next_label)
+
+    # Slots
+    action, _ = tables["epoch_table"].apply(
+        kind=kind,
+        flags=packet.flags,
+        bitmap=packet.bitmap,
+        unexpected_low=unexpected & WORD,
+        unexpected_high=unexpected >> 32,
+    )
+    epoch_age, sequence_age, held = NONE, NONE, 0
+    if action == "touch_epoch":
+        epoch, epoch_age = follow_epoch(cell.epoch, packet.epoch)
+        cell = cell._replace(epoch=epoch)
+    claim = flow | (CLOSED if packet.flags & Flag.RESEND else 0)
+    action, _ = tables["sequence_table"].apply(epoch_age=epoch_age)
+    if action != "NoAction":
+        follow = {"do_follow_sequence": follow_sequence, "do_take_sequence": take_sequence}[action]
+        sequence, sequence_age = follow(cell.sequence, packet.sequence)
+        cell = cell._replace(sequence=sequence)
+    action, _ = tables["flows_table"].apply(epoch_age=epoch_age)
+    if action != "NoAction":
+        take = {"do_follow_flows": follow_flows, "do_take_flows": take_flows}[action]
+        flows, held = take(cell.flows, packet.sequence, claim)
+        cell = cell._replace(flows=flows)
+    action, arguments = tables["decide_table"].apply(
+        kind=kind, epoch_age=epoch_age, sequence_age=sequence_age, flags=packet.flags, flow=flow, held=held
+    )
+    low, high = packet.bitmap & WORD, packet.bitmap >> 32
+    if action == "store":
+        operation = CODES["DO_STORE"]
+        cell = cell._replace(bitmap=store(cell.bitmap, low, high)[0])
+    elif action == "merge":
+        operation = arguments[0]
+        bitmap, low = add(cell.bitmap, low, high)
+        cell = cell._replace(bitmap=bitmap)
+    elif action == "read":
+        operation = CODES["DO_READ"]
+        bitmap, high = read(cell.bitmap, low, high)
+        cell = cell._replace(bitmap=bitmap)
+    else:
+        operation = arguments[0]
+    left = (held | flow) ^ everyone
+    packet = packet._replace(bitmap=high << 32 | low)
+
+    # Values: the tables of all pairs have the same entries.
+    action, _ = tables["value_00"].apply(operation=operation)
+    if action != "NoAction":
+        name = action.split("_")[1]
+        first, second = (list(half) for half in halves(packet.values))
+        sums = list(cell.sums or [(0, 0)] * len(first))
+        for i, pair in enumerate(sums):
+            sums[i], result = VALUE_ACTIONS[name](pair, first[i], second[i])
+            if name in ("add", "maximum"):
+                first[i] = result
+            elif name == "read":
+                second[i] = result
+        cell = cell._replace(sums=tuple(sums))
+        packet = packet._replace(values=tuple((first + second)[: len(packet.values)]))
+
+    # Finish and Verdicts
+    action, arguments = tables["finish_table"].apply(operation=operation, left=left, kind=kind, flags=packet.flags)
+    counted = operation not in (CODES["DO_READ"], CODES["DO_FORGET"])
+    verdict = Verdict(arguments[0]) if counted else None
+    if action == "drop":
+        return cell, Outcome(verdict, None)
+    return cell, Outcome(verdict, packet, LOOPBACK if action == "go_round" else entry.port)
+
+
+def install(
+    labels: dict[tuple[int, int], Forward | Replicate | Aggregate],
+) -> dict[tuple[int, int], tuple[Contribution | ReadOut, Aggregate]]:
+    """The entries for slots, as the control plane makes them of a RuleSet, each with the rule that it comes from."""
+    points: dict[int, list[tuple[int, int]]] = {}
+    for key, action in labels.items():
+        if isinstance(action, Aggregate):
+            points.setdefault(action.next_label, []).append(key)
+    entries: dict[tuple[int, int], tuple[Contribution | ReadOut, Aggregate]] = {}
+    for next_label, keys in points.items():
+        everyone = (1 << len(keys)) - 1
+        for index, key in enumerate(keys):
+            rule = labels[key]
+            assert isinstance(rule, Aggregate)
+            unexpected = 0 if rule.contributor else ~rule.expected & (1 << 64) - 1
+            entry = Contribution(1 << index, everyone, rule.contributor, unexpected, next_label, rule.port)
+            entries[key] = entry, rule
+        entries[LOOPBACK, next_label] = ReadOut(rule.port), rule
+    return entries
+
+
+@dataclass
+class TofinoSwitch(Switch):
+    """A switch with this program and the tables of a :class:`Switch`. What goes round leaves by port LOOPBACK when
+    ``delayed``, and comes back when the caller brings it; else it comes back at once. ``overtaken`` counts the sums
+    that were dropped on their second pass.
+    """
+
+    delayed: bool = False
+    overtaken: int = 0
+    cells: dict[int, Cell] = field(default_factory=dict)
+
+    def reboot(self) -> None:
+        self.cells.clear()
+
+    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """As :meth:`Switch.process`. A frame that is too long counts for its first values and leaves with its rest."""
+        if int.from_bytes(frame[12:14], "big") != ETHERTYPE:
+            return super().process(port, frame)
+        length = len(Packet(0, 0, 0, 0, (0,) * self.values_per_packet).encode())
+        packet, rest = decode(frame[:length], self.values_per_packet), frame[length:]
+        if packet is None:
+            self.verdicts[Verdict.MALFORMED] += 1
+            return []
+        found = install(self.labels).get((port, packet.label))
+        if found is None:
+            return super().process(port, frame) if not rest else self._unchanged(port, frame)
+        entry, rule = found
+        index = rule.slot_base ^ (packet.sequence & rule.slot_mask)
+        self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet, entry)
+        self.label_packets[port, packet.label] += 1
+        self.label_bytes[port, packet.label] += len(frame)
+        if outcome.verdict is not None:
+            self.verdicts[outcome.verdict] += 1
+        elif outcome.packet is None:
+            self.overtaken += 1
+        if outcome.packet is None:
+            return []
+        leaving = outcome.packet.encode() + rest
+        if outcome.port == LOOPBACK and not self.delayed:
+            return self.process(LOOPBACK, leaving)
+        return [(outcome.port, leaving)]
+
+    def _unchanged(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """A frame that is too long, forwarded or replicated as it is."""
+        length = len(Packet(0, 0, 0, 0, (0,) * self.values_per_packet).encode())
+        return [(out, frame) for out, _ in super().process(port, frame[:length])]
