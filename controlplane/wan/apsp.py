@@ -8,22 +8,24 @@ that twice, up and down.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
-from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse import csr_matrix
 
 from controlplane.wan.errors import WanError
+from controlplane.wan.path_choice import PathChoice
 
 Node = Any  # whatever the nodes of the graph are: int or str
 Path = tuple[Node, ...]
 Delay = Literal["stored", "fluid"]
 MOST_PATHS = 400
+MOST_GROWN = 50_000
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,32 @@ def usable(graph: nx.DiGraph) -> nx.DiGraph:
 
 
 def paths_to(graph: nx.DiGraph, root: Node, most: int = MOST_PATHS) -> dict[Node, list[Path]]:
-    """P_f: simple paths of each node to the root, fewest hops first, at most `most`. Raises WanError."""
-    found: dict[Node, list[Path]] = {}
-    for node in graph.nodes:
-        if node == root:
-            continue
-        try:
-            paths = list(islice(nx.shortest_simple_paths(graph, node, root), most))
-        except nx.NetworkXNoPath:
-            raise WanError(f"node {node} cannot reach {root}") from None
-        found[node] = [tuple(p) for p in paths]
+    """P_f: simple paths of each node to the root, fewest hops first, at most `most`. Raises WanError.
+
+    Grown backwards from the root, all nodes at once, hop by hop; where that gets too many, Yen's algorithm per node.
+    """
+    found: dict[Node, list[Path]] = {node: [] for node in graph.nodes if node != root}
+    level: list[Path] = [(root,)]
+    grown = 0
+    while level and any(len(paths) < most for paths in found.values()):
+        level = [(u, *path) for path in level for u in graph.predecessors(path[0]) if u not in path]
+        grown += len(level)
+        if grown > MOST_GROWN:
+            return {node: _shortest(graph, node, root, most) for node in found}
+        for path in level:
+            if len(found[path[0]]) < most:
+                found[path[0]].append(path)
+    for node, paths in found.items():
+        if not paths:
+            raise WanError(f"node {node} cannot reach {root}")
     return found
+
+
+def _shortest(graph: nx.DiGraph, node: Node, root: Node, most: int) -> list[Path]:
+    try:
+        return [tuple(path) for path in islice(nx.shortest_simple_paths(graph, node, root), most)]
+    except nx.NetworkXNoPath:
+        raise WanError(f"node {node} cannot reach {root}") from None
 
 
 def epoch_time(graph: nx.DiGraph, paths: Mapping[Node, Path], volume: float, delay: Delay = "stored") -> float:
@@ -82,47 +99,28 @@ def epoch_time(graph: nx.DiGraph, paths: Mapping[Node, Path], volume: float, del
     return 2 * max((amount / graph.edges[link]["mbps"] for link, amount in load.items()), default=0.0)
 
 
-def _columns(graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: Delay) -> tuple[csr_matrix, csr_matrix]:
-    """(seconds per Mbit on each link, which flow each path is of), a column per path."""
+def _choice(graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: Delay) -> PathChoice:
+    """A column per path; seconds per Mbit of volume."""
     links = {link: k for k, link in enumerate(graph.edges)}
-    rows, columns, values, owners = [], [], [], []
-    column = 0
-    for flow, paths in enumerate(choices.values()):
+    mbps = [data["mbps"] for _, _, data in graph.edges(data=True)]
+    rows, columns, values = [], [], []
+    flow: list[int] = []
+    for owner, paths in enumerate(choices.values()):
         for path in paths:
+            weight = _weight(path, delay)
             for link in pairwise(path):
                 rows.append(links[link])
-                columns.append(column)
-                values.append(_weight(path, delay) / graph.edges[link]["mbps"])
-            owners.append(flow)
-            column += 1
-    loads = coo_matrix((values, (rows, columns)), shape=(len(links), column)).tocsr()
-    owner = coo_matrix((np.ones(column), (owners, range(column))), shape=(len(choices), column)).tocsr()
-    return loads, owner
+                columns.append(len(flow))
+                values.append(weight / mbps[links[link]])
+            flow.append(owner)
+    return PathChoice(csr_matrix((values, (rows, columns)), shape=(len(links), len(flow))), flow)
 
 
 def relaxed(
     graph: nx.DiGraph, choices: Mapping[Node, Sequence[Path]], delay: Delay = "stored"
 ) -> tuple[list[np.ndarray], float]:
-    """Problem 4: (share of each path per flow, seconds one way per Mbit).
-
-    With x = z / m it is: the least time of the fullest link. Scaled so that the time is about 1, because HiGHS's
-    tolerances are absolute.
-    """
-    if not choices:
-        return [], 0.0
-    loads, owner = _columns(graph, choices, delay)
-    scale = epoch_time(graph, {node: paths[0] for node, paths in choices.items()}, 1.0, delay) / 2
-    count = loads.shape[1]
-    upper = csr_matrix(np.hstack([loads.toarray() / scale, -np.ones((loads.shape[0], 1))]))
-    equal = csr_matrix(np.hstack([owner.toarray(), np.zeros((owner.shape[0], 1))]))
-    cost = np.zeros(count + 1)
-    cost[count] = 1
-    result = linprog(cost, A_ub=upper, b_ub=np.zeros(loads.shape[0]), A_eq=equal, b_eq=np.ones(owner.shape[0]))
-    if not result.success:
-        raise WanError(f"Problem 4 has no solution: {result.message}")
-    sizes = np.cumsum([len(paths) for paths in choices.values()])[:-1]
-    shares = [np.maximum(part, 0) for part in np.split(result.x[:count], sizes)]
-    return shares, float(result.x[count] * scale)
+    """Problem 4: (share of each path per flow, seconds one way per Mbit)."""
+    return _choice(graph, choices, delay).relaxed() if choices else ([], 0.0)
 
 
 def _round(
@@ -190,60 +188,35 @@ def place_exactly(
     candidates = list(network.nodes if roots is None else roots)
     if not candidates:
         raise WanError("no candidate for the parameter server was given")
+    if len(network) == 1:
+        return Placement(candidates[0], {}, {}, 0.0, 0.0)
+    # The unit in which times with whole paths are whole numbers, where all links are alike.
+    rates = {data["mbps"] for _, _, data in network.edges(data=True)}
+    unit = 1 / rates.pop() if len(rates) == 1 else 0.0
     prepared = []
     for root in candidates:
         choices = paths_to(network, root, most_paths)
-        shares, least = relaxed(network, choices, delay)
-        prepared.append((least, root, choices, shares))
-    prepared.sort(key=lambda item: item[0])
-    best: Placement | None = None
+        choice = _choice(network, choices, delay)
+        shares, least = choice.relaxed()
+        if unit:
+            least = unit * math.ceil(least / unit - 1e-6)
+        start = choice.good(shares)
+        prepared.append((least, choice.busy(start), root, choices, choice, start))
+    least, best_time, best_root, best_choices, _, best_columns = min(prepared, key=lambda item: (item[1], item[0]))
     bound = np.inf
-    for least, root, choices, shares in prepared:
-        if best is not None and 2 * least * volume >= best.time * (1 - gap):
-            bound = min(bound, 2 * least * volume)
+    for least, time, root, choices, choice, start in sorted(prepared, key=lambda item: item[0]):
+        if least >= best_time * (1 - gap):
+            bound = min(bound, least)
             break  # sorted: none of the rest can win either
-        largest = {n: paths[int(np.argmax(s))] for (n, paths), s in zip(choices.items(), shares, strict=True)}
-        start = epoch_time(network, largest, 1.0, delay) / 2
-        found, proven = _exact(network, choices, delay, start, time_limit, gap)
-        paths = largest if found is None else found
-        bound = min(bound, 2 * proven * volume)
-        here = _placement(network, root, paths, volume, delay, 0.0)
-        if best is None or here.time < best.time:
-            best = here
-    assert best is not None
-    return Placement(best.root, best.paths, best.bandwidth, best.time, float(min(bound, best.time)))
-
-
-def _exact(  # noqa: PLR0917
-    graph: nx.DiGraph,
-    choices: Mapping[Node, Sequence[Path]],
-    delay: Delay,
-    scale: float,
-    time_limit: float,
-    gap: float,
-) -> tuple[dict[Node, Path] | None, float]:
-    if not choices:
-        return {}, 0.0
-    loads, owner = _columns(graph, choices, delay)
-    count = loads.shape[1]
-    cost = np.zeros(count + 1)
-    cost[count] = 1
-    constraints = [
-        LinearConstraint(csr_matrix(np.hstack([loads.toarray() / scale, -np.ones((loads.shape[0], 1))])), -np.inf, 0),
-        LinearConstraint(csr_matrix(np.hstack([owner.toarray(), np.zeros((owner.shape[0], 1))])), 1, 1),
-    ]
-    whole = np.concatenate([np.ones(count), [0]])
-    upper = np.concatenate([np.ones(count), [1.0]])  # the start is a solution
-    options = {"time_limit": time_limit, "mip_rel_gap": gap}
-    result = milp(cost, integrality=whole, bounds=Bounds(0, upper), constraints=constraints, options=options)
-    proven = scale * float(result.mip_dual_bound if result.mip_dual_bound is not None else 0.0)
-    if result.x is None:
-        return None, proven
-    chosen, column = {}, 0
-    for node, paths in choices.items():
-        chosen[node] = paths[int(np.argmax(result.x[column : column + len(paths)]))]
-        column += len(paths)
-    return chosen, proven
+        found, proven = choice.whole(min(time, best_time), time_limit, gap)
+        bound = min(bound, max(proven, least))
+        columns = start if found is None else found
+        if choice.busy(columns) < best_time:
+            best_time, best_root, best_choices, best_columns = choice.busy(columns), root, choices, columns
+    flat = [path for paths in best_choices.values() for path in paths]
+    paths = {node: flat[c] for node, c in zip(best_choices, best_columns.tolist(), strict=True)}
+    placement = _placement(network, best_root, paths, volume, delay, 0.0)
+    return replace(placement, bound=float(min(2 * bound * volume, placement.time)))
 
 
 # --- baselines ---

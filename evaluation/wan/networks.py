@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
 import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
 
 from controlplane.job import Job
 from controlplane.topology import Topology
@@ -34,8 +36,18 @@ def _links(file: str) -> list[tuple[int, int]]:
     return [(u, v) for u, v in json.loads((DATA / file).read_text())["links"]]
 
 
-def by_distance(name: str, *, seed: int | None = None, least: float = 500.0, most: float = 5000.0) -> nx.DiGraph:
-    """B4 or Internet2 with `most` Mbit/s on the shortest link, `least` on the longest, linear in the length between.
+LAWS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "linear": lambda length: -length,
+    "logarithmic": lambda length: -np.log(length),
+    "inverse": lambda length: 1 / length,
+    "by rank": lambda length: -np.argsort(np.argsort(length)).astype(float),
+}
+
+
+def by_distance(
+    name: str, *, seed: int | None = None, least: float = 500.0, most: float = 5000.0, law: str = "linear"
+) -> nx.DiGraph:
+    """B4 or Internet2 with `most` Mbit/s on the shortest link, `least` on the longest, falling with length by the law.
 
     seed: lengths vary by a factor of exp(N(0, 0.2)), for spreads; None: as they are. Both directions alike.
     """
@@ -44,7 +56,8 @@ def by_distance(name: str, *, seed: int | None = None, least: float = 500.0, mos
     lengths = np.array([_kilometres(sites[u], sites[v]) for u, v in links])
     if seed is not None:
         lengths = lengths * np.exp(np.random.default_rng(seed).normal(0, 0.2, len(lengths)))
-    part = (lengths - lengths.min()) / (lengths.max() - lengths.min())
+    near = LAWS[law](lengths)
+    part = (near.max() - near) / (near.max() - near.min())
     graph = nx.DiGraph(name=name)
     graph.add_nodes_from(range(len(sites)))
     for (u, v), x in zip(links, part.tolist(), strict=True):
