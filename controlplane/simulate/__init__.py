@@ -1,4 +1,4 @@
-"""Flow-level, event-driven simulation (docs/wan.md)."""
+"""Flow-level, event-driven simulation (docs/wan.md). Plans run in controlplane.simulate.plans."""
 
 from controlplane.simulate.engine import Sharing, SimulationError, Simulator
 from controlplane.simulate.networks import BigSwitch, LinkNetwork, Overlay, follow, outage

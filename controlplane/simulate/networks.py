@@ -34,6 +34,11 @@ class Overlay:
     def link(self, source: int, destination: int) -> int:
         return source * self.n + destination
 
+    def node(self, node: int) -> list[int]:
+        """All links from and to the node: what its outage takes away."""
+        others = [k for k in range(self.n) if k != node]
+        return [*(self.link(node, k) for k in others), *(self.link(k, node) for k in others)]
+
 
 class BigSwitch:
     """A non-blocking switch: resource i is node i's way into it (upload), n + j the way out of it to node j."""
@@ -51,6 +56,10 @@ class BigSwitch:
         """L3: the sender's upload once, each receiver's download."""
         return [source, *(self.n + j for j in destinations)]
 
+    def node(self, node: int) -> list[int]:
+        """What the node's outage takes away."""
+        return [node, self.n + node]
+
 
 class LinkNetwork:
     """The directed links of a topology, with what others leave of them."""
@@ -64,6 +73,13 @@ class LinkNetwork:
             return self.index[u, v]
         except KeyError:
             raise SimulationError(f"link {u} -> {v} does not exist") from None
+
+    def node(self, name: str) -> list[int]:
+        """All links from and to the node: what its outage takes away."""
+        found = [k for link, k in self.index.items() if name in link]
+        if not found:
+            raise SimulationError(f"node {name} does not exist or has no links")
+        return found
 
     def route(self, nodes: Sequence[str]) -> list[int]:
         return [self.link(u, v) for u, v in pairwise(nodes)]

@@ -1,19 +1,19 @@
-"""How long one synchronisation of a plan takes on its topology."""
+"""How long training with a plan takes on its topology: rounds of computing and of synchronising what was computed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from controlplane.plan.model import Plan, Tree
-from controlplane.simulate.engine import Sharing, Simulator
+from controlplane.simulate.engine import Sharing, SimulationError, Simulator
 from controlplane.topology import Topology
 
 
-class _Resources:
+class PlanNetwork:
     """Directed links, what switches can add, what parameter servers take in; as the evaluator counts them."""
 
     def __init__(self, topology: Topology) -> None:
@@ -27,9 +27,26 @@ class _Resources:
             + [topology.residual_ingress_mbps(s) for s in topology.servers]
         )
 
+    def link(self, u: str, v: str) -> int:
+        try:
+            return self.links[u, v]
+        except KeyError:
+            raise SimulationError(f"link {u} -> {v} does not exist") from None
+
+    def node(self, name: str) -> list[int]:
+        """All links of the node, both ways, and what it adds or takes in: what an outage of the node takes away."""
+        own = self.adders.get(name, self.takers.get(name))
+        if own is None:
+            raise SimulationError(f"node {name} does not exist")
+        return [*(k for link, k in self.links.items() if name in link), own]
+
     def flow(self, route: tuple[str, ...], point: str) -> list[int]:
         end = self.adders[point] if point in self.adders else self.takers[point]
         return [*(self.links[link] for link in pairwise(route)), end]
+
+
+Compute = Callable[[str], float]
+Prepare = Callable[[Simulator, PlanNetwork], None]
 
 
 def _flows(tree: Tree) -> list[tuple[str, tuple[str, ...], str]]:
@@ -40,70 +57,143 @@ def _flows(tree: Tree) -> list[tuple[str, tuple[str, ...], str]]:
 def synchronisation_seconds(
     plan: Plan, topology: Topology, *, stored: bool = False, sharing: Sharing = "fair"
 ) -> float:
-    """Seconds to bring the job's whole model to all workers once.
+    """Seconds to synchronise the job's whole model once, of workers that are all ready. Options as for `run_plan`."""
+    return run_plan(plan, topology, stored=stored, sharing=sharing)[0]
+
+
+def run_plan(
+    plan: Plan,
+    topology: Topology,
+    *,
+    rounds: int = 1,
+    compute: Compute | None = None,
+    prepare: Prepare | None = None,
+    stored: bool = False,
+    sharing: Sharing = "fair",
+) -> list[float]:
+    """Bulk-synchronous training; returns when each round ends, s.
+
+    compute(worker) -> seconds of its next step (0). A round ends when all workers have all results. prepare(simulator,
+    network) may have capacities change (`follow`, `outage`), or set off whatever else there is to be on the network.
 
     stored False: every tree (and L3 multicast) is one fluid, moving on all its links at once (chunks much smaller than
-    the model); trees share resources max-min. True: each flow of a tree starts when all of what it carries has come,
-    and results go down hop by hop. Raises SimulationError when the plan uses what has no capacity.
+    the model), from the moment when all workers are ready; trees share resources max-min. True: each flow of a tree
+    starts when all of what it carries has come, and results go down hop by hop. A multicast waits for its sender only.
+
+    Raises SimulationError when the plan uses what has no capacity and will never have any.
     """
-    resources = _Resources(topology)
-    simulator = Simulator(resources.capacities, sharing)
-    model = plan.job.model_bytes * 8e-6
-    for each in plan.multicasts:
-        for links in (each.links,) if each.layer == "L3" else map(pairwise, each.routes):
-            pairs = list(links)
-            if stored:
-                _downwards(simulator, resources, pairs, each.sender, model)
-            else:
-                simulator.send(model, [resources.links[pair] for pair in pairs])
-    for tree in plan.trees:
-        size = tree.share * model
-        if stored:
-            _store_and_forward(simulator, resources, tree, size)
-            continue
+    if rounds < 1:
+        raise SimulationError(f"there must be at least one round, got {rounds}")
+    network = PlanNetwork(topology)
+    simulator = Simulator(network.capacities, sharing)
+    if prepare is not None:
+        prepare(simulator, network)
+    run = _Run(plan, simulator, network, stored)
+    ends: list[float] = []
+
+    def begin() -> None:
+        run.start(finished)
+        for worker in plan.job.workers:
+            simulator.after(0.0 if compute is None else compute(worker), partial(run.ready, worker))
+
+    def finished() -> None:
+        ends.append(simulator.now)
+        if len(ends) < rounds:
+            begin()
+        else:
+            simulator.stop()
+
+    begin()
+    simulator.run()
+    return ends
+
+
+class _Run:
+    """One round after the other of a plan."""
+
+    def __init__(self, plan: Plan, simulator: Simulator, network: PlanNetwork, stored: bool) -> None:
+        self.plan, self.simulator, self.network, self.stored = plan, simulator, network, stored
+        self.size = plan.job.model_bytes * 8e-6
+        self.climbs = [_flows(tree) for tree in plan.trees]
+        self.fluids = [self._fluid(tree) for tree in plan.trees]
+        workers = set(plan.job.workers)
+        self.workers = workers
+        deliveries = sum(v in workers for tree in plan.trees for _, v in tree.return_edges)
+        receivers = sum(len(each.routes) for each in plan.multicasts)
+        fluids = len(plan.trees) + sum(1 if each.layer == "L3" else len(each.routes) for each in plan.multicasts)
+        self.total = deliveries + receivers if stored else fluids
+
+    def start(self, finished: Callable[[], None]) -> None:
+        self.finished, self.left = finished, self.total
+        self.computing = set(self.workers)
+        self.missing: list[dict[str, int]] = []
+        for climbs in self.climbs:
+            missing: dict[str, int] = {}
+            for _, _, point in climbs:
+                missing[point] = missing.get(point, 0) + 1
+            self.missing.append(missing)
+
+    def ready(self, worker: str) -> None:
+        self.computing.discard(worker)
+        for each in self.plan.multicasts:
+            if each.sender == worker:
+                for links in (each.links,) if each.layer == "L3" else map(pairwise, each.routes):
+                    pairs = list(links)
+                    if self.stored:
+                        self._downwards(pairs, worker, self.size)
+                    else:
+                        self.simulator.send(self.size, [self.network.links[pair] for pair in pairs], self._delivered)
+        if self.stored:
+            for index in range(len(self.plan.trees)):
+                self._climb(index, worker)
+        elif not self.computing:
+            for tree, use in zip(self.plan.trees, self.fluids, strict=True):
+                size = tree.share * self.size
+                self.simulator.send(size, list(use), self._delivered, coefficients=list(use.values()))
+
+    def _fluid(self, tree: Tree) -> dict[int, float]:
+        """How often a tree uses each resource."""
         use: dict[int, float] = {}
         for _, route, point in _flows(tree):
-            for resource in resources.flow(route, point):
+            for resource in self.network.flow(route, point):
                 use[resource] = use.get(resource, 0.0) + 1
         for link in tree.return_edges:
-            use[resources.links[link]] = use.get(resources.links[link], 0.0) + 1
-        simulator.send(size, list(use), coefficients=list(use.values()))
-    return simulator.run()
+            use[self.network.links[link]] = use.get(self.network.links[link], 0.0) + 1
+        return use
 
+    def _delivered(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.finished()
 
-def _downwards(
-    simulator: Simulator, resources: _Resources, edges: Sequence[tuple[str, str]], root: str, size: float
-) -> None:
-    """Along the tree of edges from the root, hop by hop, each when all of it has come."""
-    children: dict[str, list[str]] = {}
-    for above, below in edges:
-        children.setdefault(above, []).append(below)
-
-    def down(node: str) -> None:
-        for child in children.get(node, ()):
-            simulator.send(size, [resources.links[node, child]], partial(down, child))
-
-    down(root)
-
-
-def _store_and_forward(simulator: Simulator, resources: _Resources, tree: Tree, size: float) -> None:
-    flows = _flows(tree)
-    missing: dict[str, int] = {}
-    for _, _, point in flows:
-        missing[point] = missing.get(point, 0) + 1
-
-    def start(source: str) -> None:
-        for origin, route, point in flows:
+    def _climb(self, index: int, source: str) -> None:
+        size = self.plan.trees[index].share * self.size
+        for origin, route, point in self.climbs[index]:
             if origin == source:
-                simulator.send(size, resources.flow(route, point), partial(arrived, point))
+                self.simulator.send(size, self.network.flow(route, point), partial(self._arrived, index, point))
 
-    def arrived(point: str) -> None:
-        missing[point] -= 1
-        if missing[point] == 0:
+    def _arrived(self, index: int, point: str) -> None:
+        self.missing[index][point] -= 1
+        if self.missing[index][point] == 0:
+            tree = self.plan.trees[index]
             if point == tree.root:
-                _downwards(simulator, resources, tree.return_edges, point, size)
+                self._downwards(tree.return_edges, point, tree.share * self.size)
             else:
-                start(point)
+                self._climb(index, point)
 
-    for assignment in tree.assignments:
-        start(assignment.worker)
+    def _downwards(self, edges: Sequence[tuple[str, str]], root: str, size: float) -> None:
+        """Along the tree of edges from the root, hop by hop, each when all of it has come."""
+        children: dict[str, list[str]] = {}
+        for above, below in edges:
+            children.setdefault(above, []).append(below)
+
+        def down(node: str) -> None:
+            for child in children.get(node, ()):
+                self.simulator.send(size, [self.network.links[node, child]], partial(arrived, child))
+
+        def arrived(node: str) -> None:
+            down(node)
+            if node in self.workers:
+                self._delivered()
+
+        down(root)
