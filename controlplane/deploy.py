@@ -3,8 +3,9 @@
     python -m controlplane.deploy --topology fattree:k=4 --job workers=8,ps=2 --strategy atp --dry-run
     python -m controlplane.deploy --topology T --job J --strategy S --bmv2 --switches FILE [--serve HOST:PORT]
     python -m controlplane.deploy --bmv2 --switches FILE --remove
+    python -m controlplane.deploy --tofino --topology topologies/data/testbed_tofino.json --job workers=6,ps=2 --dry-run
 
-See docs/deploy.md.
+See docs/deploy.md, and docs/tofino.md for --tofino.
 """
 
 from __future__ import annotations
@@ -27,29 +28,24 @@ from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import JobError, parse_job
 from controlplane.keeper import Keeper
+from controlplane.kinds import Kind, P4RuntimeKind, TofinoKind
+from controlplane.limits import limited
 from controlplane.plan import Plan, PlanError
 from controlplane.roster import Roster
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
 from controlplane.rules import Deployment, DoesNotFit, Limits, build
-from controlplane.show import deployment_json, deployment_lines
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.targets import fabric
-from controlplane.targets.base import TargetError
-from controlplane.targets.p4runtime import P4RuntimeTarget
-from controlplane.targets.program import Program
+from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.topology import Topology, TopologyError
 from controlplane.update import Updater
 from p4src.artifacts import Artifact, ArtifactError, find, load
 from p4src.protocol import VERSION
 
 DEFAULT_ARTIFACTS = "v1model-256"
+TOFINO_ARTIFACTS = "tna-64"
 JOB_IDS = 1 << 16
-
-TOFINO_MESSAGE = """\
---tofino is not available yet: it comes with the TNA program of p4src/tofino/, which this version does not have.
-It will install through the Barefoot Runtime Interface client of the SDE under $SDE_INSTALL ({sde}).
-Until then deploy to any P4Runtime target (bmv2's simple_switch_grpc, softswitch) with --bmv2 --switches FILE."""
 
 
 class DeployError(Exception):
@@ -58,7 +54,7 @@ class DeployError(Exception):
 
 @dataclass(frozen=True)
 class SwitchAddress:
-    """Where a switch's P4Runtime server listens, the device's number there, and TLS (None: plaintext)."""
+    """Where a switch's P4Runtime (or BRI) server listens, the device's number there, and TLS (None: plaintext)."""
 
     name: str
     address: str
@@ -134,23 +130,31 @@ def load_artifact(name: str) -> Artifact:
     return load(Path(name))
 
 
-def limits_of(artifact: Artifact) -> Limits:
-    """What fits on a switch with this program."""
-    manifest = artifact.manifest
-    return Limits(
-        values_per_packet=manifest.values_per_packet,
-        slots=manifest.slots,
-        label_table_size=manifest.label_table_size,
-        route_table_size=manifest.route_table_size,
-        multicast_groups=manifest.multicast_groups,
-    )
+def kind_of(arguments: argparse.Namespace) -> Kind:
+    """The kind of switches that the arguments ask for, with its program. Raises ArtifactError, SdeMissing."""
+    if not arguments.tofino:
+        return P4RuntimeKind(_artifact_for("v1model", arguments.artifacts or DEFAULT_ARTIFACTS))
+    artifact = _artifact_for("tna", arguments.artifacts or TOFINO_ARTIFACTS)
+    return TofinoKind(artifact) if arguments.dry_run else TofinoKind.with_sde(artifact)
+
+
+def _artifact_for(target: str, name: str) -> Artifact:
+    artifact = load_artifact(name)
+    if artifact.manifest.target != target:
+        option = "--bmv2 (or none)" if target == "v1model" else "--tofino"
+        raise DeployError(f"{option} needs a program for {target}; {name} is for {artifact.manifest.target}")
+    return artifact
 
 
 def connect_targets(
-    switches: Sequence[SwitchAddress], program: Program, timeout: float, progress: Callable[[str], None]
-) -> list[P4RuntimeTarget]:
+    switches: Sequence[SwitchAddress],
+    kind: Kind,
+    timeout: float,
+    progress: Callable[[str], None],
+    topology: Topology | None = None,
+) -> list[SwitchTarget]:
     """Connected targets of all switches. Raises FabricError; no connection is left open then."""
-    targets = [P4RuntimeTarget(s.name, s.address, s.device_id, program, tls=s.tls) for s in switches]
+    targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
     try:
         fabric.connect(targets, timeout, progress)
     except BaseException:
@@ -173,7 +177,7 @@ class Installation:
 def serve(
     arguments: argparse.Namespace,
     installed: Installation,
-    targets: Sequence[P4RuntimeTarget],
+    targets: Sequence[SwitchTarget],
     log: Callable[[str], None],
 ) -> None:
     """Run the controller until SIGINT or SIGTERM."""
@@ -223,19 +227,19 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if topology is None:
         raise DeployError("--topology is missing: a node-link JSON file, fattree:k=4 or testbed")
-    plan = make_plan(arguments, topology)
-    artifact = load_artifact(arguments.artifacts)
-    limits = limits_of(artifact)
+    kind = kind_of(arguments)
+    limits = kind.limits
+    plan = make_plan(arguments, limited(topology, limits))
     deployment = build(plan, topology, limits, job_id=arguments.job_id, epoch=0)
     if arguments.dry_run:
         if arguments.json:
-            print(json.dumps(deployment_json(plan, deployment), indent=2))
+            print(json.dumps(kind.json(plan, deployment, topology), indent=2))
         else:
-            print("\n".join(deployment_lines(plan, deployment)))
+            print("\n".join(kind.lines(plan, deployment, topology)))
         return
     log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
     switches = wanted_switches(arguments, topology)
-    targets = connect_targets(switches, Program.load(artifact.program, artifact.p4info), arguments.timeout, log)
+    targets = connect_targets(switches, kind, arguments.timeout, log, topology)
     try:
         installed = fabric.install(targets, deployment.rulesets, log)
         changes = sum(one.changes for one in installed)
@@ -250,7 +254,8 @@ def run(arguments: argparse.Namespace) -> None:
 def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
     """The switches of the topology (without one: all of the file). Raises DeployError when one has no address."""
     if arguments.switches is None:
-        raise DeployError("--switches FILE is missing: where the P4Runtime servers listen (docs/deploy.md)")
+        servers = "BRI servers listen (docs/tofino.md)" if arguments.tofino else "P4Runtime servers listen (docs/deploy.md)"
+        raise DeployError(f"--switches FILE is missing: where the {servers}")
     switches = load_switches(arguments.switches)
     if topology is None:
         return list(switches.values())
@@ -263,8 +268,7 @@ def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) ->
 def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
     """Take everything of ours off the switches."""
     switches = wanted_switches(arguments, topology)
-    artifact = load_artifact(arguments.artifacts)
-    targets = connect_targets(switches, Program.load(artifact.program, artifact.p4info), arguments.timeout, log)
+    targets = connect_targets(switches, kind_of(arguments), arguments.timeout, log, topology)
     try:
         removed = fabric.remove(targets, log)
         log(f"removed {sum(one.changes for one in removed)} entries from {len(removed)} switches")
@@ -288,7 +292,11 @@ def make_parser() -> argparse.ArgumentParser:
     where.add_argument("--bmv2", action="store_true", help="P4Runtime switches: bmv2, softswitch or another")
     where.add_argument("--tofino", action="store_true", help="Tofino switches over the Barefoot Runtime Interface")
     where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
-    where.add_argument("--artifacts", default=DEFAULT_ARTIFACTS, metavar="NAME", help="compiled program")
+    where.add_argument(
+        "--artifacts",
+        metavar="NAME",
+        help=f"compiled program (default: {DEFAULT_ARTIFACTS}, with --tofino {TOFINO_ARTIFACTS})",
+    )
     where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="print every table entry, touch nothing")
@@ -302,11 +310,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises DeployError for combinations that make no sense."""
-    if arguments.tofino:
-        sde = os.environ.get("SDE_INSTALL")
-        raise DeployError(TOFINO_MESSAGE.format(sde=f"now {sde}" if sde else "not set here"))
-    if not (arguments.bmv2 or arguments.dry_run):
-        raise DeployError("say where to: --bmv2 for P4Runtime switches, or --dry-run to only print")
+    if arguments.tofino and arguments.bmv2:
+        raise DeployError("--bmv2 and --tofino exclude each other: a deployment has one kind of switches")
+    if not (arguments.bmv2 or arguments.tofino or arguments.dry_run):
+        raise DeployError("say where to: --bmv2 for P4Runtime switches, --tofino, or --dry-run to only print")
     if arguments.dry_run and (arguments.remove or arguments.serve is not None):
         raise DeployError("--dry-run goes with neither --remove nor --serve")
     if arguments.remove and arguments.serve is not None:

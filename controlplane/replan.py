@@ -7,13 +7,21 @@ the agents are told. The others' labels are added beside the old ones, and the o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from controlplane.plan.model import Plan, Tree
+from controlplane.job import Job
+from controlplane.limits import DoesNotFit
+from controlplane.plan.model import Plan, PlanError, Tree
+from controlplane.routing import Network
 from controlplane.rules import LabelEntry, RuleSet
-from controlplane.strategies import get_strategy
+from controlplane.strategies import Infeasible, get_strategy
+from controlplane.strategies.columns import Master, to_trees
+from controlplane.strategies.common import finish
 from controlplane.topology import Topology
+
+STEADY = 1e-3  # of the rate: what may be lost for keeping trees that run
 
 
 @dataclass(frozen=True)
@@ -50,14 +58,64 @@ def flows(tree: Tree, index: int) -> list[dict[str, Any]]:
     return result
 
 
-def replan(plan: Plan, topology: Topology, *, strategy: str | None = None, seed: int | None = None) -> Plan:
+def replan(
+    plan: Plan, topology: Topology, *, job: Job | None = None, strategy: str | None = None, seed: int | None = None
+) -> Plan:
     """The next version of the plan for the network's present state; x_s stays, so no key range moves.
 
-    strategy, seed: the plan's own unless given. Raises what the strategy raises.
+    job: the plan's with another size or number of trees. strategy, seed: the plan's own unless given. Trees that the
+    plan has and that still serve are kept where that costs at most STEADY of the rate. Raises what the strategy raises,
+    and PlanError when the job is another one.
     """
-    chosen = get_strategy(strategy or plan.strategy)
+    job = job or plan.job
+    if (job.workers, job.parameter_servers) != (plan.job.workers, plan.job.parameter_servers):
+        raise PlanError(f"the plan to go on from is for other servers than job {job.name!r}: plan anew instead")
+    name = strategy or plan.strategy
     number = seed if seed is not None else plan.seed or 0
-    return chosen(topology, plan.job, seed=number, frozen_split=plan.split).with_version(plan.version + 1)
+    new = get_strategy(name)(topology, job, seed=number, frozen_split=plan.split)
+    if name == plan.strategy and not new.multicasts:
+        new = _steady(plan, new, topology)
+    return new.with_version(plan.version + 1)
+
+
+def _steady(old: Plan, new: Plan, topology: Topology) -> Plan:
+    """The new plan, with as much of the old one as does nearly as well."""
+    candidates = [new]
+    served = [tree for tree in old.trees if _still_there(tree, new, topology)]
+    if len(served) == len(old.trees):
+        candidates.append(replace(new, trees=old.trees))
+    if new.strategy == "inart":  # the others' plans are not made of trees that can be mixed
+        network = Network(topology)
+        master = Master(network, new.job, max(new.rate_mbps, 1e-9), new.split)
+        for trees, penalty in ((served, 0.0), (new.trees, STEADY / 2)):
+            for tree in trees:
+                column = master.make(tree)
+                if column is not None:
+                    master.add(column, penalty)
+        rate, values, _ = master.solve()
+        if rate > 0:
+            candidates.append(replace(new, trees=tuple(to_trees(master, values))))
+    feasible = []
+    for plan in candidates:
+        try:
+            feasible.append(finish(topology, new.job, new.strategy, plan.trees, new.seed))
+        except (Infeasible, DoesNotFit):
+            continue
+    enough = max(plan.rate_mbps for plan in feasible) * (1 - STEADY)
+    return min(
+        (plan for plan in feasible if plan.rate_mbps >= enough),
+        key=lambda plan: (len(difference(old, plan).added), len(plan.trees), -plan.rate_mbps),
+    )
+
+
+def _still_there(tree: Tree, plan: Plan, topology: Topology) -> bool:
+    """Whether all that the tree uses exists and has something left."""
+    try:
+        replace(plan, trees=(replace(tree, share=1.0),)).check(topology)
+    except PlanError:
+        return False
+    routes = [*(a.route for a in tree.assignments), *(r.route for r in tree.relays), *tree.return_edges]
+    return all(topology.residual_bandwidth_mbps(u, v) > 0 for route in routes for u, v in pairwise(route))
 
 
 def difference(old: Plan, new: Plan) -> Difference:

@@ -17,7 +17,7 @@ from controlplane.job import Job, JobError, parse_job
 from controlplane.limits import held, limited
 from controlplane.packets import packet_seconds, packets
 from controlplane.plan.model import Plan, PlanError
-from controlplane.replan import difference
+from controlplane.replan import difference, replan
 from controlplane.rules import Limits
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.topology import Topology, TopologyError
@@ -81,12 +81,12 @@ def ps_ingress_bytes(plan: Plan) -> float:
 def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job: Job) -> tuple[Plan, Evaluation, float]:
     """Plans and evaluates; seconds from loaded inputs to the routed plan."""
     previous = Plan.load(arguments.frozen_split) if arguments.frozen_split else None
-    split = previous.split if previous else None
     begin = time.perf_counter()
-    plan = get_strategy(strategy)(topology, job, seed=arguments.seed, frozen_split=split)
-    seconds = time.perf_counter() - begin
     if previous:
-        plan = plan.with_version(previous.version + 1)
+        plan = replan(previous, topology, job=job, strategy=strategy, seed=arguments.seed)
+    else:
+        plan = get_strategy(strategy)(topology, job, seed=arguments.seed)
+    seconds = time.perf_counter() - begin
     return plan, evaluate(plan, topology), seconds
 
 
@@ -172,7 +172,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--frozen-split",
         metavar="PLAN",
-        help="replan: keep each parameter server's share of this plan, show what changes",
+        help="replan: keep each parameter server's share of this plan (and its job unless --job says otherwise), and "
+        "of its trees what still serves; show what changes",
     )
     result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
     result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
@@ -180,11 +181,22 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+def refuse_with_compare(arguments: argparse.Namespace) -> None:
+    for option in ("draw", "output"):
+        if getattr(arguments, option):
+            raise ValueError(f"--{option} is for one plan: compare makes several; give --strategy NAME without compare")
+
+
 def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         topology = parse_topology(arguments.topology)
-        job = parse_job(arguments.job, topology)
+        if arguments.command == "compare":
+            refuse_with_compare(arguments)
+        if arguments.frozen_split and not arguments.job:
+            job = Plan.load(arguments.frozen_split).job
+        else:
+            job = parse_job(arguments.job, topology)
         if arguments.target is not None:
             topology = limited(topology, Limits.of_target(arguments.target))
         if arguments.max_trees is not None:

@@ -144,8 +144,8 @@ class Master:
         everything = np.concatenate([prices.link, prices.switch, prices.root])
         return float(everything[column.rows] @ column.uses)
 
-    def add(self, column: Column) -> None:
-        """Puts a column into the program."""
+    def add(self, column: Column, penalty: float = 0.0) -> None:
+        """Puts a column into the program; penalty: of a unit of its rate, in units of f."""
         self.columns.append(column)
         self.known.add(_key(column.tree))
         rows, values, gain = column.rows, column.uses, -1.0
@@ -153,7 +153,7 @@ class Master:
             gain = 0.0
             rows = np.append(rows, np.int32(self.split_row0 + self.root_position[column.tree.root]))
             values = np.append(values, 1.0)
-        self.highs.addCol(gain, 0.0, highspy.kHighsInf, len(rows), rows, values)
+        self.highs.addCol(gain + penalty, 0.0, highspy.kHighsInf, len(rows), rows, values)
 
     def dearer(self, prices: Prices, load: np.ndarray) -> Prices:
         """Prices raised by the utilisation that a round's trees would make."""
