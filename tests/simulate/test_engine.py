@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.simulate import BigSwitch, Overlay, SimulationError, Simulator, follow, outage
+from controlplane.generators import random_topology
+from controlplane.simulate import BigSwitch, LinkNetwork, Overlay, SimulationError, Simulator, follow, outage
 
 
 def finish_times(simulator: Simulator, flows: list[tuple[float, list[int], int]]) -> list[float]:
@@ -124,6 +125,25 @@ def test_flows_wait_through_an_outage() -> None:
         outage(simulator, [0], 0.5, 2.5, [10.0])
         simulator.send(10, [0])
         assert simulator.run() == pytest.approx(3.0)
+
+
+def test_a_node_that_is_down_takes_all_its_links_with_it() -> None:
+    """Node 1 is away from 0.5 to 2.5 s: what it sends and receives ends at 3 s, what others do at 1 s."""
+    overlay, switch = Overlay(np.full((3, 3), 10.0)), BigSwitch([10.0] * 3, [10.0] * 3)
+    for network, paths in (
+        (overlay, [[overlay.link(0, 2)], [overlay.link(0, 1)], [overlay.link(1, 2)]]),
+        (switch, [switch.unicast(0, 2), switch.unicast(2, 1), switch.unicast(1, 0)]),
+    ):
+        simulator = Simulator(network.capacities)
+        outage(simulator, network.node(1), 0.5, 2.5, network.capacities)
+        assert finish_times(simulator, [(10.0, path, 0) for path in paths]) == pytest.approx([1.0, 3.0, 3.0])
+    links = LinkNetwork(random_topology(3, 2))
+    for name in ("v1", "h1"):
+        assert {link for link, k in links.index.items() if k in links.node(name)} == {
+            link for link in links.index if name in link
+        }
+    with pytest.raises(SimulationError, match="x does not exist"):
+        links.node("x")
 
 
 def test_a_run_that_cannot_end_says_so() -> None:

@@ -20,7 +20,8 @@ STEPS = {"a": 1.0, "b": 3.0}
 
 def star() -> tuple[Topology, Plan]:
     """Two workers at 8 Mbit/s and a parameter server at 100 on one switch that adds nothing; a model of 8 Mbit."""
-    nodes = {"s": {"kind": "switch", "aggregation_mbps": 0.0}, **{v: {"kind": "server"} for v in ("a", "b", "p")}}
+    nodes: dict[str, dict[str, object]] = {v: {"kind": "server"} for v in ("a", "b", "p")}
+    nodes["s"] = {"kind": "switch", "aggregation_mbps": 0.0}
     links = []
     for server, mbps in (("a", 8.0), ("b", 8.0), ("p", 100.0)):
         links += [(server, "s", {"bandwidth_mbps": mbps}), ("s", server, {"bandwidth_mbps": mbps})]

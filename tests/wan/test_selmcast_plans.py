@@ -27,7 +27,8 @@ NAMES = ("selmcast", "selmcast-l7", "orpheus")
 
 def star(rates: dict[str, tuple[float, float]]) -> tuple[Topology, Job]:
     """Workers with (upload, download) on one switch."""
-    nodes = {"s": {"kind": "switch"}, "p": {"kind": "server"}, **{w: {"kind": "server"} for w in rates}}
+    nodes: dict[str, dict[str, object]] = {w: {"kind": "server"} for w in (*rates, "p")}
+    nodes["s"] = {"kind": "switch"}
     links = [("s", "p", {"bandwidth_mbps": 100.0}), ("p", "s", {"bandwidth_mbps": 100.0})]
     for worker, (up, down) in rates.items():
         links += [(worker, "s", {"bandwidth_mbps": up}), ("s", worker, {"bandwidth_mbps": down})]
