@@ -17,11 +17,13 @@ def _plan(view: Sites, name: str, seed: int, frozen_split: Split | None, exactly
     servers, shares = owners(view, frozen_split)
 
     def placed(roots: list[str]) -> Placement:
-        graph = needed(view, roots)
+        graph, busy = needed(view, roots), view.busy
         try:
             if exactly:
-                return place_exactly(graph, 1.0, roots=roots, delay="fluid", most_paths=MOST_PATHS, time_limit=10.0)
-            return place(graph, 1.0, seed=seed, roots=roots, most_paths=MOST_PATHS)
+                return place_exactly(
+                    graph, 1.0, roots=roots, sources=busy, delay="fluid", most_paths=MOST_PATHS, time_limit=10.0
+                )
+            return place(graph, 1.0, seed=seed, roots=roots, sources=busy, most_paths=MOST_PATHS)
         except WanError as error:
             raise Infeasible(f"{name}: {error}") from None
 

@@ -25,7 +25,7 @@ def wan(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
     }
     try:
         network = needed(view, list(servers))
-        packing = pack(network, list(servers), terminals=view.busy, shares=split, root_mbps=intake)
+        packing = pack(network, list(servers), terminals=view.busy, shares=split, root_mbps=intake, gap=1e-4)
     except WanError as error:
         raise Infeasible(f"wan: {error}") from None
     used = [tree for tree in packing.trees if tree.mbps > 1e-4 * packing.rate]

@@ -61,13 +61,16 @@ def usable(graph: nx.DiGraph) -> nx.DiGraph:
     return result
 
 
-def paths_to(graph: nx.DiGraph, root: Node, most: int = MOST_PATHS) -> dict[Node, list[Path]]:
-    """P_f: simple paths of each node to the root, fewest hops first, at most `most`. Raises WanError.
+def paths_to(
+    graph: nx.DiGraph, root: Node, most: int = MOST_PATHS, sources: Sequence[Node] | None = None
+) -> dict[Node, list[Path]]:
+    """P_f: simple paths of each node (or source) to the root, fewest hops first, at most `most`. Raises WanError.
 
     Grown backwards from the root, all nodes at once, hop by hop; where that gets too many, Yen's algorithm per node.
     """
-    found: dict[Node, list[Path]] = {node: [] for node in graph.nodes if node != root}
+    found: dict[Node, list[Path]] = {node: [] for node in sources or graph.nodes if node != root}
     level: list[Path] = [(root,)]
+    full = [()] * most
     grown = 0
     while level and any(len(paths) < most for paths in found.values()):
         level = [(u, *path) for path in level for u in graph.predecessors(path[0]) if u not in path]
@@ -75,7 +78,7 @@ def paths_to(graph: nx.DiGraph, root: Node, most: int = MOST_PATHS) -> dict[Node
         if grown > MOST_GROWN:
             return {node: _shortest(graph, node, root, most) for node in found}
         for path in level:
-            if len(found[path[0]]) < most:
+            if len(found.get(path[0], full)) < most:
                 found[path[0]].append(path)
     for node, paths in found.items():
         if not paths:
@@ -151,15 +154,19 @@ def place(
     *,
     seed: int = 0,
     roots: Sequence[Node] | None = None,
+    sources: Sequence[Node] | None = None,
     delay: Delay = "stored",
     most_paths: int = MOST_PATHS,
 ) -> Placement:
-    """Algorithm 2 over all nodes (or `roots`): LP, randomized rounding, bandwidths, the best root. volume in Mbit."""
+    """Algorithm 2 over all nodes (or `roots`): LP, randomized rounding, bandwidths, the best root. volume in Mbit.
+
+    sources: the nodes that have something to send (all).
+    """
     network = usable(graph)
     rng = np.random.default_rng(seed)
     best: Placement | None = None
     for root in network.nodes if roots is None else roots:
-        choices = paths_to(network, root, most_paths)
+        choices = paths_to(network, root, most_paths, sources)
         shares, least = relaxed(network, choices, delay)
         chosen = _round(choices, shares, rng)
         found = _placement(network, root, chosen, volume, delay, 2 * least * volume)
@@ -175,6 +182,7 @@ def place_exactly(
     volume: float,
     *,
     roots: Sequence[Node] | None = None,
+    sources: Sequence[Node] | None = None,
     delay: Delay = "stored",
     most_paths: int = MOST_PATHS,
     time_limit: float = 30.0,
@@ -182,20 +190,23 @@ def place_exactly(
 ) -> Placement:
     """The optimum over roots and single paths: a MILP per root, best LP bound first, roots that cannot win left out.
 
+    A local search from the LP's solutions comes first, so that few roots are left.
+
     bound: of the whole problem, proven (the solver's, where it ran into its limit of `time_limit` s).
     """
     network = usable(graph)
     candidates = list(network.nodes if roots is None else roots)
     if not candidates:
         raise WanError("no candidate for the parameter server was given")
-    if len(network) == 1:
-        return Placement(candidates[0], {}, {}, 0.0, 0.0)
+    alone = [root for root in candidates if set(network.nodes if sources is None else sources) <= {root}]
+    if alone:
+        return Placement(alone[0], {}, {}, 0.0, 0.0)
     # The unit in which times with whole paths are whole numbers, where all links are alike.
     rates = {data["mbps"] for _, _, data in network.edges(data=True)}
     unit = 1 / rates.pop() if len(rates) == 1 else 0.0
     prepared = []
     for root in candidates:
-        choices = paths_to(network, root, most_paths)
+        choices = paths_to(network, root, most_paths, sources)
         choice = _choice(network, choices, delay)
         shares, least = choice.relaxed()
         if unit:

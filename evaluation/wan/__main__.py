@@ -3,11 +3,11 @@
 import sys
 
 from evaluation.wan import compare
-from evaluation.wan.report import Figure, main
+from evaluation.wan.report import Figure, bars, main
 
 FIGURES = {
     "compare": Figure(compare.compare, "all strategies on B4, Internet2, AWS and NetStorm's network", "network",
-                      "ResNet152_s", ("strategy",), 1),
+                      "ResNet152_s", ("strategy",), 1, bars, compare.promised),
     "scaling": Figure(compare.scaling, "computation over the number of sites", "n", "ms", ("algorithm",), 5),
 }  # fmt: skip
 

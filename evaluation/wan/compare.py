@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import networkx as nx
@@ -24,7 +25,6 @@ from evaluation.wan.networks import aws, by_distance, netstorm_draw, overlay, wh
 from evaluation.wan.report import Claim, Row, claim
 
 STRATEGIES = ("apsp", "apsp-exact", "netstorm", "tsengine", "crew", "wan")
-QUICK = tuple(name for name in STRATEGIES if name != "apsp-exact")  # its MILPs take most of a minute per network
 
 
 def _jitter(graph: nx.DiGraph, seed: int) -> nx.DiGraph:
@@ -36,76 +36,118 @@ def _jitter(graph: nx.DiGraph, seed: int) -> nx.DiGraph:
     return result
 
 
-def networks(seed: int) -> Iterator[nx.DiGraph]:
-    yield by_distance("b4", seed=seed or None)
-    yield by_distance("internet2", seed=seed or None)
-    yield _jitter(aws(), seed)
-    yield netstorm_draw(np.random.default_rng(seed))
+@dataclass(frozen=True)
+class Instance:
+    """members: the sites that work (and may be roots); the others may be passed through."""
+
+    name: str
+    graph: nx.DiGraph
+    members: tuple[int, ...]
 
 
-def _rates(graph: nx.DiGraph, seed: int, simulated: bool, strategies: Sequence[str] = STRATEGIES) -> list[Row]:
+def instances(seed: int) -> Iterator[Instance]:
+    """Seed 0: as published or measured; else varied. `half`: every second site has no worker."""
+    for name, graph in (
+        ("b4", by_distance("b4", seed=seed or None)),
+        ("internet2", by_distance("internet2", seed=seed or None)),
+        ("aws", _jitter(aws(), seed)),
+        ("netstorm", netstorm_draw(np.random.default_rng(seed))),
+    ):
+        yield Instance(name, graph, tuple(graph.nodes))
+        if name != "aws":
+            yield Instance(f"{name}, half", graph, tuple(sorted(graph.nodes)[::2]))
+
+
+def _rates(instance: Instance, seed: int, simulated: bool, strategies: Sequence[str] = STRATEGIES) -> list[Row]:
     """Per strategy: seconds per Mbit (paced, unpaced, stored; the last two are simulated), and the gap to the bound."""
-    topology, job = overlay(graph), whole_job(graph, 125_000)  # 1 Mbit
-    bound = pack(graph).bound
+    topology, job = overlay(instance.graph), whole_job(instance.graph, 125_000, instance.members)  # 1 Mbit
+    bound = pack(instance.graph, instance.members, terminals=instance.members, gap=1e-4).bound
     rows = []
     for name in strategies:
+        begin = time.process_time()
         plan = get_strategy(name)(topology, job, seed=seed)
+        solved = time.process_time() - begin
         plan.check(topology)
         rows.append(
             {
                 "strategy": name,
                 "seconds": 1 / plan.rate_mbps,
+                "bound": 1 / bound,
                 "max_min": synchronisation_seconds(plan, topology) if simulated else float("nan"),
                 "stored": synchronisation_seconds(plan, topology, stored=True) if simulated else float("nan"),
                 "gap": 1 - plan.rate_mbps / bound,
                 "trees": len(plan.trees),
+                "solved": solved,
             }
         )
     return rows
 
 
 def compare(trials: int) -> list[Row]:
+    """Means over the seeds; worst_gap_% and ahead (the best other's time over this one's) are the worst of them."""
     rows: list[Row] = []
-    results_by_seed = [[(g.graph["name"], _rates(g, seed, True)) for g in networks(seed)] for seed in range(trials)]
-    for runs in zip(*results_by_seed, strict=True):
+    runs = [[(i.name, _rates(i, seed, True)) for i in instances(seed)] for seed in range(trials)]
+    for network in zip(*runs, strict=True):
         for k, name in enumerate(STRATEGIES):
-            own = [results[k] for _, results in runs]
-            row: Row = {"network": runs[0][0], "strategy": name}
-            unit = float(np.mean([r["seconds"] for r in own]))
-            row |= {f"{model}_s": unit * mbit for model, mbit in MODELS.items()}
-            row["gap_%"] = 100 * float(np.mean([r["gap"] for r in own]))
-            row["max_min_ResNet152_s"] = float(np.mean([r["max_min"] for r in own])) * MODELS["ResNet152"]
-            row["stored_ResNet152_s"] = float(np.mean([r["stored"] for r in own])) * MODELS["ResNet152"]
-            row["trees"] = float(np.mean([r["trees"] for r in own]))
+            own = [results[k] for _, results in network]
+
+            def mean(key: str, own: list[Row] = own) -> float:
+                return float(np.mean([row[key] for row in own]))
+
+            others = [min(r["seconds"] for r in results if r["strategy"] != name) for _, results in network]
+            row: Row = {"network": network[0][0], "strategy": name}
+            row |= {f"{model}_s": mean("seconds") * mbit for model, mbit in MODELS.items()}
+            row["bound_ResNet152_s"] = mean("bound") * MODELS["ResNet152"]
+            row["gap_%"] = 100 * mean("gap")
+            row["worst_gap_%"] = 100 * max(r["gap"] for r in own)
+            row["ahead"] = min(other / r["seconds"] for other, r in zip(others, own, strict=True))
+            row["max_min_ResNet152_s"] = mean("max_min") * MODELS["ResNet152"]
+            row["stored_ResNet152_s"] = mean("stored") * MODELS["ResNet152"]
+            row["trees"] = mean("trees")
+            row["solve_s"] = mean("solved")
+            row["seeds"] = trials
             rows.append(row)
     return rows
 
 
+def promised(rows: Sequence[Row]) -> list[str]:
+    """wan is within 5 % of its bound and as fast as the best other (to 0.01 %, its solver's gap) on every instance."""
+    missed = []
+    for row in rows:
+        if row["strategy"] == "wan" and row["worst_gap_%"] > 5:
+            missed.append(f"{row['network']}: wan is {row['worst_gap_%']:.2f} % from its bound")
+        if row["strategy"] == "wan" and row["ahead"] < 1 - 1e-4:
+            missed.append(f"{row['network']}: another needs {row['ahead']:.4f} of wan's time")
+    return missed
+
+
 def headline(trials: int) -> list[Claim]:
-    """Without apsp-exact, for its time: a star like apsp's, it is far from the best (see `compare`)."""
-    names = [graph.graph["name"] for graph in networks(0)]
-    gaps: dict[str, list[float]] = {name: [] for name in names}
-    ahead: dict[str, list[float]] = {name: [] for name in names}
+    """Met: on every instance of every seed."""
+    gaps: dict[str, list[float]] = {}
+    ahead: dict[str, list[float]] = {}
     for seed in range(trials):
-        for graph in networks(seed):
-            rows = {row["strategy"]: row for row in _rates(graph, seed, False, QUICK)}
-            name = graph.graph["name"]
-            gaps[name].append(100 * rows["wan"]["gap"])
-            ahead[name].append(min(r["seconds"] for s, r in rows.items() if s != "wan") / rows["wan"]["seconds"])
+        for instance in instances(seed):
+            rows = {row["strategy"]: row for row in _rates(instance, seed, False)}
+            best = min(r["seconds"] for s, r in rows.items() if s != "wan")
+            gaps.setdefault(instance.name, []).append(100 * rows["wan"]["gap"])
+            ahead.setdefault(instance.name, []).append(best / rows["wan"]["seconds"])
     claims = []
-    for name in names:
-        worst = f"worst {max(gaps[name]):.2f} %"
-        claims.append(claim(f"gap of wan to its bound, %, {name}", "(aim: 5)", gaps[name], most=5, note=worst))
-        least = f"least {min(ahead[name]):.3f}"
-        claims.append(
-            claim(f"best other's time over wan's, {name}", "(aim: at least 1)", ahead[name], least=1, note=least)
-        )
+    for name, values in gaps.items():
+        made = claim(f"gap of wan to its bound, %, {name}", "(aim: 5)", values, note=f"worst {max(values):.3f} %")
+        claims.append(replace(made, met=max(values) <= 5))
+        made = claim(f"best other's time over wan's, {name}", "(aim: at least 1)", ahead[name])
+        claims.append(replace(made, met=min(ahead[name]) >= 1 - 1e-4, note=f"least {min(ahead[name]):.3f}"))
     return claims
 
 
+def _auxiliary(graph: nx.DiGraph) -> None:
+    for v in list(graph)[1:]:
+        netstorm.auxiliary_paths(graph, 0, v, most=5)
+
+
 def scaling(trials: int) -> list[Row]:
-    """CPU seconds of the algorithms over the number of sites (full meshes); the least of the trials."""
-    rows = []
+    """CPU time over the number of sites (full meshes), the least of the trials; exponent: of n, from n / 2."""
+    rows: list[Row] = []
     for n in (10, 20, 40, 80):
         rng = np.random.default_rng(n)
         matrix = rng.uniform(10, 100, (n, n))
@@ -120,12 +162,18 @@ def scaling(trials: int) -> list[Row]:
             "crew split": partial(crew.optimal_split, matrix, members),
             "selmcast selection": partial(selmcast.select, task),
             "netstorm, one root": partial(netstorm.fastest_tree, graph, 0),
+            "netstorm, n roots": partial(netstorm.multi_root, graph, list(graph)),
+            "netstorm, auxiliary paths of a node": partial(_auxiliary, graph),
         }
+        if n <= 20:
+            jobs["wan, n roots"] = partial(pack, graph)
         for name, run in jobs.items():
             best = float("inf")
             for _ in range(trials):
                 begin = time.process_time()
                 run()
                 best = min(best, time.process_time() - begin)
-            rows.append({"algorithm": name, "n": n, "ms": 1000 * best})
+            before = next((r["ms"] for r in reversed(rows) if r["algorithm"] == name), float("nan"))
+            exponent = float(np.log2(1000 * best / before))
+            rows.append({"algorithm": name, "n": n, "links": len(graph.edges), "ms": 1000 * best, "exponent": exponent})
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import networkx as nx
 import numpy as np
@@ -104,6 +104,7 @@ def overlay(graph: nx.DiGraph) -> Topology:
     return Topology(nodes, links, str(graph.graph.get("name", "")))
 
 
-def whole_job(graph: nx.DiGraph, model_bytes: int) -> Job:
-    """Every data centre works and may be a parameter server."""
-    return Job("wan", tuple(f"h{v}" for v in graph.nodes), tuple(f"p{v}" for v in graph.nodes), model_bytes)
+def whole_job(graph: nx.DiGraph, model_bytes: int, members: Sequence[int] | None = None) -> Job:
+    """Every data centre (or only `members`) works and may be a parameter server."""
+    sites = graph.nodes if members is None else members
+    return Job("wan", tuple(f"h{v}" for v in sites), tuple(f"p{v}" for v in sites), model_bytes)

@@ -87,9 +87,32 @@ def plot(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) 
     pyplot.close(figure)
 
 
+def bars(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) -> None:
+    """A group of bars per x, one bar per combination of the series' keys, logarithmic."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    groups = list(dict.fromkeys(str(row[x]) for row in rows))
+    labels = list(dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows))
+    figure, axes = pyplot.subplots(figsize=(9, 4.5))
+    for k, label in enumerate(labels):
+        own = {str(row[x]): row[y] for row in rows if tuple(str(row[key]) for key in series) == label}
+        places = [i + (k - len(labels) / 2 + 0.5) * 0.8 / len(labels) for i in range(len(groups))]
+        axes.bar(places, [own.get(group, math.nan) for group in groups], 0.8 / len(labels), label=" ".join(label))
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set_yscale("log")
+    axes.set_ylabel(y)
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
 @dataclass(frozen=True)
 class Figure:
-    """run(trials) -> rows; x, y, series: how to draw them; trials: the default."""
+    """run(trials) -> rows; x, y, series: how to draw them; trials: the default; check(rows): what was missed."""
 
     run: Callable[[int], list[Row]]
     about: str
@@ -97,6 +120,8 @@ class Figure:
     y: str
     series: tuple[str, ...]
     trials: int = 10
+    draw: Callable[[Sequence[Row], str, str, Sequence[str], str], None] = plot
+    check: Callable[[Sequence[Row]], list[str]] | None = None
 
 
 def main(
@@ -106,7 +131,7 @@ def main(
     argv: Sequence[str] | None = None,
     headline_trials: int = 30,
 ) -> int:
-    """`python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`. headline exits 1 on a miss."""
+    """`python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`. A miss exits with 1."""
     parser = argparse.ArgumentParser(prog=f"python -m evaluation.{name}")
     commands = parser.add_subparsers(dest="command", required=True)
     for key, figure in figures.items():
@@ -138,5 +163,8 @@ def main(
         print(table(rows))
     if arguments.plot:
         Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
-        plot(rows, figure.x, figure.y, figure.series, arguments.plot)
-    return 0
+        figure.draw(rows, figure.x, figure.y, figure.series, arguments.plot)
+    missed = [] if figure.check is None else figure.check(rows)
+    for line in missed:
+        print(f"missed: {line}", file=sys.stderr)
+    return int(bool(missed))
