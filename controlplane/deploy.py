@@ -254,8 +254,8 @@ def run(arguments: argparse.Namespace) -> None:
 def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) -> list[SwitchAddress]:
     """The switches of the topology (without one: all of the file). Raises DeployError when one has no address."""
     if arguments.switches is None:
-        servers = "BRI servers listen (docs/tofino.md)" if arguments.tofino else "P4Runtime servers listen (docs/deploy.md)"
-        raise DeployError(f"--switches FILE is missing: where the {servers}")
+        kind = "BRI" if arguments.tofino else "P4Runtime"
+        raise DeployError(f"--switches FILE is missing: where the {kind} servers listen (docs/deploy.md)")
     switches = load_switches(arguments.switches)
     if topology is None:
         return list(switches.values())

@@ -80,7 +80,10 @@ class RuleSet:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one switch holds; from the target's description (p4src/protocol.json, targets)."""
+    """What one switch holds; from the target's description (p4src/protocol.json, targets).
+
+    front_panel: the switches are hardware, whose ports are configured as the topology says.
+    """
 
     values_per_packet: int
     slots: int
@@ -88,6 +91,7 @@ class Limits:
     route_table_size: int
     multicast_groups: int = 4096
     max_workers: int = MAX_WORKERS
+    front_panel: bool = False
 
     @classmethod
     def of_target(cls, name: str = "v1model") -> Limits:
@@ -268,7 +272,10 @@ class _Builder:
                 if needed > available:
                     raise DoesNotFit(v, resource, needed, available)
             groups = tuple(MulticastGroup(number, ports) for ports, number in self.groups[v].items())
-            rulesets[v] = RuleSet(v, tuple(self.entries[v]), groups, ip[v])
+            panel: tuple[FrontPanelPort, ...] = ()
+            if limits.front_panel:
+                panel = tuple(sorted([*self.topology.front_panel(v).values(), *self.topology.loopback_ports(v)]))
+            rulesets[v] = RuleSet(v, tuple(self.entries[v]), groups, ip[v], panel)
         agents: dict[str, AgentConfig] = {}
         roles: tuple[tuple[Role, tuple[str, ...]], ...] = (
             ("worker", job.workers),
@@ -343,8 +350,10 @@ def place_slots(plan: Plan, slots: Sequence[int], first_slot: Mapping[str, int])
 
 
 def _aligned(first: int, indices: Sequence[int], sizes: Sequence[int]) -> tuple[dict[int, int], int]:
-    """Aligned places from slot `first` for trees of these sizes (powers of two), and the end. The largest come first, so
-    that there is at most one gap, in front."""
+    """Aligned places from slot `first` for trees of these sizes (powers of two), and the end.
+
+    The largest come first, so that there is at most one gap, in front.
+    """
     bases: dict[int, int] = {}
     end = first
     for index in sorted(indices, key=lambda i: (-sizes[i], i)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -37,19 +37,34 @@ def _ruleset_json(rules: RuleSet) -> dict[str, Any]:
     }
 
 
-def deployment_lines(plan: Plan, deployment: Deployment) -> Iterator[str]:
-    """Everything that would be installed, one table entry a line, each label with what travels under it."""
+def rule_lines(rules: RuleSet, flows: Mapping[int, str]) -> Iterator[str]:
+    """One rule a line, each label with what travels under it."""
+    yield f"{len(rules.labels)} labels, {len(rules.groups)} groups, {len(rules.routes)} routes"
+    for group in rules.groups:
+        yield describe(group)
+    for entry in sorted(rules.labels, key=lambda entry: (entry.label, entry.ingress_port)):
+        yield f"{describe(entry)}   # {flows.get(entry.label, 'partial sums')}"
+    for route in rules.routes:
+        yield describe(route)
+
+
+def deployment_lines(
+    plan: Plan,
+    deployment: Deployment,
+    switch_lines: Callable[[RuleSet, Mapping[int, str]], Iterable[str]] = rule_lines,
+) -> Iterator[str]:
+    """Everything that would be installed.
+
+    switch_lines: of one switch, a summary and then a line for each entry, from its rules and the meanings of labels.
+    """
     yield str(plan)
     flows = label_meanings(deployment)
     for name, rules in sorted(deployment.rulesets.items()):
+        summary, *lines = switch_lines(rules, flows)
         yield ""
-        yield f"switch {name}: {len(rules.labels)} labels, {len(rules.groups)} groups, {len(rules.routes)} routes"
-        for group in rules.groups:
-            yield f"  {describe(group)}"
-        for entry in sorted(rules.labels, key=lambda entry: (entry.label, entry.ingress_port)):
-            yield f"  {describe(entry)}   # {flows.get(entry.label, 'partial sums')}"
-        for route in rules.routes:
-            yield f"  {describe(route)}"
+        yield f"switch {name}: {summary}"
+        for line in lines:
+            yield f"  {line}"
     yield ""
     for name, config in deployment.agents.items():
         for up in config.worker_trees:

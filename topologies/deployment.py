@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from controlplane.controller import Controller, PlanSummary
-from controlplane.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, limits_of, load_artifact
+from controlplane.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
 from controlplane.epochs import EpochStore
 from controlplane.keeper import Keeper
+from controlplane.kinds import P4RuntimeKind
 from controlplane.plan import Plan
 from controlplane.roster import Roster
 from controlplane.rules import RuleSet, build, routes
 from controlplane.targets import fabric
-from controlplane.targets.p4runtime import P4RuntimeTarget
-from controlplane.targets.program import Program
+from controlplane.targets.base import SwitchTarget
 from controlplane.update import Updater
 from p4src.protocol import VERSION
 from topologies.emulation import Emulation
@@ -35,13 +35,12 @@ class Fabric:
         """Connect to every switch. Raises FabricError."""
         self.emulation = emulation
         self.log = log
-        artifact = load_artifact(artifacts)
-        program = Program.load(artifact.program, artifact.p4info)
-        self._limits = limits_of(artifact)
+        kind = P4RuntimeKind(load_artifact(artifacts))
+        self._limits = kind.limits
         self._directory = tempfile.TemporaryDirectory(prefix="inart-epoch-")
         self._epochs = EpochStore(Path(self._directory.name) / "epoch")
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
-        self.targets: list[P4RuntimeTarget] = connect_targets(addresses, program, CONNECT_SECONDS, log)
+        self.targets: list[SwitchTarget] = connect_targets(addresses, kind, CONNECT_SECONDS, log)
 
     def serve(self, plan: Plan) -> "Service":
         """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,13 +27,13 @@ class PortName:
 
 @dataclass(frozen=True)
 class Prefix:
-    """An LPM key: the first `length` bits of `value`."""
+    """An LPM key: the first `length` bits of `value`, an IPv4 address."""
 
     value: int
     length: int
 
     def __str__(self) -> str:
-        return f"{self.value:#x}/{self.length}"
+        return f"{ipaddress.IPv4Address(self.value)}/{self.length}"
 
 
 Port = int | PortName
@@ -51,7 +52,7 @@ class Entry:
 
     def __str__(self) -> str:
         key = ", ".join(f"{name}={value}" for name, value in self.key)
-        data = ", ".join(f"{local(name)}={_show(value)}" for name, value in self.data)
+        data = ", ".join(f"{local(name)}={_show(value, name)}" for name, value in self.data)
         action = f"{local(self.action)}({data})" if self.action is not None else f"({data})"
         return f"{local(self.table)}: {key} -> {action}"
 
@@ -73,10 +74,19 @@ class Step:
     entry: Entry
 
 
-def _show(value: DataValue) -> str:
+BITS = {"flow", "everyone", "contributor", "unexpected", "slot_mask"}
+"""Fields that are sets of bits."""
+
+
+def _show(value: DataValue, name: str = "") -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(str, value)) + "]"
-    return str(value) if not isinstance(value, int) or isinstance(value, bool) or value < 10 else f"{value:#x}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        if name in BITS:
+            return f"{value:#x}"
+        if name.endswith("_mac"):
+            return value.to_bytes(6, "big").hex(":") if value < 1 << 48 else f"{value:#x}"
+    return str(value)
 
 
 def _plain(value: KeyValue | DataValue) -> Any:

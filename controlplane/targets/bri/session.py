@@ -53,8 +53,17 @@ class DeadlineStub:
     def __init__(self, stub: Any, device_id: int) -> None:
         self._stub = stub
         self._device_id = device_id
-        self.timeout = RPC_SECONDS
+        self._limits = threading.local()
         self.config: Any = None
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call of this thread may take."""
+        return getattr(self._limits, "seconds", RPC_SECONDS)
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._limits.seconds = seconds
 
     def Write(self, request: Any, metadata: Any = None) -> Any:
         return self._stub.Write(request, timeout=self.timeout, metadata=metadata)
