@@ -36,6 +36,18 @@ def parameter_server(bandwidth_mbps: ArrayLike, latency_ms: ArrayLike | None = N
     return min(range(n), key=lambda i: (-rate[i], delay[i], i))
 
 
+def server_time(bandwidth_mbps: ArrayLike, members: Sequence[int], server: int) -> float:
+    """Seconds per Mbit to bring all members' models to the server and the result back. Raises WanError."""
+    matrix = mesh(bandwidth_mbps)
+    others = [i for i in members if i != server]
+    for i in others:
+        if not min(matrix[i, server], matrix[server, i]) > 0:
+            raise WanError(f"worker {i} and the server {server} have no bandwidth between them, or one way only")
+    if not others:
+        return 0.0
+    return float(1 / matrix[others, server].min() + 1 / matrix[server, others].min())
+
+
 def greedy_ring(bandwidth_mbps: ArrayLike, members: Sequence[int], seed: int = 0) -> list[int]:
     """Ring: from a random member on, always to the member with the largest bandwidth from the last one."""
     matrix = mesh(bandwidth_mbps)

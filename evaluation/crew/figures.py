@@ -106,9 +106,7 @@ def reduce_seconds(scheme: str, matrix: NDArray[np.float64], members: list[int],
     if scheme in ("CREW", "OPR", "A2A"):
         return one_reduce(Setup(scheme, len(members)), matrix, members)
     if scheme == "PS":
-        server = allreduce.parameter_server(matrix)
-        up = max((MODEL_MBIT / matrix[i, server] for i in members if i != server), default=0.0)
-        return up + max((MODEL_MBIT / matrix[server, i] for i in members if i != server), default=0.0)
+        return allreduce.server_time(matrix, members, allreduce.parameter_server(matrix)) * MODEL_MBIT
     if scheme == "Ring":
         return allreduce.ring_time(matrix, allreduce.greedy_ring(matrix, members, seed)) * MODEL_MBIT
     name, _, pipelined = scheme.partition("-")

@@ -108,6 +108,11 @@ class Training:
         self.n = self.overlay.n
         if not 1 <= setup.p <= self.n:
             raise ValueError(f"p must be 1 .. {self.n}, got {setup.p}")
+        if setup.scheme == "A2A" or not setup.network_aware:
+            dead = np.argwhere(~(self.overlay.bandwidth > 0))
+            if len(dead):
+                i, j = dead[0].tolist()
+                raise ValueError(f"link {i} -> {j} has no bandwidth: only a network-aware splitting can do without it")
         self.compute = compute
         self.sim = Simulator(self.overlay.capacities, "fair" if setup.schedule == "FS" else "fcfs")
         self.belief = self.overlay.bandwidth if setup.estimate is None else crew.mesh(setup.estimate)

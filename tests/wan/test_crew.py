@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from controlplane.job import Job
+from controlplane.simulate.plans import synchronisation_seconds
+from controlplane.strategies import get_strategy
 from controlplane.wan import allreduce, crew
 from controlplane.wan.errors import WanError
 from evaluation.crew.figures import faulty, rounds, tree_seconds
 from evaluation.crew.training import Fault, Setup, Training, one_reduce
+from evaluation.wan.networks import overlay
 
 matrices = st.integers(2, 7).flatmap(
     lambda n: st.lists(st.lists(st.integers(0, 20), min_size=n, max_size=n), min_size=n, max_size=n)
@@ -274,3 +280,140 @@ def test_wrong_setups_are_refused() -> None:
             Setup(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="p must be"):
         Training(Setup(p=9), np.ones((3, 3)), lambda w: 1.0)
+
+
+# --- partial-reduce groups, whatever happens ---
+
+
+class Watched(Training):
+    """Checks every group when it forms, and where every worker is after that."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.computing: set[int] = set()
+
+    def _train(self, worker: int) -> None:
+        assert worker not in self.computing
+        self.computing.add(worker)
+        super()._train(worker)
+
+    def _ready(self, worker: int) -> None:
+        self.computing.remove(worker)
+        super()._ready(worker)
+
+    def _start(self, members: list[int]) -> None:
+        assert len(set(members)) == len(members) == self.setup.p
+        assert not self.down[members, members].any()  # IV-B: a lost worker is in no new group
+        self.settled()
+        super()._start(members)
+
+    def settled(self) -> None:
+        busy = [i for task in self.tasks.values() for i in task.workers]
+        assert len(set(busy)) == len(busy)
+        for task in self.tasks.values():
+            assert set(task.workers) <= set(task.members)
+            assert task.weights.sum() == pytest.approx(1) and (task.weights >= 0).all()
+            for block in np.flatnonzero(task.weights > 0).tolist():
+                waiting = self.sim.remaining_many(task.multicast[block]) > 0
+                assert not (waiting & self.down[task.members, task.owner[block]]).any()
+
+    def whereabouts(self) -> list[int]:
+        """Every worker once: it computes, waits for a group, synchronises, or is cut off."""
+        busy = [i for task in self.tasks.values() for i in task.workers]
+        return sorted([*self.computing, *self.queue, *busy, *self.lost])
+
+
+@st.composite
+def trainings(draw: st.DrawFn) -> Watched:
+    n = draw(st.integers(1, 7))
+    p = draw(st.integers(1, n))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    scheme = draw(st.sampled_from(["CREW", "CREW", "OPR", "A2A"]))
+    blocking = scheme != "CREW" or draw(st.booleans())
+    schedule = draw(st.sampled_from(["FS", "FL", "C1", "C2", *(["TL"] if blocking else [])]))
+    times = st.integers(0, 40).map(lambda k: k / 10)
+    faults = []
+    if scheme != "A2A" and blocking:
+        for _ in range(draw(st.integers(0, 4))):
+            worker, other = draw(st.integers(0, n - 1)), draw(st.none() | st.integers(0, n - 1))
+            start = draw(times)
+            end = draw(st.just(float("inf")) | times.map(lambda t, s=start: s + 0.2 + t))  # type: ignore[misc]
+            if other != worker:
+                faults.append(Fault(worker, other, start, end, draw(st.sampled_from([0.0, 0.1]))))
+    ties = draw(st.booleans())
+    matrix = np.full((n, n), 50.0) if ties else rng.integers(1, 100, (n, n)).astype(float)
+    steps = [0.1] * n if ties else rng.uniform(0.05, 0.5, n).tolist()
+    setup = Setup(scheme, p, draw(st.booleans()), schedule, blocking, model_mbit=float(draw(st.integers(1, 60))),
+                  idle_only=not blocking and draw(st.booleans()), chunks=100, faults=tuple(faults))  # fmt: skip
+    return Watched(setup, matrix, steps.__getitem__)
+
+
+@settings(max_examples=150, deadline=None)
+@given(trainings())
+def test_every_group_is_whole_and_no_worker_gets_lost(run: Watched) -> None:
+    result = run.run(6.0)
+    if run.setup.scheme != "A2A":
+        run.settled()
+        assert run.whereabouts() == list(range(run.n))
+        if not run.tasks:
+            assert run.loads == pytest.approx(np.zeros(run.n), abs=1e-6)
+    partly = sum(run.setup.p - len(task.workers) for task in run.tasks.values())
+    if not result.abandoned and run.setup.scheme != "A2A":
+        assert result.rounds.sum() == run.setup.p * len(result.durations) + partly
+    assert (result.rounds <= result.trained).all()
+    if not run.setup.faults and run.setup.model_mbit <= 3:
+        assert result.rounds.sum() > 0
+
+
+@pytest.mark.parametrize("scheme", ["CREW", "OPR", "A2A"])
+def test_one_worker_trains_alone(scheme: str) -> None:
+    run = Training(Setup(scheme, 1), np.ones((1, 1)), lambda _: 0.5)
+    assert run.run(2.1).rounds.tolist() == [4]
+
+
+def test_links_without_bandwidth_are_avoided_or_named() -> None:
+    matrix = np.full((4, 4), 10.0)
+    matrix[1, 3] = 0
+    assert one_reduce(Setup(p=2, model_mbit=30), matrix, [0, 1]) == pytest.approx(2.0)  # three blocks, none at 3
+    for setup in (Setup(p=2, network_aware=False), Setup("A2A", 2)):
+        with pytest.raises(ValueError, match="link 1 -> 3 has no bandwidth"):
+            Training(setup, matrix, lambda _: 1.0)
+    with pytest.raises(WanError, match="no worker has bandwidth"):
+        one_reduce(Setup(p=2), np.zeros((3, 3)), [0, 1])
+    with pytest.raises(WanError, match="worker 1 and the server 3"):
+        allreduce.server_time(matrix, [0, 1], 3)
+    for packing in (allreduce.blink, allreduce.topo_adopt):
+        with pytest.raises(WanError, match="no spanning tree"):
+            packing(np.zeros((3, 3)), [0, 1])
+
+
+def test_server_time_is_the_slowest_upload_and_then_the_slowest_download() -> None:
+    matrix = np.array([[0, 4, 2], [8, 0, 8], [5, 1, 0]], dtype=float)
+    assert allreduce.server_time(matrix, [0, 1, 2], 0) == pytest.approx(1 / 5 + 1 / 2)
+    assert allreduce.server_time(matrix, [1], 1) == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 6), st.data())
+def test_a_plan_for_a_group_has_the_whole_group_in_every_tree(n: int, data: st.DataObject) -> None:
+    """The strategy: a group is a job of its workers; all sites may add. Shares are LP (2)'s."""
+    rows = st.lists(st.integers(1, 30).map(float), min_size=n * n, max_size=n * n)
+    matrix = np.array(data.draw(rows)).reshape(n, n)
+    group = data.draw(st.lists(st.integers(0, n - 1), min_size=1, unique=True))
+    graph = nx.DiGraph()
+    graph.add_weighted_edges_from(
+        [(i, j, matrix[i, j]) for i in range(n) for j in range(n) if i != j], weight="mbps"
+    )
+    job = Job("group", tuple(f"h{i}" for i in group), tuple(f"p{i}" for i in range(n)), 1_000_000)
+    topology = overlay(graph)
+    plan = get_strategy("crew")(topology, job)
+    plan.check(topology)
+    split = crew.optimal_split(matrix, group)
+    assert [plan.split[f"p{i}"] for i in range(n)] == pytest.approx(split.weights.tolist(), abs=1e-9)
+    for tree in plan.trees:
+        assert {a.worker for a in tree.assignments} == set(job.workers)
+        assert {a.point for a in tree.assignments} == {tree.root}
+    if len(group) > 1:
+        # First come, first served, as in CREW: shared fairly, multicasts would hold up scatter on the same link.
+        stored = synchronisation_seconds(plan, topology, stored=True, sharing="fcfs")
+        assert 8 * split.time / 2 <= stored <= 8 * split.time * (1 + 1e-3)
