@@ -407,6 +407,7 @@ class Device:
         if not handle:
             raise SoftswitchError("out of memory")
         staged = Device(self._fabric, handle, self.device_id, self.cpu_port)
+        staged._attached = self._attached
         try:
             staged._start(program)
         except BaseException:
@@ -431,6 +432,8 @@ class Device:
             self._lib.ss_device_adopt(self._native, handle)
             if self.profiles:
                 self._fabric._watch_links()
+            for profile in self.profiles.values():
+                profile.refresh()
 
     def discard(self) -> None:
         """Free a staged device."""

@@ -309,6 +309,11 @@ class ActionProfile:
                 state = self._groups[group]
                 self._write_choice(state.choice, state.members)
 
+    def refresh(self) -> None:
+        """Ports may have gone up or down unnoticed."""
+        for port in tuple(self._watchers):
+            self.port_changed(port)
+
     # ---------------------------------------------------------------------------------------------------------- users
 
     def take(self, chosen: Member | Group) -> int:

@@ -13,10 +13,10 @@ from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
-from tests.conformance.stf import Add, Call, CheckCounter, Command, SetDefault, StfError, number
+from tests.conformance.stf import Add, Call, CheckCounter, Command, SetDefault, StfError, call, number
 
 DEADLINE = 30.0  # seconds that a call may take
-INSERT, MODIFY = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY
+INSERT, MODIFY, DELETE = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY, p4runtime_pb2.Update.DELETE
 COMPARISONS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -95,20 +95,46 @@ class Controller:
 
     def add(self, statement: Add) -> None:
         table = named(self.info.tables, statement.table, "table")
+        entry = self._entry(table, statement.keys, statement.priority)
+        if statement.call.action.startswith("@"):
+            self._choose(table, statement.call, entry.action)
+        else:
+            self._call({ref.id for ref in table.action_refs}, statement.call, entry.action.action)
+        self._write(INSERT, table_entry=entry)
+
+    def _entry(
+        self, table: p4info_pb2.Table, keys: Iterable[tuple[str, str]], priority: int | None
+    ) -> p4runtime_pb2.TableEntry:
+        """An entry without action."""
         entry = p4runtime_pb2.TableEntry(table_id=table.preamble.id)
         kinds = p4info_pb2.MatchField
         if any(f.match_type in (kinds.TERNARY, kinds.RANGE, kinds.OPTIONAL) for f in table.match_fields):
-            entry.priority = (statement.priority or 0) + 1
-        given = {id(self._field(table, name)): value for name, value in statement.keys}
+            entry.priority = (priority or 0) + 1
+        given = {id(self._field(table, name)): value for name, value in keys}
         for field in table.match_fields:
             self._match(field, given.get(id(field)), entry)
-        self._call(table, statement.call, entry.action.action)
-        self._write(INSERT, table_entry=entry)
+        return entry
+
+    def _choose(self, table: p4info_pb2.Table, wanted: Call, out: p4runtime_pb2.TableAction) -> None:
+        if wanted.action == "@one_shot":
+            action = next(a for a in self.info.actions if a.preamble.id == table.action_refs[0].id)
+            for weight, argument in wanted.arguments:
+                one = out.action_profile_action_set.action_profile_actions.add(weight=number(weight))
+                one.action.action_id = action.preamble.id
+                one.action.params.add(param_id=action.params[0].id, value=as_bytes(argument))
+            return
+        ((_, target),) = wanted.arguments
+        if wanted.action == "@member":
+            out.action_profile_member_id = target
+        elif wanted.action == "@group":
+            out.action_profile_group_id = target
+        else:
+            raise StfError(f"{wanted.action}: entries have @member, @group or @one_shot")
 
     def set_default(self, statement: SetDefault) -> None:
         table = named(self.info.tables, statement.table, "table")
         entry = p4runtime_pb2.TableEntry(table_id=table.preamble.id, is_default_action=True)
-        self._call(table, statement.call, entry.action.action)
+        self._call({ref.id for ref in table.action_refs}, statement.call, entry.action.action)
         self._write(MODIFY, table_entry=entry)
 
     @staticmethod
@@ -121,7 +147,11 @@ class Controller:
         raise StfError(f"no key {name!r} in table {table.preamble.name}")
 
     @staticmethod
-    def _match(field: p4info_pb2.MatchField, text: str | None, entry: p4runtime_pb2.TableEntry) -> None:
+    def _match(
+        field: p4info_pb2.MatchField,
+        text: str | None,
+        entry: p4runtime_pb2.TableEntry | p4runtime_pb2.ValueSetMember,
+    ) -> None:
         kinds = p4info_pb2.MatchField
         if field.match_type == kinds.EXACT:
             entry.match.add(field_id=field.id).exact.value = as_bytes(number(text or "0"))
@@ -147,13 +177,12 @@ class Controller:
         else:
             raise StfError(f"key {field.name}: match kind {field.match_type} is not one of P4Runtime")
 
-    def _call(self, table: p4info_pb2.Table, call: Call, out: p4runtime_pb2.Action) -> None:
-        ids = {ref.id for ref in table.action_refs}
-        action = named((a for a in self.info.actions if a.preamble.id in ids), call.action, "action")
+    def _call(self, ids: set[int], wanted: Call, out: p4runtime_pb2.Action) -> None:
+        action = named((a for a in self.info.actions if a.preamble.id in ids), wanted.action, "action")
         out.action_id = action.preamble.id
-        given = dict(call.arguments)
+        given = dict(wanted.arguments)
         if given.keys() != {p.name for p in action.params}:
-            raise StfError(f"action {call.action} takes {[p.name for p in action.params]}")
+            raise StfError(f"action {wanted.action} takes {[p.name for p in action.params]}")
         for param in action.params:
             out.params.add(param_id=param.id, value=as_bytes(given[param.name]))
 
@@ -178,8 +207,83 @@ class Controller:
             self._register_write(arguments[0], number(arguments[1]), number(arguments[2]))
         elif statement.name == "counter_read":
             self._counter(arguments[0], number(arguments[1]))
+        elif statement.name == "meter":
+            self._meter(*arguments)
+        elif statement.name == "direct_meter":
+            self._direct_meter(arguments[0], arguments[1:5], arguments[5:])
+        elif statement.name == "member":
+            self._member(*arguments)
+        elif statement.name == "group":
+            self._group(arguments[0], number(arguments[1]), arguments[2:])
+        elif statement.name == "delete":
+            self._delete(*arguments)
+        elif statement.name == "value_set":
+            self._value_set(arguments[0], arguments[1:])
         else:
             raise StfError(f"{statement.name}: P4Runtime has no such request")
+
+    def _meter(self, name: str, index: str, *rates: str) -> None:
+        entry = p4runtime_pb2.MeterEntry(meter_id=named(self.info.meters, name, "meter").preamble.id)
+        entry.index.index = number(index)
+        entry.config.CopyFrom(_meter_config(rates))
+        self._write(MODIFY, meter_entry=entry)
+
+    def _direct_meter(self, name: str, rates: tuple[str, ...], keys: tuple[str, ...]) -> None:
+        table = named(self.info.tables, name, "table")
+        pairs = (key.rpartition(":") for key in keys)
+        entry = p4runtime_pb2.DirectMeterEntry(config=_meter_config(rates))
+        entry.table_entry.CopyFrom(self._entry(table, [(key, value) for key, _, value in pairs], None))
+        self._write(MODIFY, direct_meter_entry=entry)
+
+    def _profile(self, name: str) -> p4info_pb2.ActionProfile:
+        return named(self.info.action_profiles, name, "action profile")
+
+    def _member(self, name: str, member: str, wanted: str) -> None:
+        profile = self._profile(name)
+        tables = (t for t in self.info.tables if t.implementation_id == profile.preamble.id)
+        ids = {ref.id for table in tables for ref in table.action_refs}
+        entry = p4runtime_pb2.ActionProfileMember(action_profile_id=profile.preamble.id, member_id=number(member))
+        self._call(ids, call(wanted), entry.action)
+        self._upsert(action_profile_member=entry)
+
+    def _group(self, name: str, group: int, members: tuple[str, ...]) -> None:
+        profile = self._profile(name)
+        entry = p4runtime_pb2.ActionProfileGroup(
+            action_profile_id=profile.preamble.id, group_id=group, max_size=profile.max_group_size
+        )
+        for member in members:
+            number_, _, weight = member.partition("*")
+            entry.members.add(member_id=number(number_), weight=number(weight or "1"))
+        self._upsert(action_profile_group=entry)
+
+    def _upsert(self, **entity: Any) -> None:
+        """Insert, or modify what is there."""
+        try:
+            self._write(INSERT, **entity)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.UNKNOWN:  # not the status of a batch
+                raise
+            self._write(MODIFY, **entity)
+
+    def _delete(self, what: str, name: str, target: str) -> None:
+        profile = self._profile(name).preamble.id
+        if what == "member":
+            member = p4runtime_pb2.ActionProfileMember(action_profile_id=profile, member_id=number(target))
+            self._write(DELETE, action_profile_member=member)
+        elif what == "group":
+            group = p4runtime_pb2.ActionProfileGroup(action_profile_id=profile, group_id=number(target))
+            self._write(DELETE, action_profile_group=group)
+        else:
+            raise StfError(f"delete {what}: there are member and group")
+
+    def _value_set(self, name: str, members: tuple[str, ...]) -> None:
+        value_set = named(self.info.value_sets, name, "value set")
+        entry = p4runtime_pb2.ValueSetEntry(value_set_id=value_set.preamble.id)
+        for member in members:
+            added = entry.members.add()
+            for field, text in zip(value_set.match, member.split(","), strict=True):
+                self._match(field, None if text == "*" else text, added)
+        self._write(MODIFY, value_set_entry=entry)
 
     def _associate(self, group: int, node: int) -> None:
         replicas = self._groups[group]
@@ -221,6 +325,11 @@ class Controller:
                 f"counter {statement.counter}[{statement.index}] has {value} {statement.unit}, "
                 f"not {statement.comparison} {statement.number}"
             )
+
+
+def _meter_config(rates: tuple[str, ...]) -> p4runtime_pb2.MeterConfig:
+    cir, cburst, pir, pburst = map(number, rates)
+    return p4runtime_pb2.MeterConfig(cir=cir, cburst=cburst, pir=pir, pburst=pburst)
 
 
 BITS_PER_DIGIT = {"0x": 4, "0b": 1, "0o": 3}

@@ -9,7 +9,14 @@
 
 VALUE is decimal, 0x, 0b or 0o; in a key also with * for digits that do not matter, V/LENGTH for a prefix, and, as an
 extension, V&&&MASK for ternary and LOW..HIGH for range keys. ``register_read NAME INDEX VALUE``, another extension,
-expects that value.
+expects that value. More extensions:
+
+    meter NAME INDEX CIR CBURST PIR PBURST        direct_meter TABLE CIR CBURST PIR PBURST KEY:VALUE ...
+    member PROFILE ID ACTION(PARAM:VALUE,...)     group PROFILE ID MEMBER[*WEIGHT] ...
+    delete member PROFILE ID                      delete group PROFILE ID
+    add TABLE KEY:VALUE ... @member(id:ID)        the same with @group(id:ID)
+    add TABLE KEY:VALUE ... @one_shot(WEIGHT:ARGUMENT, ...)      a set of the table's first action with such an argument
+    value_set NAME MEMBER ...                     a member: its fields, with commas between them
 """
 
 from __future__ import annotations
@@ -101,6 +108,12 @@ COMMANDS = {
     "register_reset": 1,
     "counter_read": 2,
     "counter_write": 4,
+    "meter": 6,
+    "direct_meter": 6,
+    "member": 3,
+    "group": 2,
+    "delete": 3,
+    "value_set": 1,
 }
 """Each with the fewest arguments that it takes."""
 
@@ -143,8 +156,8 @@ def _statement(line: str) -> Statement:
     if name == "add":
         return _add(rest)
     if name == "setdefault":
-        table, _, call = rest.partition(" ")
-        return SetDefault(table.strip('"'), _call(call))
+        table, _, text = rest.partition(" ")
+        return SetDefault(table.strip('"'), call(text))
     if name == "packet":
         port, _, data = rest.partition(" ")
         try:
@@ -175,7 +188,8 @@ def _statement(line: str) -> Statement:
     raise StfError(f"statement {word!r} is not known here")
 
 
-def _call(text: str) -> Call:
+def call(text: str) -> Call:
+    """``ACTION(PARAM:VALUE, ...)``."""
     match = _CALL.match(text.strip())
     if match is None:
         raise StfError(f"not an action call: {text!r}")
@@ -207,4 +221,4 @@ def _add(rest: str) -> Add:
         if not colon:
             raise StfError(f"key {key!r} is not NAME:VALUE")
         pairs.append((name.strip('"'), value))
-    return Add(table, priority, tuple(pairs), _call(rest[start.start() :]))
+    return Add(table, priority, tuple(pairs), call(rest[start.start() :]))
