@@ -33,13 +33,18 @@ from evaluation.inart.times import (
 )
 
 
+def point_text(mean: float, spread: float) -> str:
+    """A column of the table; what is only rounding is no spread."""
+    return f"{mean:>10.4g} ± {spread if spread > 1e-9 * mean else 0:<5.2g}"
+
+
 def print_figure(figure: Figure, panels: list[Panel]) -> None:
     print(f"Fig. {figure.number}: {figure.title}")
     for panel in panels:
         print(f"\n  {panel.title} ({panel.y_label}, mean and standard deviation)")
         print(f"  {panel.x_label:<14}" + "".join(f"{x:>18}" for x in panel.x))
         for strategy, points in panel.series.items():
-            print(f"  {strategy:<14}" + "".join(f"{mean:>11.4g} ± {spread:<4.2g}" for mean, spread in points))
+            print(f"  {strategy:<14}" + "".join(point_text(mean, spread) for mean, spread in points))
     print()
     for where, printed in figure.paper.items():
         print(f"  paper, {where}: {printed}")
