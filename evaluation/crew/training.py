@@ -22,10 +22,13 @@ SCHEMES = ("CREW", "OPR", "A2A")
 LAST = 2  # after all classes of C1 and C2
 
 
+CONTROLLER = -1
+
+
 @dataclass(frozen=True)
 class Fault:
-    """The connection between two workers (both ways), or with other == None the worker itself, is down from start to
-    end (s); whoever uses it learns of it `detection` seconds after it starts."""
+    """The connection between two workers (both ways) is down from start to end (s), or with other == None the worker
+    itself, or its connection with the CONTROLLER; whoever uses it learns of it `detection` seconds after it starts."""
 
     worker: int
     other: int | None
@@ -121,7 +124,9 @@ class Training:
         self.result = Result(np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.int64))
         self.tasks: dict[int, _Task] = {}
         self.n_tasks = 0
-        self.down = np.zeros((self.n, self.n), dtype=bool)  # as the controller knows it
+        self.cut = np.zeros((self.n, self.n), dtype=int)  # faults per connection (diagonal: per worker)
+        self.noticed = np.zeros((self.n, self.n), dtype=int)  # those of them that the controller knows
+        self.alone = np.zeros(self.n, dtype=int)  # per worker: that it cannot talk to the controller
         self.lost: set[int] = set()  # down workers that go on when they are back
         self.loads = np.zeros(self.n)  # Mbit that each is to add now: l of Eq. (3)
         self.early: dict[int, tuple[range, list[int]]] = {}  # worker -> flows and blocks of its default scatter
@@ -132,6 +137,11 @@ class Training:
             aware = setup.network_aware
             weights = crew.optimal_split(self.belief, everyone).weights if aware else crew.even_split(self.n)
             self.default = crew.split_model(weights, setup.chunks)
+
+    @property
+    def down(self) -> NDArray[np.bool_]:
+        """Connections that are not to be used, as the controller knows it; the diagonal: workers."""
+        return self.noticed > 0
 
     # --- priorities of the schedules ---
 
@@ -162,7 +172,10 @@ class Training:
         self.result.trained[worker] += 1
         self.since[worker] = self.sim.now
         if self.down[worker, worker]:
-            self.lost.add(worker)  # stand-alone until its connections are back
+            self.lost.add(worker)
+            return
+        if self.alone[worker]:
+            self._train(worker)  # on its own, until it can ask for a group again
             return
         if not self.setup.blocking:
             sizes = np.array([crew.size(block) for block in self.default]) * (self.setup.model_mbit / self.setup.chunks)
@@ -180,7 +193,8 @@ class Training:
             self._start(members)
 
     def _weights(self, members: list[int]) -> NDArray[np.float64]:
-        aggregators = members if self.setup.scheme == "OPR" else [k for k in range(self.n) if not self.down[k, k]]
+        offline = np.diag(self.down) | (self.alone > 0)
+        aggregators = members if self.setup.scheme == "OPR" else np.flatnonzero(~offline).tolist()
         if self.setup.network_aware:
             return crew.optimal_split(self.belief, members, aggregators).weights
         return crew.even_split(self.n, aggregators)
@@ -326,6 +340,8 @@ class Training:
     # --- failover (section IV-B) ---
 
     def _pairs(self, fault: Fault) -> list[tuple[int, int]]:
+        if fault.other == CONTROLLER:
+            return []
         others = [fault.other] if fault.other is not None else [k for k in range(self.n) if k != fault.worker]
         return [pair for k in others for pair in ((fault.worker, k), (k, fault.worker))]
 
@@ -334,50 +350,70 @@ class Training:
 
         def breaks() -> None:
             for i, j in pairs:
+                self.cut[i, j] += 1
                 self.sim.set_capacity(i * self.n + j, 0.0)
 
         def noticed() -> None:
+            worker = fault.worker
             for i, j in pairs:
-                self.down[i, j] = True
+                self.noticed[i, j] += 1
             if fault.other is None:
-                self.down[fault.worker, fault.worker] = True
-                if fault.worker in self.queue:
-                    self.queue.remove(fault.worker)
-                    self.lost.add(fault.worker)
+                self.noticed[worker, worker] += 1
+                if worker in self.queue:
+                    self.queue.remove(worker)
+                    self.lost.add(worker)
+            if fault.other == CONTROLLER:
+                self.alone[worker] += 1
+                if worker in self.queue:
+                    self.queue.remove(worker)
+                    self._train(worker)
             self._repair()
 
         def back() -> None:
+            known = fault.start + fault.detection <= fault.end
             for i, j in pairs:
-                self.sim.set_capacity(i * self.n + j, self.overlay.bandwidth[i, j])
-                self.down[i, j] = False
+                self.cut[i, j] -= 1
+                self.noticed[i, j] -= known
+                if not self.cut[i, j]:
+                    self.sim.set_capacity(i * self.n + j, self.overlay.bandwidth[i, j])
+            if fault.other == CONTROLLER:
+                self.alone[fault.worker] -= known
             if fault.other is None:
-                self.down[fault.worker, fault.worker] = False
-                if fault.worker in self.lost:
+                self.noticed[fault.worker, fault.worker] -= known
+                if fault.worker in self.lost and not self.down[fault.worker, fault.worker]:
                     self.lost.remove(fault.worker)
                     self._train(fault.worker)
 
         self.sim.at(fault.start, breaks)
-        self.sim.at(fault.start + fault.detection, noticed)
+        if fault.start + fault.detection <= fault.end:
+            self.sim.at(fault.start + fault.detection, noticed)
         if fault.end < float("inf"):
             self.sim.at(fault.end, back)
 
     def _repair(self) -> None:
-        """First come, first served over the tasks that the broken connections touch."""
+        """First come, first served over the tasks that the broken connections touch.
+
+        An initiator that cannot ask the controller for a replacement has its task abandoned.
+        """
+        down = self.down
         for task in list(self.tasks.values()):
-            if any(self.down[i, i] for i in task.members):
+            if down[task.members, task.members].any():
                 self._abandon(task)
                 continue
             for block in np.flatnonzero(task.weights > 0).tolist():
                 if task.number not in self.tasks:
                     break
-                owner = int(task.owner[block])
                 lacking = self.sim.remaining_many(task.multicast[block]) > 0
-                if (lacking & self.down[task.members, owner]).any():
+                broken = lacking & down[task.members, task.owner[block]]
+                if (broken & (self.alone[task.members] > 0)).any():
+                    self._abandon(task)
+                elif broken.any():
                     self._reassign(task, block)
 
     def _choose(self, task: _Task, block: int) -> int | None:
         usable = np.where(self.down, 0.0, self.belief)
-        excluded = [int(task.owner[block]), *np.flatnonzero(np.diag(self.down)).tolist()]
+        offline = np.diag(self.down) | (self.alone > 0)  # has not got P, or cannot get it
+        excluded = [int(task.owner[block]), *np.flatnonzero(offline).tolist()]
         size = task.weights[block] * self.setup.model_mbit
         return crew.replacement(usable, task.members, self.loads, size, excluded)
 

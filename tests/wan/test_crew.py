@@ -18,7 +18,7 @@ from controlplane.strategies import get_strategy
 from controlplane.wan import allreduce, crew
 from controlplane.wan.errors import WanError
 from evaluation.crew.figures import faulty, rounds, tree_seconds
-from evaluation.crew.training import Fault, Setup, Training, one_reduce
+from evaluation.crew.training import CONTROLLER, Fault, Setup, Training, one_reduce
 from evaluation.wan.networks import overlay
 
 matrices = st.integers(2, 7).flatmap(
@@ -262,6 +262,39 @@ def test_a_task_that_nobody_can_save_is_abandoned_and_training_goes_on() -> None
     assert result.rounds[0] > 1 and result.rounds[1] > 1
 
 
+def test_without_the_controller_a_worker_trains_alone_and_what_has_begun_goes_on() -> None:
+    """Worker 0 loses the controller from 0.5 s on, when its group of 0 and 1 has begun, to 6 s; 2 is never ready."""
+    matrix = np.full((3, 3), 10.0)
+    faults = (Fault(0, CONTROLLER, 0.5, 6.0),)
+    run = Training(Setup(p=2, model_mbit=30, faults=faults), matrix, lambda w: [0.4, 0.4, 1e9][w])
+    run.run(5.9)
+    assert run.result.rounds.tolist() == [1, 1, 0] and run.result.abandoned == 0
+    assert run.result.trained.tolist() == [9, 2, 0]  # 0.4 s, a reduce of 2 s, then a step every 0.4 s
+    assert run.queue == [1]
+    assert run.sim.run(10.0) and run.result.rounds.tolist() == [2, 2, 0]
+
+
+def test_an_initiator_that_can_ask_nobody_for_a_replacement_abandons_its_task() -> None:
+    matrix = np.full((4, 4), 10.0)
+    faults = (Fault(0, CONTROLLER, 0.2), Fault(0, 3, 0.5))
+    run = single(Setup(p=2, model_mbit=40, faults=faults), matrix, [0, 1])
+    assert run.result.abandoned == 1 and run.result.rounds.sum() == 0
+
+
+def test_no_block_goes_to_whom_the_controller_cannot_reach() -> None:
+    matrix = np.full((4, 4), 10.0)
+    run = single(Setup(p=2, model_mbit=30, faults=(Fault(3, CONTROLLER),)), matrix, [0, 1])
+    assert run.result.durations == pytest.approx([2.0])  # three blocks of 10 Mbit, not four of 7.5
+
+
+def test_faults_that_overlap_end_with_the_last_and_short_ones_go_unnoticed() -> None:
+    matrix = np.full((2, 2), 10.0)
+    two = (Fault(0, 1, 0.5, 3.0), Fault(1, 0, 1.0, 4.0))
+    run = single(Setup(p=2, model_mbit=20, faults=tuple(replace(f, detection=9.0) for f in two)), matrix, [0, 1])
+    assert run.result.durations == pytest.approx([2.0 + 3.5])
+    assert run.result.reassigned == run.result.abandoned == 0 and not run.down.any()
+
+
 def test_faults_slow_training_down_and_nothing_is_lost() -> None:
     calm = rounds(Setup(p=3), ("N2", "T2"), 0, seconds=10, n=12)
     hit = rounds(Setup(p=3, faults=faulty(8, 0, 12)), ("N2", "T2"), 0, seconds=10, n=12)
@@ -303,7 +336,8 @@ class Watched(Training):
 
     def _start(self, members: list[int]) -> None:
         assert len(set(members)) == len(members) == self.setup.p
-        assert not self.down[members, members].any()  # IV-B: a lost worker is in no new group
+        assert not self.down[members, members].any()  # IV-B: a lost worker is in no new group,
+        assert not self.alone[members].any()  # nor one that cannot talk to the controller
         self.settled()
         super()._start(members)
 
@@ -320,6 +354,7 @@ class Watched(Training):
     def whereabouts(self) -> list[int]:
         """Every worker once: it computes, waits for a group, synchronises, or is cut off."""
         busy = [i for task in self.tasks.values() for i in task.workers]
+        assert not set(self.queue) & set(np.flatnonzero(self.alone).tolist())
         return sorted([*self.computing, *self.queue, *busy, *self.lost])
 
 
@@ -335,7 +370,7 @@ def trainings(draw: st.DrawFn) -> Watched:
     faults = []
     if scheme != "A2A" and blocking:
         for _ in range(draw(st.integers(0, 4))):
-            worker, other = draw(st.integers(0, n - 1)), draw(st.none() | st.integers(0, n - 1))
+            worker, other = draw(st.integers(0, n - 1)), draw(st.none() | st.integers(CONTROLLER, n - 1))
             start = draw(times)
             end = draw(st.just(float("inf")) | times.map(lambda t, s=start: s + 0.2 + t))  # type: ignore[misc]
             if other != worker:
