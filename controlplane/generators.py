@@ -8,6 +8,7 @@ from typing import Any
 
 from controlplane.topology import Topology, TopologyError
 
+WANS = ("b4", "internet2", "aws", "netstorm")
 FATTREE_OPTIONS = ("k", "bandwidth", "aggregation", "ingress", "seed", "oversubscription", "delay")
 
 
@@ -148,11 +149,34 @@ def _value(spec: str, options: dict[str, str], key: str, default: float) -> floa
         raise TopologyError(f"topology {spec!r}: {key} must be a number, got {options[key]!r}") from None
 
 
+def _wan(spec: str, kind: str, text: str) -> Topology:
+    """The networks of controlplane/wan/networks.py, each site with a worker and a parameter server."""
+    import numpy as np
+
+    from controlplane.wan import networks  # here: other topologies do without numpy
+
+    options = _options(spec, text, {"aws": (), "netstorm": ("seed",)}.get(kind, ("seed", "least", "most", "law")))
+    seed = int(_value(spec, options, "seed", 0))
+    if kind == "aws":
+        return networks.overlay(networks.aws())
+    if kind == "netstorm":
+        return networks.overlay(networks.netstorm_draw(np.random.default_rng(seed)))
+    law = options.get("law", "linear")
+    least, most = _value(spec, options, "least", 500.0), _value(spec, options, "most", 5000.0)
+    if law not in networks.LAWS:
+        raise TopologyError(f"topology {spec!r}: unknown law {law!r}; known: {', '.join(networks.LAWS)}")
+    if not 0 < least <= most:
+        raise TopologyError(f"topology {spec!r}: needs 0 < least <= most, got {least} and {most}")
+    return networks.overlay(networks.by_distance(kind, seed=seed or None, least=least, most=most, law=law))
+
+
 def parse_topology(spec: str) -> Topology:
     """A topology from a file, or by rule.
 
     fattree:k=4,bandwidth=20 (bandwidth=10-30 with seed=: drawn per link; aggregation=, ingress=, delay=,
-    oversubscription=), testbed (switch=, server=, link=, results=1), random:switches=5,servers=8,links=3,seed=1.
+    oversubscription=), testbed (switch=, server=, link=, results=1), random:switches=5,servers=8,links=3,seed=1;
+    wide-area networks, each site with a worker and a parameter server: b4, internet2 (least=, most=, law=, seed=), aws
+    (measured), netstorm (seed=).
     """
     kind, _, text = spec.partition(":")
     if kind == "fattree":
@@ -190,6 +214,9 @@ def parse_topology(spec: str) -> Topology:
             int(_value(spec, options, "links", 2)),
             int(_value(spec, options, "seed", 0)),
         )
+    if kind in WANS:
+        return _wan(spec, kind, text)
     if not Path(spec).exists():
-        raise TopologyError(f"topology {spec!r} is no file and none of fattree:k=4, testbed, random:switches=4")
+        known = f"fattree:k=4, testbed, random:switches=4, {', '.join(WANS)}"
+        raise TopologyError(f"topology {spec!r} is no file and none of {known}")
     return Topology.load(spec)

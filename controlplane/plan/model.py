@@ -121,7 +121,9 @@ class Plan:
 
     rate_mbps: the sending rate f of every worker over all trees (wire Mbit/s; only the evaluator computes it); tree i
     runs at rate_mbps * trees[i].share, and each receiver of a multicast gets the model at rate_mbps. A plan has trees
-    or multicasts, not both. version orders the plans of one job. seed: what the strategy drew with.
+    or multicasts, not both. version orders the plans of one job. seed: what the strategy drew with. proven_mbps: no
+    plan of the strategy's kind is faster, where it proves that. detours: other routes between two points that exchange
+    sums, fastest first, for chunks whose direct way is busy; not counted in the rate.
     """
 
     job: Job
@@ -131,6 +133,8 @@ class Plan:
     version: int = 1
     seed: int | None = None
     multicasts: tuple[Multicast, ...] = ()
+    proven_mbps: float | None = None
+    detours: tuple[tuple[str, ...], ...] = ()
 
     @cached_property
     def split(self) -> dict[str, float]:
@@ -165,6 +169,8 @@ class Plan:
             raise PlanError(f"the trees' shares sum to {total:.9f}, not to 1")
         for index, tree in enumerate(self.trees):
             _check_tree(f"tree {index} (root {tree.root})", tree, self.job, topology)
+        for route in self.detours:
+            _check_route(f"detour {' '.join(route)}", route, route[0], route[-1], topology)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -175,6 +181,8 @@ class Plan:
             "seed": self.seed,
             "trees": [tree.to_json() for tree in self.trees],
             **({"multicasts": [each.to_json() for each in self.multicasts]} if self.multicasts else {}),
+            **({} if self.proven_mbps is None else {"proven_mbps": self.proven_mbps}),
+            **({"detours": [list(route) for route in self.detours]} if self.detours else {}),
         }
 
     @classmethod
@@ -189,6 +197,8 @@ class Plan:
                 int(data.get("version", 1)),
                 data.get("seed"),
                 tuple(Multicast.from_json(each) for each in data.get("multicasts", ())),
+                None if data.get("proven_mbps") is None else float(data["proven_mbps"]),
+                tuple(tuple(str(node) for node in route) for route in data.get("detours", ())),
             )
         except KeyError as error:
             raise PlanError(f"plan: field {error} is missing") from None

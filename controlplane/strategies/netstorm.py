@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from controlplane.job import Job
 from controlplane.plan.model import Plan
 from controlplane.strategies.common import Infeasible, Split, finish
@@ -12,11 +14,15 @@ from controlplane.wan.errors import WanError
 
 
 def netstorm(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
-    """All sites with a parameter server are roots (the paper's best number); a frozen split replaces the scores."""
+    """All sites with a parameter server are roots (the paper's best number); a frozen split replaces the scores.
+
+    The plan's detours are the auxiliary paths between all neighbours that exchange sums.
+    """
     view = sites(topology, job)
     servers, split = owners(view, frozen_split)
+    network = needed(view, list(servers))
     try:
-        found = algorithms.multi_root(needed(view, list(servers)), list(servers))
+        found = algorithms.multi_root(network, list(servers))
     except WanError as error:
         raise Infeasible(f"netstorm: {error}") from None
     trees = []
@@ -24,7 +30,13 @@ def netstorm(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split
         share = tree.share if split is None else split[tree.root]
         for server, part in servers[tree.root]:
             trees.append(aggregation_tree(view, server, share * part, tree.parent, tree.parent))
-    return finish(topology, job, "netstorm", trees, seed)
+    talking = [pair for tree in trees for relay in tree.relays for pair in (relay.route, relay.route[::-1])]
+    detours = [
+        path
+        for u, v in dict.fromkeys(pair for pair in talking if all(site in network for site in pair))
+        for path in algorithms.auxiliary_paths(network, u, v)
+    ]
+    return replace(finish(topology, job, "netstorm", trees, seed), detours=tuple(detours))
 
 
 def tsengine(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:

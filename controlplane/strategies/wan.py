@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from controlplane.job import Job
 from controlplane.plan.model import Plan
 from controlplane.strategies.common import Infeasible, Split, finish
@@ -35,4 +37,4 @@ def wan(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
         for tree in used
         for server, part in servers[tree.root]
     ]
-    return finish(topology, job, "wan", trees, seed)
+    return replace(finish(topology, job, "wan", trees, seed), proven_mbps=packing.bound)

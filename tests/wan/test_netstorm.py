@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import networkx as nx
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from controlplane.wan import netstorm
 from controlplane.wan.errors import WanError
 from evaluation.netstorm.figures import random_network, speed
-from evaluation.netstorm.training import Setup, Training
+from evaluation.netstorm.training import Setup, Training, tcp_mbps
 from tests.wan.test_apsp import networks
 
 
@@ -178,3 +179,38 @@ def test_all_options_run_and_repeat_exactly(lazy: bool) -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(ValueError, match="known"):
         Setup("RING")
+    with pytest.raises(ValueError, match="rtt_ms and loss"):
+        Setup(rtt_ms=30.0)
+
+
+def test_guesses_are_replaced_by_what_the_links_do() -> None:
+    """Static network, guessed throughputs: without awareness they stay, with it the policy follows what was measured,
+    and not before it differs by more than UPDATE_RATE."""
+    graph = random_network(6, np.random.default_rng(4))
+    guessed = Training(Setup(awareness="none", roots=6), graph).decided
+    assert any(guessed.edges[link] != graph.edges[link] for link in graph.edges)
+    for rate, follows in ((0.0, True), (1e9, False)):
+        run = Training(Setup(probe_count=1, roots=6, update_rate=rate), graph)
+        run.run(120.0)
+        assert any(run.belief.edges[link]["mbps"] == graph.edges[link]["mbps"] for link in graph.edges)
+        moved = any(run.decided.edges[link] != guessed.edges[link] for link in graph.edges)
+        assert moved is follows
+
+
+def test_whole_tensors_do_not_overlap_their_hops() -> None:
+    """Two tensors of 4 million parameters over two hops of 1 s per million: up 8 + 4 s, and the second comes back down
+    over two more hops, 8 s."""
+    setup = Setup(roots=1, auxiliary=False, awareness="none", tensors=(4.0, 4.0), chunk=math.inf, compute=0.0)
+    run = Training(setup, line(3), root=0)
+    run.run(21.0)
+    assert run.ends[0] == pytest.approx(20.0)
+
+
+def test_tcp_limits_a_connection_over_many_links_most() -> None:
+    """1460 bytes, 30 ms, loss 0.0002: 33.7 Mbit/s over one link; two have twice the RTT and twice the loss."""
+    assert tcp_mbps(1, 30, 2e-4) == pytest.approx(33.7, rel=1e-2)
+    assert tcp_mbps(2, 30, 2e-4) == pytest.approx(33.7 / 2 / 2**0.5, rel=1e-2)
+    setup = Setup("STAR", 1, "none", False, parameters=1.0, compute=0.0, rtt_ms=30.0, loss=2e-4)
+    run = Training(setup, line(2, mbps=320.0), root=0)
+    run.run(5.0)
+    assert run.ends[0] == pytest.approx(2 * 32 / tcp_mbps(1, 30, 2e-4))

@@ -1,0 +1,116 @@
+"""The WAN strategies on every kind of topology, through the planner's command line, and what their plans carry."""
+
+from __future__ import annotations
+
+import json
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.generators import parse_topology
+from controlplane.job import parse_job
+from controlplane.plan.__main__ import main
+from controlplane.plan.model import Plan, PlanError
+from controlplane.strategies import STRATEGIES, Infeasible
+from controlplane.topology import TopologyError
+from controlplane.wan.errors import WanError
+from controlplane.wan.packing import pack
+from evaluation.wan.compare import promised
+from evaluation.wan.networks import overlay, whole_job
+from tests.wan.test_apsp import networks
+
+NAMES = ("apsp", "apsp-exact", "netstorm", "tsengine", "crew", "wan")
+TOPOLOGIES = ("internet2:seed=2", "netstorm:seed=1", "aws", "testbed", "fattree:k=4", "random:switches=4,servers=7")
+
+
+@pytest.mark.parametrize("spec", TOPOLOGIES)
+def test_every_strategy_plans_or_says_why_not(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = "workers=4,ps=2,seed=1"
+    assert main(["compare", "--topology", spec, "--job", job, "--json", "--strategies", *NAMES]) == 0
+    rows = json.loads(capsys.readouterr().out)["strategies"]
+    assert [row["strategy"] for row in rows] == list(NAMES)
+    for row in rows:
+        assert row["rate_mbps"] > 0 if "rate_mbps" in row else len(row["refused"]) > 10
+    proven = rows[-1]["proven_mbps"]
+    assert rows[-1]["rate_mbps"] <= proven * (1 + 1e-9)
+    if parse_topology(spec).name in ("internet2", "netstorm", "aws"):
+        assert all(row["rate_mbps"] <= proven * (1 + 1e-6) for row in rows)
+        assert rows[-1]["rate_mbps"] >= proven * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_single_site_needs_no_network(name: str) -> None:
+    graph: nx.DiGraph = nx.DiGraph(name="one")
+    graph.add_node(0)
+    plan = STRATEGIES[name](overlay(graph), whole_job(graph, 1000))
+    plan.check(overlay(graph))
+    assert len(plan.trees) == 1 and plan.rate_mbps > 0
+
+
+@settings(max_examples=12, deadline=None)
+@given(networks(5), st.sampled_from(NAMES))
+def test_equal_links_are_no_trouble(graph: nx.DiGraph, name: str) -> None:
+    """Everything ties: plans are still whole, and the same twice."""
+    for _, _, data in graph.edges(data=True):
+        data["mbps"] = 4.0
+    topology, job = overlay(graph), whole_job(graph, 1000)
+    plan = STRATEGIES[name](topology, job, seed=3)
+    plan.check(topology)
+    assert sum(tree.share for tree in plan.trees) == pytest.approx(1)
+    assert plan == STRATEGIES[name](topology, job, seed=3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_site_that_is_cut_off_is_named(name: str) -> None:
+    graph = nx.DiGraph()
+    for u, v in ((0, 1), (1, 0), (1, 2)):
+        graph.add_edge(u, v, mbps=5.0)
+    with pytest.raises((Infeasible, ValueError), match=r"h2|dc2|h0|dc0|p2|p0"):
+        STRATEGIES[name](overlay(graph), whole_job(graph, 1000))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("b4:law=cubic", "known: linear"),
+        ("b4:least=0", "0 < least"),
+        ("aws:seed=1", "unknown part"),
+        ("b5", "b4, internet2"),
+    ],
+)
+def test_wrong_networks_are_refused(spec: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        parse_topology(spec)
+
+
+def test_netstorms_plan_carries_its_auxiliary_paths() -> None:
+    topology = parse_topology("netstorm:seed=1")
+    job = parse_job("", topology)
+    plan = STRATEGIES["netstorm"](topology, job)
+    plan.check(topology)
+    assert plan == Plan.from_json(json.loads(json.dumps(plan.to_json())))
+    talking = {relay.route for tree in plan.trees for relay in tree.relays}
+    assert plan.detours and all(len(path) > 2 for path in plan.detours)
+    assert {(path[0], path[-1]) for path in plan.detours} <= talking | {route[::-1] for route in talking}
+    broken = Plan(plan.job, "x", 1.0, plan.trees, detours=(("dc0", "dc8"),))
+    with pytest.raises(PlanError, match="dc0 -> dc8 does not exist"):
+        broken.check(topology)
+
+
+def test_a_packing_needs_its_roots_within_reach() -> None:
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, mbps=5.0)
+    graph.add_edge(1, 0, mbps=5.0)
+    graph.add_edge(2, 0, mbps=5.0)
+    assert pack(graph, [0], terminals=[0, 1]).rate == pytest.approx(5.0, rel=1e-3)
+    with pytest.raises(WanError, match="not both ways: 2"):
+        pack(graph, [0], terminals=[0, 1, 2])
+
+
+def test_what_compare_promises_is_checked() -> None:
+    row = {"network": "x", "strategy": "wan", "worst_gap_%": 1.0, "ahead": 1.2}
+    assert promised([row, {**row, "strategy": "crew", "ahead": 0.5}]) == []
+    assert "bound" in promised([{**row, "worst_gap_%": 6.0}])[0]
+    assert "another" in promised([{**row, "ahead": 0.9}])[0]
