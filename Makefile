@@ -11,7 +11,7 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check bmv2-fattree doctor p4 clean
+.PHONY: help setup test check bmv2-fattree doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ doctor: ## what is installed, what is missing and what installs it
 
 p4: setup ## compile the P4 programs again (needs p4c)
 	$(PY) -m p4src.build
+
+p4-tofino: setup ## compile and assemble the program for Tofino (needs p4c with its Tofino back end)
+	$(PY) -m p4src.build --target tna --if-possible
 
 clean: ## remove results and caches (not .venv)
 	rm -rf results .pytest_cache .mypy_cache .ruff_cache .hypothesis

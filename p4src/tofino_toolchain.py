@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from p4src.artifacts import ENTRIES, MANIFEST, P4INFO, PROGRAMS, SWITCH, Manifest, source_digest
+from p4src.artifacts import ENTRIES, MANIFEST, P4INFO, PROGRAMS, REGISTERS, SWITCH, Manifest, source_digest
 from p4src.protocol import DIRECTORY, PROTOCOL
 
 TARGET = "tna"
@@ -27,7 +27,7 @@ BUILD_FOLDER = "P4C_TOFINO"
 POSSIBLE = (4, 8, 16, 32, 64)
 """Values per packet for which the program can be compiled; 64 fill the stages."""
 SWITCH_FILES = ("tofino.bin", "context.json")
-"""What the assembler writes and a switch loads, together with bf-rt.json."""
+"""What the assembler writes and a switch loads, together with the whole bf-rt.json."""
 
 
 class BuildError(Exception):
@@ -141,11 +141,12 @@ def compile_program(
             shutil.copyfile(pipe / "assembled" / name, kept / name)
         for name in ("resources.json", "phv.json"):
             shutil.copyfile(pipe / "logs" / name, kept / name)
-        # The compiler indents; without it the file is less than half as large.
-        schema = json.loads((scratch / PROGRAMS[TARGET]).read_text())
-        (directory / PROGRAMS[TARGET]).write_text(json.dumps(schema, separators=(",", ":")) + "\n")
+        schema = (scratch / PROGRAMS[TARGET]).read_text()
+        (kept / PROGRAMS[TARGET]).write_text(schema)
+        (directory / PROGRAMS[TARGET]).write_text(without_snapshots(schema))
         shutil.copyfile(scratch / "inart.p4info.txt", directory / P4INFO)
         shutil.copyfile(scratch / "entries.txt", directory / ENTRIES)
+        (directory / REGISTERS).write_text(register_actions((pipe / "inart.bfa").read_text()))
     manifest = Manifest(
         TARGET,
         values,
@@ -156,6 +157,28 @@ def compile_program(
     )
     (directory / MANIFEST).write_text(manifest.dumps())
     return manifest
+
+
+def without_snapshots(schema: str) -> str:
+    """bf-rt.json without indentation and without the debugger's tables, which the compiler writes in any order."""
+    content = json.loads(schema)
+    content["tables"] = [table for table in content["tables"] if not table["name"].startswith("pipe.snapshot.")]
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+def register_actions(assembly: str) -> str:
+    """Of an assembly file, each register's inputs, format and actions, without where they are on the chip."""
+    lines: list[str] = []
+    register = part = False
+    for line in assembly.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if indent <= 2:
+            register = part = line.startswith("  stateful ")
+        elif indent == 4:
+            part = register and line.strip().partition(":")[0] in ("p4", "input_xbar", "format", "actions")
+        if part:
+            lines.append(line[2:])
+    return "\n".join(lines) + "\n"
 
 
 def _run(command: list[str], folder: Path) -> str:

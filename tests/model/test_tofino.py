@@ -121,12 +121,12 @@ class TofinoSearch(Search):
     ("tree", "slots", "chunks", "epochs", "history"),
     [
         (star(2), 1, 3, 1, None),
-        (star(2), 2, 3, 1, None),
+        (star(2), 2, 2, 1, None),
         (star(2), 1, 2, 2, None),
         (with_direct(3), 1, 2, 1, None),
         (two_level(2, 1), 1, 1, 1, None),
         (two_level(1, 1), 1, 2, 1, None),
-        (star(2), 1, 2, 1, 2),
+        (star(2), 1, 2, 1, 1),
     ],
     ids=str,
 )
@@ -382,7 +382,7 @@ def test_a_sum_whose_slot_was_taken_over_is_dropped_on_its_second_pass() -> None
 
 
 def test_the_slot_is_found_by_exclusive_or() -> None:
-    """That is the sum that v1model takes where slot_base is a multiple of slot_mask + 1, as the control plane has it."""
+    """The sum that v1model takes, where slot_base is a multiple of slot_mask + 1, as the control plane has it."""
     for base in range(0, 64, 8):
         for sequence in range(20):
             assert base ^ (sequence & 7) == base + (sequence & 7)

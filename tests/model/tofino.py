@@ -1,8 +1,8 @@
 """The Tofino program, table by table and register action by register action.
 
 Nothing of the decisions is written down here a second time: what the program's own tables say is read from the entries
-that the compiler made of ``p4src/tofino/`` (``inart.entries.txtpb`` of the artifact), and codes from ``headers.p4``. The
-register actions are functions on one cell with the names that they have in ``slots.p4`` and ``values.p4``;
+that the compiler made of ``p4src/tofino/`` (``inart.entries.txtpb`` of the artifact), and codes from ``headers.p4``.
+The register actions are functions on one cell with the names that they have in ``slots.p4`` and ``values.p4``;
 tests/p4/test_salu.py holds them to what the compiler makes of them. The order of things in :func:`ingress` is that of
 ``inart.p4``.
 """

@@ -1,0 +1,122 @@
+"""The artifact for Tofino is what its sources say, and its toolchain is found, used or named as missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from p4src import artifacts, build, tofino_toolchain
+from p4src.protocol import PROTOCOL
+from p4src.tofino_toolchain import BuildError, CompilerMissing, Toolchain
+
+DEFAULTS = PROTOCOL.targets["tna"]
+SIZES = (DEFAULTS.slots, DEFAULTS.label_table_size, DEFAULTS.route_table_size)
+
+
+def tables() -> dict[str, dict[str, object]]:
+    """bf-rt.json's tables by the last part of their names."""
+    schema = json.loads(artifacts.find("tna").program.read_text())
+    return {table["name"].rpartition(".")[2]: table for table in schema["tables"]}
+
+
+def test_the_manifest_matches_the_sources() -> None:
+    manifest = artifacts.find("tna").manifest
+    assert manifest.sources == artifacts.source_digest("tna"), "run make p4-tofino"
+    assert (manifest.slots, manifest.label_table_size, manifest.route_table_size) == SIZES
+    assert manifest.values_per_packet == DEFAULTS.values_per_packet
+    assert manifest.multicast_groups == DEFAULTS.multicast_groups
+
+
+def test_the_manifest_matches_the_program() -> None:
+    manifest, found = artifacts.find("tna").manifest, tables()
+    assert found["label_table"]["size"] == manifest.label_table_size
+    assert found["ipv4_table"]["size"] == manifest.route_table_size
+    registers = {name: table["size"] for name, table in found.items() if table["table_type"] == "Register"}
+    assert set(registers.values()) == {manifest.slots}
+    assert 2 * sum(name.startswith("sum_") for name in registers) == manifest.values_per_packet
+
+
+def test_files_are_small_enough_for_the_repository() -> None:
+    kept = [path for path in artifacts.find("tna").directory.iterdir() if path.is_file()]
+    assert sum(path.stat().st_size for path in kept) < 300_000
+
+
+def test_compiling_again_gives_the_same(tmp_path: Path) -> None:
+    try:
+        toolchain = Toolchain.find()
+    except CompilerMissing as error:
+        pytest.skip(str(error))
+    kept = artifacts.find("tna")
+    if toolchain.version() != kept.manifest.compiler:
+        pytest.skip(f"{toolchain.version()} is here, {kept.manifest.compiler} compiled the artifact")
+    tofino_toolchain.compile_program(toolchain, kept.manifest.values_per_packet, SIZES, tmp_path)
+    assert build.differences(tmp_path, kept.directory, "tna") == []
+
+
+def test_without_the_compiler_make_skips_and_the_command_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("P4C_TOFINO", raising=False)
+    assert build.main(["--target", "tna", "--if-possible", "--output", str(tmp_path)]) == 0
+    assert "skipped: not on PATH: p4c-barefoot and bfas" in capsys.readouterr().out
+    assert build.main(["--target", "tna", "--output", str(tmp_path)]) == 1
+    assert "P4C_TOFINO" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_nothing_was_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("P4C_TOFINO", str(tmp_path))
+    with pytest.raises(CompilerMissing, match="p4c-barefoot is missing"):
+        Toolchain.find()
+
+
+def script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+
+
+def build_folder(folder: Path, assembler: str) -> Path:
+    """A build folder of p4c whose compiler accepts everything."""
+    compiler = """case "$*" in *--version*) echo "p4c-barefoot"; echo "Version 1.2.3"; exit;; esac
+while [ "$1" != -o ]; do shift; done
+mkdir -p "$2/pipe/logs"; cd "$2"
+echo '{"tables": [{"name": "pipe.snapshot.cfg"}, {"name": "pipe.one"}]}' > bf-rt.json
+touch inart.p4info.txt entries.txt pipe/logs/resources.json pipe/logs/phv.json pipe/inart.bfa
+"""
+    script(folder / "backends/tofino/bf-p4c/p4c-barefoot", compiler)
+    script(folder / "backends/tofino/bf-asm/bfas", assembler)
+    (folder / "CMakeCache.txt").write_text("CMAKE_HOME_DIRECTORY:INTERNAL=/somewhere/p4c\n")
+    return folder
+
+
+def test_a_program_that_only_the_compiler_accepts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = build_folder(tmp_path / "p4c", "echo 'error: tofino supports up to 12 stages' >&2; exit 1\n")
+    monkeypatch.setenv("P4C_TOFINO", str(folder))
+    with pytest.raises(BuildError, match="up to 12 stages"):
+        tofino_toolchain.compile_program(Toolchain.find(), 64, SIZES, tmp_path / "out")
+    assert not (tmp_path / "out" / artifacts.MANIFEST).exists()
+
+
+def test_what_the_assembler_writes_is_for_the_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = build_folder(tmp_path / "p4c", 'touch "$2/tofino.bin" "$2/context.json"\n')
+    monkeypatch.setenv("P4C_TOFINO", str(folder))
+    toolchain = Toolchain.find()
+    assert toolchain.includes[0] == Path("/somewhere/p4c/p4include")
+    manifest = tofino_toolchain.compile_program(toolchain, 64, SIZES, tmp_path / "out")
+    assert manifest.compiler == "p4c-barefoot 1.2.3"
+    assert set(os.listdir(tmp_path / "out" / "switch")) >= {"tofino.bin", "context.json", "bf-rt.json"}
+    assert json.loads((tmp_path / "out" / "bf-rt.json").read_text()) == {"tables": [{"name": "pipe.one"}]}
+
+
+@pytest.mark.parametrize(
+    ("values", "sizes", "message"),
+    [(128, SIZES, "must be one of"), (64, (1000, 1, 1), "power of two"), (64, (1024, 0, 1), "at least 1")],
+)
+def test_impossible_build_options(values: int, sizes: tuple[int, int, int], message: str, tmp_path: Path) -> None:
+    toolchain = Toolchain(tmp_path / "p4c-barefoot", tmp_path / "bfas")
+    with pytest.raises(BuildError, match=message):
+        tofino_toolchain.compile_program(toolchain, values, sizes, tmp_path / "out")
