@@ -24,6 +24,24 @@ def instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> t
     return topology, place_job(topology, workers, roots, seed=draw(st.integers(0, 100)))
 
 
+@st.composite
+def troubled_instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> tuple[Topology, Job]:
+    """As `instances`, with links missing (in one direction or both), nothing left of some capacities, others loaded."""
+    topology, job = draw(instances(max_switches, max_workers))
+    links, nodes = st.sampled_from(topology.links), st.sampled_from(topology.nodes)
+    gone = draw(st.lists(links, max_size=2, unique=True))
+    gone += [(v, u) for u, v in gone if draw(st.booleans())]
+    remaining = [link for link in topology.links if link not in gone]
+    attributes: dict[str, dict[str, float]] = {}
+    for node in draw(st.lists(nodes, max_size=3, unique=True)):
+        kind = "aggregation" if topology.kind(node) == "switch" else "ingress"
+        attributes[node] = draw(st.sampled_from([{f"{kind}_mbps": 0.0}, {f"used_{kind}_mbps": 7.5}]))
+    loaded = {}
+    for link in draw(st.lists(st.sampled_from(remaining), max_size=2, unique=True)) if remaining else []:
+        loaded[link] = draw(st.sampled_from([{"bandwidth_mbps": 0.0}, {"used_bandwidth_mbps": 3.0}]))
+    return topology.replace(nodes=attributes, links=loaded).replace(remove_links=gone), job
+
+
 def random_plan(topology: Topology, job: Job, seed: int) -> Plan:
     """A structurally valid plan with random trees: direct, single-level and hierarchical."""
     generator = random.Random(seed)

@@ -26,3 +26,27 @@ def test_a_figure_and_its_plans_are_kept(tmp_path, capsys):
     again = Sweep(tmp_path)
     case = Case("testbed", 6, 0, "inart")
     assert again.get(case).rate_mbps == pytest.approx(3 * 11_550)
+
+
+def test_times_and_sizes(capsys, monkeypatch):
+    monkeypatch.setattr("evaluation.inart.times.TARGETS", ((4, 12, 2, 1.0),))
+    assert main(["times", "--seeds", "1", "--json"]) == 0
+    timings = json.loads(capsys.readouterr().out)["instances"]
+    assert [t["scenario"] for t in timings] == ["homogeneous", "heterogeneous"]
+    # a for 2 roots and 20 switches, d for 2 roots, f; a row per switch, two per root, one for f
+    assert {(t["columns"], t["rows"]) for t in timings} == {(43, 25)}
+    assert all(t["rate_mbps"] == pytest.approx(t["bound_mbps"]) for t in timings)
+
+
+def test_bounds_where_links_bind(capsys):
+    assert main(["bounds", "--k", "4", "--seeds", "1", "--divisors", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(each["binding"] and each["gap"] + 1e-9 >= 0 and each["gap"] < 0.02 for each in found)
+    assert all(each["limit_mbps"] < 0.7 * each["bound_mbps"] and each["columns"] > 0 for each in found)
+
+
+def test_hierarchy_is_chosen_and_better(capsys):
+    assert main(["hierarchy", "--k", "4", "--seeds", "1", "--divisors", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)[0]
+    assert found["rate_mbps"] > 1.4 * found["single_level_mbps"] > 1.4 * found["baselines_mbps"]
+    assert sum(share for depth, share in found["levels"].items() if int(depth) > 1) > 0.9

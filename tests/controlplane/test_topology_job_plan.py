@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.agentconfig import AgentConfig
+from controlplane.evaluate import evaluate
 from controlplane.generators import fattree, parse_topology, testbed
 from controlplane.job import Job, JobError, parse_job, place_job
 from controlplane.plan import Plan, PlanError
@@ -203,6 +204,44 @@ def test_replanning_keeps_the_split_and_says_what_changes():
         add, remove = steps.get(switch, ((), ()))
         assert (set(old[switch].labels) - set(remove)) | set(add) == set(new[switch].labels)
     assert entries_difference(old, old) == {}
+
+
+def test_replanning_keeps_the_trees_that_still_serve():
+    topology = fattree(4)
+    job = place_job(topology, 8, 2, seed=1)
+    plan = get_strategy("inart")(topology, job)
+    assert not difference(plan, replan(plan, topology)).added
+    lost = plan.trees[0].points[0]
+    weaker = topology.replace(nodes={lost: {"used_aggregation_mbps": 9}})
+    following = replan(plan, weaker)
+    anew = get_strategy("inart")(weaker, job, frozen_split=plan.split)
+    assert following.rate_mbps >= 0.999 * anew.rate_mbps
+    assert following.rate_mbps == evaluate(following, weaker).rate_mbps
+    hit = sum(lost in tree.points for tree in plan.trees)
+    assert len(difference(plan, following).removed) <= hit + 1
+    assert len(difference(plan, following).added) <= len(difference(plan, anew).added)
+    with pytest.raises(PlanError, match="for other servers than job 'job'"):
+        replan(plan, topology, job=place_job(topology, 8, 2, seed=2))
+
+
+def test_limits_on_the_command_line(tmp_path, capsys):
+    few = ["--topology", "fattree:k=4", "--job", "workers=8,ps=2,seed=1,model=20K,trees=9"]
+    assert main([*few, "--target", "v1model", "--max-trees", "3", "--json", "--output", str(tmp_path / "p.json")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["trees"]) <= 3 and printed["job"]["max_trees"] == 3
+    assert printed["values_per_packet"] == 256 and printed["packets"] >= 20 + 2
+    bits = printed["packets"] * 1062 * 8
+    assert printed["packet_seconds"] >= bits / (printed["rate_mbps"] * 1e6) * (1 - 1e-9)
+    # The job of the plan, unless told otherwise.
+    assert main(["--topology", "fattree:k=4", "--frozen-split", str(tmp_path / "p.json"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["job"] == printed["job"] and not again["difference"]["labels_to_add"]
+    assert main([*few, "--strategy", "lbmm", "--max-trees", "1"]) == 2
+    assert "lbmm: the plan needs 2 trees, job 'job' allows 1" in capsys.readouterr().err
+    assert main([*few, "--target", "abacus"]) == 2
+    assert "unknown target 'abacus'; known: v1model" in capsys.readouterr().err
+    assert main(["compare", *few, "--draw", "x.png"]) == 2
+    assert "--draw is for one plan" in capsys.readouterr().err
 
 
 def test_the_command_line(tmp_path, capsys):
