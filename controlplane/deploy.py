@@ -116,9 +116,9 @@ def make_plan(arguments: argparse.Namespace, topology: Topology) -> Plan:
                 f"carries {feasible.rate_mbps:.6g}: plan again for this topology"
             )
         return plan
-    if arguments.job is None:
+    if arguments.job is None and not any(topology.role(server) for server in topology.servers):
         raise DeployError("--job is missing: a job file, or workers=8,ps=2,seed=1; or --plan FILE")
-    job = parse_job(arguments.job, topology)
+    job = parse_job(arguments.job or "", topology)
     return get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
 
 
@@ -283,7 +283,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     what = parser.add_argument_group("what")
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
-    what.add_argument("--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M")
+    what.add_argument(
+        "--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M (default: the topology's roles)"
+    )
     what.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
     what.add_argument("--seed", type=int, default=0)
     what.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")

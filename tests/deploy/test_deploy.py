@@ -109,7 +109,7 @@ def test_tofino_says_at_once_what_is_missing(capsys, monkeypatch):
         ([*PLAN], "--bmv2 for P4Runtime switches, or --dry-run"),
         ([*PLAN, "--bmv2"], "--switches FILE is missing"),
         (["--bmv2", "--switches", "x"], "--topology is missing"),
-        (["--topology", "testbed", "--dry-run"], "--job is missing"),
+        (["--topology", "fattree:k=4", "--dry-run"], "--job is missing"),
         ([*PLAN, "--dry-run", "--remove"], "goes with neither"),
         ([*PLAN, "--bmv2", "--serve", "9600"], "needs HOST:PORT"),
         ([*PLAN, "--bmv2", "--json"], "--json needs --dry-run"),
