@@ -152,6 +152,8 @@ class ProfileAccess:
         profile, kind = table.profile, action.WhichOneof("type")
         if kind is None or kind == "action":
             raise invalid(f"table {table.name} has an action profile: its entries have members, groups or action sets")
+        if kind != "action_profile_action_set":
+            self._require_style(profile, one_shot=False)
         if kind == "action_profile_member_id":
             _require_id(action.action_profile_member_id, "member")
             return Member(action.action_profile_member_id)
