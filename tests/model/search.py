@@ -322,9 +322,10 @@ def tree_of(text: str) -> Tree:
     raise argparse.ArgumentTypeError(f"{text!r} is none of star:W, direct:W, two-level:BELOW,ABOVE")
 
 
-def main() -> int:
-    """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.model.search", description=__doc__.splitlines()[0])
+def main(kind: type[Search] = Search) -> int:
+    """Command line of a search; returns the exit status."""
+    description = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog=f"python -m {kind.__module__}", description=description)
     parser.add_argument("--tree", type=tree_of, default="star:2")
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--chunks", type=int, default=2)
@@ -333,7 +334,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="stop after so many states")
     options = parser.parse_args()
     begin = time.monotonic()
-    search = Search(options.tree, options.slots, options.chunks, options.epochs, options.history)
+    search = kind(options.tree, options.slots, options.chunks, options.epochs, options.history)
     try:
         statistics = search.run(options.limit)
     except Found as found:

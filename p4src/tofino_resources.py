@@ -1,0 +1,88 @@
+"""What the Tofino program takes of the chip, from the compiler's own reports, as a table in Markdown.
+
+    python -m p4src.tofino_resources [FOLDER]      FOLDER: an artifact's folder switch/ (default: that of tna)
+
+The reports are there after ``make p4-tofino``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from p4src.artifacts import SWITCH, find
+
+COLUMNS = {
+    "SRAM": ("rams", "srams"),
+    "map RAM": ("map_rams", "maprams"),
+    "TCAM": ("tcams", "tcams"),
+    "stateful ALUs": ("meter_alus", "meters"),
+    "tables": ("logical_tables", "ids"),
+    "instructions": ("vliw", "instructions"),
+    "input bytes": ("xbar_bytes", "bytes"),
+    "hash bits": ("hash_bits", "bits"),
+}
+"""Column -> where a stage's report has the used ones."""
+
+
+def sizes(stage: dict[str, Any]) -> dict[str, int]:
+    """How many of each a stage has."""
+    return {
+        "SRAM": stage["rams"]["nRows"] * stage["rams"]["nColumns"],
+        "map RAM": stage["map_rams"]["nRows"] * stage["map_rams"]["nUnits"],
+        "TCAM": stage["tcams"]["nRows"] * stage["tcams"]["nColumns"],
+        "stateful ALUs": stage["meter_alus"]["nAlus"],
+        "tables": stage["logical_tables"]["size"],
+        "instructions": stage["vliw"]["size"],
+        "input bytes": stage["xbar_bytes"]["size"],
+        "hash bits": stage["hash_bits"]["nBits"] * stage["hash_bits"]["nFunctions"],
+    }
+
+
+def stages(report: dict[str, Any]) -> list[str]:
+    """Rows: one a stage, the sum, and what the chip has."""
+    found = report["resources"]["mau"]["mau_stages"]
+    used = [{column: len(stage[part][key]) for column, (part, key) in COLUMNS.items()} for stage in found]
+    total = {column: sum(row[column] for row in used) for column in COLUMNS}
+    whole = {column: sum(sizes(stage)[column] for stage in found) for column in COLUMNS}
+    rows = [("stage", list(COLUMNS)), ("---", ["---:"] * len(COLUMNS))]
+    rows += [(str(stage["stage_number"]), list(row.values())) for stage, row in zip(found, used, strict=True)]
+    rows += [("all", list(total.values())), ("of", list(whole.values()))]
+    share = [f"{100 * total[column] / whole[column]:.0f} %" for column in COLUMNS]
+    return [f"| {name} | {' | '.join(map(str, cells))} |" for name, cells in [*rows, ("", share)]]
+
+
+def containers(report: dict[str, Any]) -> list[str]:
+    """Rows: packet header vector containers used, by width; tagalong ones only pass through."""
+    used = Counter((c["container_type"], c["bit_width"]) for c in report["containers"] if c["slices"])
+    chip = {
+        "normal": {8: 64, 16: 96, 32: 64},
+        "tagalong": {8: 32, 16: 48, 32: 32},
+    }
+    rows = ["| containers | 8 bits | 16 bits | 32 bits |", "|---|---:|---:|---:|"]
+    for kind, widths in chip.items():
+        cells = " | ".join(f"{used[kind, bits]} of {number}" for bits, number in widths.items())
+        rows.append(f"| {kind} | {cells} |")
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m p4src.tofino_resources", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", help="an artifact's folder switch/")
+    folder = parser.parse_args(arguments).folder or find("tna").directory / SWITCH
+    try:
+        resources, vector = (json.loads((folder / name).read_text()) for name in ("resources.json", "phv.json"))
+    except FileNotFoundError as error:
+        print(f"{error.filename} is missing: make p4-tofino writes it", file=sys.stderr)
+        return 1
+    print("\n".join([*stages(resources), "", *containers(vector)]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
