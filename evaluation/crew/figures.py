@@ -203,14 +203,20 @@ def faulty(count: int, seed: int, n: int = WORKERS) -> tuple[Fault, ...]:
 
 
 def fig8(trials: int) -> list[Row]:
-    def run(p: int, count: int, aware: bool, workload: tuple[str, str], seed: int) -> float:
-        return rounds(Setup(p=p, faults=faulty(count, seed), network_aware=aware), workload, seed)
+    """`Eq. (3)`: a broken connection's block goes to one replacement; `avoid`: splittings leave it out."""
+
+    def run(p: int, count: int, avoid: bool, workload: tuple[str, str], seed: int) -> float:
+        return rounds(Setup(p=p, faults=faulty(count, seed), avoid=avoid), workload, seed)
 
     return _sweep(
         trials,
         (
-            ({"workload": "+".join(w), "p": p, "faulty": f}, partial(run, p, f, True, w))
+            (
+                {"workload": "+".join(w), "p": p, "failover": "avoid" if avoid else "Eq. (3)", "faulty": f},
+                partial(run, p, f, avoid, w),
+            )
             for w in WORKLOADS
+            for avoid in (False, True)
             for p in (4, 5, 10)
             for f in (0, 10, 20, 40, 80, 160)
         ),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from controlplane.simulate import Overlay, Simulator
 from controlplane.wan import crew
+from controlplane.wan.errors import WanError
 
 MODEL_MBIT = 180 * 8.0
 SCHEDULES = ("FS", "FL", "TL", "C1", "C2")
@@ -44,6 +45,8 @@ class Setup:
     schedule: FS (fair), FL (FCFS by flow), TL (FCFS by task), C1 (multicast before scatter), C2 (scatter first).
     blocking: scatter starts only when the group is known. idle_only: scatter that does not block takes no bandwidth
     from flows of formed groups until its own is formed (ours; as printed it queues like all others).
+    avoid: groups are split without the connections that are known to be broken (section III: "recomputes the execution
+    scheme"), so that only what breaks later needs a replacement.
     estimate: the bandwidths that the controller believes in.
     chunks: k of Algorithms 1 and 2, for scatter that does not block.
     """
@@ -57,6 +60,7 @@ class Setup:
     model_mbit: float = MODEL_MBIT
     chunks: int = 10_000
     faults: tuple[Fault, ...] = ()
+    avoid: bool = False
     estimate: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
@@ -195,8 +199,14 @@ class Training:
     def _weights(self, members: list[int]) -> NDArray[np.float64]:
         offline = np.diag(self.down) | (self.alone > 0)
         aggregators = members if self.setup.scheme == "OPR" else np.flatnonzero(~offline).tolist()
+        belief = self.belief
+        if self.setup.avoid:
+            belief = np.where(self.down, 0.0, belief)
+            aggregators = [k for k in aggregators if not self.down[members, k].any()]
+            if not aggregators:
+                raise WanError(f"nobody has connections with all of {members}")
         if self.setup.network_aware:
-            return crew.optimal_split(self.belief, members, aggregators).weights
+            return crew.optimal_split(belief, members, aggregators).weights
         return crew.even_split(self.n, aggregators)
 
     def _start(self, members: list[int]) -> None:
@@ -206,7 +216,15 @@ class Training:
         if self.setup.scheme == "A2A":
             self._start_all_to_all(number, members)
             return
-        weights = self._weights(members)
+        try:
+            weights = self._weights(members)
+        except WanError:
+            if not self.setup.avoid:
+                raise
+            self.result.abandoned += 1
+            for member in members:
+                self._train(member)
+            return
         groups = self.sim.groups(len(members), None)
         task = _Task(
             number, self.sim.now, members, weights, np.arange(self.n), dict(zip(members, groups, strict=True))

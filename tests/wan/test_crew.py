@@ -240,6 +240,18 @@ def test_failover_moves_the_block_of_a_worker_that_an_initiator_cannot_reach() -
     assert run.result.rounds.tolist() == [1, 1, 0, 0]
 
 
+def test_a_splitting_that_avoids_broken_connections_needs_no_replacement() -> None:
+    matrix = np.full((4, 4), 10.0)
+    for aware in (True, False):
+        setup = Setup(p=2, model_mbit=30, network_aware=aware, faults=(Fault(0, 3),), avoid=True)
+        run = single(setup, matrix, [0, 1])
+        assert run.result.reassigned == 0 and run.result.durations == pytest.approx([2.0])  # three blocks
+    cut = replace(setup, faults=tuple(Fault(0, k, 0.0, 5.0) for k in (1, 2, 3)))
+    run = Training(cut, matrix, lambda w: [1.0, 1.0, 1e9, 1e9][w])
+    assert run.run(4.5).abandoned == 4 and run.result.rounds.sum() == 0  # nobody is connected with both
+    assert run.sim.run(10.0) and run.result.rounds.sum() > 0
+
+
 @pytest.mark.parametrize("when", [0.5, 1.5])
 def test_failover_in_the_middle_of_scatter_or_multicast(when: float) -> None:
     """Scatter takes 1 s, multicast 1 s; the connection dies in between and is noticed 0.2 s later."""
@@ -379,7 +391,8 @@ def trainings(draw: st.DrawFn) -> Watched:
     matrix = np.full((n, n), 50.0) if ties else rng.integers(1, 100, (n, n)).astype(float)
     steps = [0.1] * n if ties else rng.uniform(0.05, 0.5, n).tolist()
     setup = Setup(scheme, p, draw(st.booleans()), schedule, blocking, model_mbit=float(draw(st.integers(1, 60))),
-                  idle_only=not blocking and draw(st.booleans()), chunks=100, faults=tuple(faults))  # fmt: skip
+                  idle_only=not blocking and draw(st.booleans()), chunks=100, faults=tuple(faults),
+                  avoid=draw(st.booleans()))  # fmt: skip
     return Watched(setup, matrix, steps.__getitem__)
 
 
