@@ -97,16 +97,16 @@ def test_plan_file_is_deployed_when_it_fits(testbed, tmp_path, capsys):
 
 def test_tofino_says_at_once_what_is_missing(capsys, monkeypatch):
     monkeypatch.delenv("SDE_INSTALL", raising=False)
-    assert main([*PLAN, "--tofino"]) == 2
+    assert main([*PLAN, "--tofino"]) == 1
     message = capsys.readouterr().err
-    assert "$SDE_INSTALL (not set here)" in message
-    assert "--bmv2" in message
+    assert "$SDE_INSTALL is not set" in message
+    assert "--dry-run" in message
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*PLAN], "--bmv2 for P4Runtime switches, or --dry-run"),
+        ([*PLAN], "--bmv2 for P4Runtime switches, --tofino, or --dry-run"),
         ([*PLAN, "--bmv2"], "--switches FILE is missing"),
         (["--bmv2", "--switches", "x"], "--topology is missing"),
         (["--topology", "fattree:k=4", "--dry-run"], "--job is missing"),
