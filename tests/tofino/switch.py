@@ -64,7 +64,7 @@ class TofinoSwitch:
         self.fixed = FIXED.read_bytes()
         self.schema = Schema.parse(self.description, program).with_tables(Schema.parse(self.fixed, "fixed"))
         self.tables: dict[str, dict[bytes, Stored]] = {name: {} for name in self.schema.tables}
-        self.updates = self.writes = self.reads = self.binds = 0
+        self.updates = self.writes = self.reads = self.binds = self.pending = 0
         self.deadlines: list[dict[str, str]] = []
         self.owner: int | None = None
         self._lock = threading.RLock()
@@ -169,8 +169,18 @@ class TofinoSwitch:
 
     def write(self, request, context):
         self._check(request, context)
-        self.deadlines.append({key: value for key, value in context.invocation_metadata() if "deadline" in key})
-        time.sleep(self.faults.hang_seconds)
+        deadline = {key: value for key, value in context.invocation_metadata() if "deadline" in key}
+        self.deadlines.append(deadline)
+        self.pending += 1
+        try:
+            time.sleep(self.faults.hang_seconds)
+            if self.faults.hang_seconds > float(deadline.get("deadline_sec", "inf")):
+                context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "Write RPC request timed out")
+            return self._write(request, context)
+        finally:
+            self.pending -= 1
+
+    def _write(self, request, context):
         errors: list[pb.Error] = []
         with self._lock:
             self.writes += 1
@@ -225,7 +235,8 @@ class TofinoSwitch:
         if table.name == "$PORT_HDL_INFO":
             if wanted.table_flags.from_hw:
                 context.abort(grpc.StatusCode.UNIMPLEMENTED, "Read from hardware not supported")
-            connector, channel = (int.from_bytes(part.exact.value, "big") for part in wanted.key.fields)
+            key = {part.field_id: int.from_bytes(part.exact.value, "big") for part in wanted.key.fields}
+            connector, channel = (key[table.keys[name].id] for name in ("$CONN_ID", "$CHNL_ID"))
             if not (1 <= connector <= CONNECTORS and channel < CHANNELS):
                 self._fail_read(context, code_pb2.INVALID_ARGUMENT, f"no port {connector}/{channel}")
             entry = answer.entities.add().table_entry

@@ -122,6 +122,7 @@ class Session:
         self._ready = False
         self.bound = False
         self.programs: dict[str, bytes] = {}
+        self._descriptions: dict[str, Schema] = {}
         deadline = time.monotonic() + timeout
         interface = client.ClientInterface(address, client_id=client_id, device_id=device_id, perform_subscribe=False)
         interface.channel.close()
@@ -237,7 +238,9 @@ class Session:
 
     def description(self, program: str) -> Schema:
         """The tables of a program that the switch runs, as the switch describes them. Raises SchemaError."""
-        return Schema.parse(self.programs[program], f"{self.where}: program {program}")
+        if program not in self._descriptions:
+            self._descriptions[program] = Schema.parse(self.programs[program], f"{self.where}: program {program}")
+        return self._descriptions[program]
 
     def table(self, name: str) -> Any:
         if not self.bound:

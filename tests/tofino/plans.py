@@ -1,0 +1,33 @@
+"""Deployments on the Tofino testbed, and on networks that hypothesis draws."""
+
+from __future__ import annotations
+
+from controlplane.job import parse_job
+from controlplane.kinds import TofinoKind
+from controlplane.rules import Deployment, build
+from controlplane.strategies import get_strategy
+from controlplane.topology import Topology
+from p4src.artifacts import find
+
+
+def deployment(topology: Topology, strategy: str = "inart", job: str = "workers=6,ps=2", **numbers: int) -> Deployment:
+    plan = get_strategy(strategy)(topology, parse_job(job, topology), seed=0)
+    return build(plan, topology, TofinoKind(find("tna")).limits, job_id=1, epoch=0, **numbers)
+
+
+def with_front_panel(topology: Topology, loopback: int = 1) -> Topology:
+    """The topology with every link of a switch plugged in, connectors in order, and loopback ports behind them."""
+    links = {}
+    for u, v in topology.links:
+        panel = {end: f"{topology.port(end, other)}/0" for end, other in ((u, v), (v, u)) if end in topology.switches}
+        links[u, v] = {"front_panel": panel, "speed": "100G", "bandwidth_mbps": topology.bandwidth_mbps(u, v)}
+    nodes = {
+        switch: {
+            "loopback_ports": [
+                {"front_panel": f"{len(topology.neighbours(switch)) + 1 + i}/0", "speed": "100G"}
+                for i in range(loopback)
+            ]
+        }
+        for switch in topology.switches
+    }
+    return topology.replace(nodes=nodes, links=links)

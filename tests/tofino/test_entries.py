@@ -1,0 +1,161 @@
+"""Every entry that a plan leads to is allowed by bf-rt.json and says the same as the rule; a wrong one is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.kinds import TofinoKind
+from controlplane.rules import Aggregate, DoesNotFit, LabelEntry, RuleSet, build
+from controlplane.targets.base import TargetError, difference
+from controlplane.targets.bri.entries import Entry, PortName, Prefix, entry_problems, problems
+from controlplane.targets.bri.ports import Panel, PortMap
+from controlplane.targets.bri.program import FIXED, Program
+from controlplane.targets.bri.schema import Schema, SchemaError, local
+from p4src.artifacts import find
+from tests.controlplane.instances import instances, random_plan
+from tests.tofino.plans import deployment, with_front_panel
+
+LIMITS = TofinoKind(find("tna")).limits
+FEW = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+def devices(panel: Panel) -> dict[str, int]:
+    """Ports of two pipes in turns, so that flows of most aggregation points have to meet."""
+    return {port.name: port.connector % 2 * 128 + port.connector for port in panel.ports}
+
+
+@given(instance=instances(), seed=st.integers(0, 2**16))
+@FEW
+def test_plans_become_allowed_entries_that_say_the_same(program, instance, seed):
+    topology, job = instance
+    hardware = with_front_panel(topology)
+    try:
+        rulesets = build(random_plan(hardware, job, seed), hardware, LIMITS, job_id=1, epoch=0).rulesets
+    except DoesNotFit:
+        return
+    for name, rules in rulesets.items():
+        panel = Panel.of(hardware, name)
+        assert problems(program.schema, program.entries(rules, PortMap(panel))) == []
+        ports = PortMap(panel, devices(panel))
+        entries = program.entries(rules, ports)
+        assert problems(program.schema, entries) == []
+        assert difference(program.rule_set(name, entries, ports), rules) == []
+
+
+@pytest.mark.parametrize("strategy", ["inart", "atp", "lbmm", "equal"])
+@pytest.mark.parametrize("workers", [1, 4, 6])
+def test_every_strategy_on_the_testbed(program, topology, strategy, workers):
+    for name, rules in deployment(topology, strategy, f"workers={workers},ps=2").rulesets.items():
+        assert problems(program.schema, program.entries(rules, PortMap(Panel.of(topology, name)))) == []
+
+
+@pytest.fixture(scope="module")
+def entries(program, topology) -> list[Entry]:
+    return program.entries(deployment(topology).rulesets["V1"], PortMap(Panel.of(topology, "V1")))
+
+
+def changed(entry: Entry, **data: object) -> Entry:
+    return replace(entry, data=tuple((name, data.get(name, value)) for name, value in entry.data))  # type: ignore[arg-type]
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_mutation_is_refused(program, entries, data):
+    """A name that does not exist, a field less, a value that is too wide or of another kind, another kind of match."""
+    entry = data.draw(st.sampled_from(entries))
+    table = program.schema.tables[entry.table]
+    which = data.draw(
+        st.sampled_from(["table", "action", "key name", "key missing", "key value", "data name", "data value"])
+    )
+    if which == "table":
+        wrong = replace(entry, table=entry.table + "x")
+    elif which == "action":
+        wrong = replace(entry, action=(entry.action or "") + "x")
+    elif which == "key name":
+        wrong = replace(entry, key=(("no_such_field", 1), *entry.key[1:]))
+    elif which == "key missing":
+        wrong = replace(entry, key=entry.key[1:])
+    elif which == "key value":
+        name, value = data.draw(st.sampled_from(entry.key))
+        bits = table.keys[name].bits
+        bad = [1 << bits, -1, "text", PortName("1/0") if bits < 9 else "x"]
+        bad.append(3 if isinstance(value, Prefix) else Prefix(0, 0))
+        key = tuple((n, data.draw(st.sampled_from(bad)) if n == name else v) for n, v in entry.key)
+        wrong = replace(entry, key=key)
+    elif which == "data name":
+        wrong = replace(entry, data=(*entry.data, ("no_such_field", 1)))
+    else:
+        name, value = data.draw(st.sampled_from(entry.data))
+        field = table.fields(entry.action)[name]
+        bad = {"bool": [1, "yes", (True,)], "string": [3, "BF_SPEED_7G", True]}.get(
+            field.kind, [-1, 1 << (field.bits or 0), True]
+        )
+        chosen = data.draw(st.sampled_from(bad))
+        wrong = changed(entry, **{name: (chosen,) if field.repeated and field.kind != "bool" else chosen})
+    assert entry_problems(program.schema, wrong), wrong
+
+
+def test_what_does_not_fit_together_is_refused(program, entries):
+    label = next(entry for entry in entries if local(entry.table) == "label_table")
+    assert any("entries have the key" in problem for problem in problems(program.schema, [label, label]))
+    many = [replace(label, key=((label.key[0][0], 1), (label.key[1][0], n))) for n in range(4097)]
+    assert any("4097 entries, 4096 fit" in problem for problem in problems(program.schema, many))
+    route = next(entry for entry in entries if local(entry.table) == "ipv4_table")
+    loose = replace(route, key=((route.key[0][0], Prefix(0x0A000001, 24)),))
+    assert any("bits behind its prefix" in problem for problem in problems(program.schema, [loose]))
+    default = replace(label, action="InartIngress.label.unknown", data=())
+    assert any("only for the default entry" in problem for problem in problems(program.schema, [default]))
+    constant = program.schema.table("finish_table")
+    assert problems(program.schema, [Entry(constant.name, (), None, ())]) == [
+        f"{Entry(constant.name, (), None, ())}: table {constant.name} is constant"
+    ]
+
+
+def rule(ingress_port: int, label: int, **values: int) -> LabelEntry:
+    action = {"slot_base": 0, "slot_mask": 15, "contributor": 1, "expected": 3, "next_label": 9, "port": 1, **values}
+    return LabelEntry(ingress_port, label, Aggregate(**action))
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ([rule(3, n, contributor=1 << n, expected=(1 << 32) - 1) for n in range(32)], "32 flows come in.*at most 31"),
+        ([rule(3, 1, slot_base=8, expected=1)], "slots begin at 8, not at a multiple of 16"),
+        ([rule(3, 1), rule(4, 2, contributor=2, port=2)], "differ in slots, expected bitmap or port"),
+        ([rule(3, 1)], "expects 0x3, its flows bring 0x1"),
+        ([rule(99, 1, expected=1)], "port 99, which the topology's front panel does not have"),
+    ],
+)
+def test_what_tofino_cannot_do_is_explained(program, topology, rules, message):
+    with pytest.raises(TargetError, match=message):
+        program.entries(RuleSet("V1", tuple(rules), (), ()), PortMap(Panel.of(topology, "V1")))
+
+
+def test_aggregation_without_a_loopback_port_is_explained(program, topology):
+    panel = replace(Panel.of(topology, "V1"), loopback=())
+    with pytest.raises(TargetError, match=r'needs a loopback port.*"loopback_ports"'):
+        program.entries(deployment(topology).rulesets["V1"], PortMap(panel))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no json", "is not a bf-rt.json"),
+        ("{}", "is not a bf-rt.json: KeyError: 'tables'"),
+        ('{"tables": [{"name": "t", "id": 1}]}', "table t: 'table_type' is missing"),
+    ],
+)
+def test_unreadable_schema_is_explained(text, message):
+    with pytest.raises(SchemaError, match=message):
+        Schema.parse(text.encode(), "here")
+
+
+def test_schema_without_our_tables_is_explained():
+    with pytest.raises(SchemaError, match=r"has no table 'label_table'; it has \$PORT"):
+        Program.load(FIXED)
