@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import highspy
 import networkx as nx
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csc_matrix
 
 from controlplane.wan.apsp import Node, usable
 from controlplane.wan.arborescence import Arc, arborescence
@@ -130,6 +129,52 @@ class _Problem:
         return pairs, None
 
 
+class _Master:
+    """The LP over the trees known so far, solved anew from its last basis whenever some are added.
+
+    limits: of the links, then of the roots, in the LP's unit. part: the share that each root has to carry, or None.
+    """
+
+    def __init__(self, limits: np.ndarray, links: int, part: np.ndarray | None) -> None:
+        self.limits, self.links, self.part = limits, links, part
+        self._row = np.cumsum(np.isfinite(limits)) - 1
+        self._finite = np.isfinite(limits)
+        self._shares = int(self._finite.sum())  # the first row of the shares
+        self._highs = highspy.Highs()
+        self._highs.silent()
+        for option, value in (("threads", 1), ("presolve", "off"), ("simplex_strategy", 4)):
+            self._highs.setOptionValue(option, value)
+        none = np.array([], dtype=np.int32)
+        for limit in limits[self._finite].tolist():
+            self._highs.addRow(-highspy.kHighsInf, limit, 0, none, np.array([]))
+        for _ in range(0 if part is None else len(part) - 1):
+            self._highs.addRow(0.0, 0.0, 0, none, np.array([]))
+
+    def add(self, root: int, up: Sequence[int], down: Sequence[int]) -> None:
+        entries: dict[int, float] = {}
+        for item in (*up, *down, self.links + root):
+            if self._finite[item]:
+                row = int(self._row[item])
+                entries[row] = entries.get(row, 0.0) + 1.0
+        if self.part is not None:
+            for k, share in enumerate(self.part[:-1].tolist()):
+                if (value := float(k == root) - share) != 0:
+                    entries[self._shares + k] = value
+        rows, values = np.array(list(entries), dtype=np.int32), np.array(list(entries.values()))
+        self._highs.addCol(-1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
+
+    def solve(self) -> tuple[np.ndarray, np.ndarray]:
+        """(rates of the trees in the order in which they came, prices of links and roots)."""
+        self._highs.run()
+        status = self._highs.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise WanError(f"the packing LP has no solution: {self._highs.modelStatusToString(status)}")
+        solution = self._highs.getSolution()
+        price = np.zeros(len(self.limits))
+        price[self._finite] = np.maximum(-np.array(solution.row_dual)[: self._shares], 0.0)
+        return np.maximum(np.array(solution.col_value), 0.0), price
+
+
 def pack(
     graph: nx.DiGraph,
     roots: Sequence[Node] | None = None,
@@ -178,17 +223,19 @@ def pack(
             return False
         known.add(key)
         columns.append((k, up, down))
+        master.add(k, up, down)
         return True
 
+    limits = np.concatenate([problem.capacity, intake]) / scale
+    finite = np.isfinite(limits)
+    master = _Master(limits, len(problem.capacity), part)
     for k, (up, down) in enumerate(problem.trees(problem.costs(1 / problem.capacity)[0], exact=False)[0]):
         add(k, up, down)
     bound = np.inf
     rates = np.zeros(0)
-    limits = np.concatenate([problem.capacity, intake]) / scale
-    finite = np.isfinite(limits)
     exact, before = problem.exact == "edmonds", 0.0
     for _ in range(rounds):
-        rates, price = _master(problem, columns, limits, finite, part)
+        rates, price = master.solve()
         cost, slack = problem.costs(price[: len(problem.capacity)])
         pairs, least = problem.trees(cost, exact)
         fresh = False
@@ -218,40 +265,3 @@ def pack(
             fall = {problem.nodes[problem.arcs[a][1]]: problem.nodes[problem.arcs[a][0]] for a in down}
             trees.append(PackedTree(candidates[k], climb, fall, float(value) * scale))
     return Packing(tuple(trees), rate, max(bound, rate))
-
-
-def _master(
-    problem: _Problem,
-    columns: Sequence[tuple[int, list[int], list[int]]],
-    limits: np.ndarray,
-    finite: np.ndarray,
-    part: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(rates of the columns, prices of links and roots), in units of the scale that `limits` has."""
-    links = len(problem.capacity)
-    count = len(columns)
-    rows, cols = [], []
-    for c, (k, up, down) in enumerate(columns):
-        rows += [*up, *down, links + k]
-        cols += [c] * (len(up) + len(down) + 1)
-    matrix = csc_matrix((np.ones(len(rows)), (rows, cols)), shape=(len(limits), count))
-    equal = None
-    if part is not None:  # each root's rate is its share of the sum
-        share = np.zeros((len(part), count))
-        for c, (k, _, _) in enumerate(columns):
-            share[k, c] += 1
-            share[:, c] -= part
-        equal = share[:-1] if len(part) > 1 else None
-    result = linprog(
-        -np.ones(count),
-        A_ub=matrix[finite],
-        b_ub=limits[finite],
-        A_eq=equal,
-        b_eq=None if equal is None else np.zeros(len(equal)),
-        method="highs",
-    )
-    if not result.success:
-        raise WanError(f"the packing LP has no solution: {result.message}")
-    price = np.zeros(len(limits))
-    price[finite] = np.maximum(-result.ineqlin.marginals, 0.0)
-    return result.x, price
