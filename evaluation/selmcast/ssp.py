@@ -43,6 +43,10 @@ class Setup:
     def __post_init__(self) -> None:
         if self.scheme not in ("SelMcast", "Orpheus"):
             raise ValueError(f"unknown scheme {self.scheme!r}; known: SelMcast, Orpheus")
+        if self.n < 2 or not 0 < self.fraction <= 1 - 1 / self.n:
+            raise ValueError(f"n must be >= 2 and p / n between 0 and 1 - 1 / n, got {self.n} and {self.fraction}")
+        if not (0 <= self.variation < 1 and 0 <= self.gamma <= 1 and self.ratio > 0 and self.mean_mbps > 0):
+            raise ValueError("bandwidths must stay above 0: 0 <= variation < 1, 0 <= gamma <= 1, ratio and mean > 0")
         if self.workload not in RUNTIMES:
             raise ValueError(f"unknown workload {self.workload!r}; known: {', '.join(RUNTIMES)}")
 

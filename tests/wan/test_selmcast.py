@@ -139,6 +139,35 @@ def test_wrong_instances_name_the_worker(wrong, message: str) -> None:  # type: 
         wrong()
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 9), st.data())
+def test_ties_are_broken_alike_and_loads_stay_even(n: int, data: st.DataObject) -> None:
+    """On equal links the greedy choice is always the same, and at most one delivery over the optimum: whoever chooses
+    last may find that the least loaded receiver is itself."""
+    p = data.draw(st.integers(1, n - 1))
+    task = selmcast.instance(np.full(n, 5.0 * n), np.full(n, 5.0), p, layer="L3")
+    x = selmcast.select(task)
+    assert (x == selmcast.select(task)).all()
+    best = selmcast.completion(selmcast.optimal_equal(task), task)
+    assert best <= selmcast.completion(x, task) * (1 + 1e-9) <= best + 0.2 + 1e-6
+    assert np.ptp(x.sum(axis=0)) <= 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(instances(6), st.data())
+def test_workers_that_cannot_receive_are_never_chosen(task: selmcast.Instance, data: st.DataObject) -> None:
+    deaf = data.draw(st.integers(0, task.n - 1))
+    down = task.download.copy()
+    down[deaf] = 0
+    few = np.minimum(task.receivers, max(0, task.n - 2))
+    must = task.must.copy()
+    must[:, deaf] = False
+    cut = selmcast.instance(task.upload, down, few.tolist(), layer=task.layer, volumes=task.volumes, must=must)
+    for x in (selmcast.select(cut), selmcast.orpheus(cut, np.random.default_rng(0)), selmcast.optimal_milp(cut)):
+        check(x, cut)
+        assert not x[:, deaf].any()
+
+
 def test_one_worker_has_nobody_to_send_to() -> None:
     task = selmcast.instance([1], [1], 0)
     for choose in (selmcast.select, selmcast.optimal_equal, selmcast.optimal_milp):
@@ -184,6 +213,14 @@ def test_training_keeps_its_promises(scheme: str, layer: str) -> None:
     assert min(run.scales) >= run.p and scale >= run.p / 8
     assert run.stale.max() <= 3 + 1  # every pair at least once in k + 1 rounds
     assert run.round.max() - run.round.min() <= 2 + 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"n": 1}, {"fraction": 1.0}, {"variation": 1.0}, {"gamma": 2.0}, {"ratio": 0.0}, {"scheme": "x"}]
+)
+def test_wrong_setups_say_what_they_need(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=r"must|known"):
+        Setup(**wrong)
 
 
 def test_training_repeats_exactly_and_follows_bandwidths() -> None:
