@@ -35,6 +35,7 @@ SMOOTHING = 0.6
 TREES_PER_ROUND = 6
 NEARLY = 0.1  # how much too dear a further tree of a round may be
 DEARER = 0.5
+CLOSED = -2
 SAVING = 1e-5  # least saving in a tree's price (which is about 1) for which a point is opened or closed
 
 
@@ -269,87 +270,13 @@ class Pricing:
         target = len(self.switches) + root
         direct = self.from_worker[:, target] + self.root_price[root]
         final = self.distance[:, target] + self.root_price[root]
-        final = np.where(self.usable, final, np.inf)
-        design = Design(0.0, np.full(len(self.leaves), -1))
-        cost = direct.copy()
-        paid: dict[int, float] = {}  # open point -> cost of its way onwards
-
-        def above(point: int) -> set[int]:
-            seen = set()
-            while point >= 0:
-                seen.add(point)
-                point = design.onwards.get(point, -1)
-            return seen
-
-        def best_onwards(points: list[int]) -> tuple[np.ndarray, np.ndarray]:
-            """Per facility: cheapest way onwards and to where, over the open points and the root."""
-            value, where = final.copy(), np.full(len(self.switches), -1)
-            for q in points:
-                better = self.point_cost[:, q] < value
-                value = np.where(better, self.point_cost[:, q], value)
-                where[better] = q
-            return value, where
-
+        search = _Search(self, direct, np.where(self.usable, final, np.inf))
         for phase in range(CLOSING_PHASES):
-            for _ in self.switches:
-                points = list(design.onwards)
-                onwards, where = best_onwards(points)
-                saving = np.maximum(cost[:, None] - self.worker_cost, 0.0).sum(axis=0) - onwards
-                for p in points:
-                    saving += np.maximum(paid[p] - self.point_cost[p], 0.0)
-                saving[points] = -np.inf
-                f = int(np.argmax(saving))
-                if not saving[f] > SAVING:
-                    break
-                design.onwards[f], paid[f] = int(where[f]), float(onwards[f])
-                moved = self.worker_cost[:, f] < cost
-                design.workers[moved] = f
-                cost = np.where(moved, self.worker_cost[:, f], cost)
-                ancestors = above(f)
-                for p in points:
-                    if p not in ancestors and self.point_cost[p, f] < paid[p]:
-                        design.onwards[p], paid[p] = f, float(self.point_cost[p, f])
-            if phase == CLOSING_PHASES - 1 or not self._close(design, cost, paid, direct, final):
+            search.open_points()
+            if phase == CLOSING_PHASES - 1 or not search.close_points():
                 break
-        self._close(design, cost, paid, direct, final)
-        while unused := set(design.onwards) - set(design.workers.tolist()) - set(design.onwards.values()):
-            for f in unused:
-                del design.onwards[f], paid[f]
-        design.cost = float(cost.sum() + sum(paid.values()))
-        return design
-
-    def _close(
-        self, design: Design, cost: np.ndarray, paid: dict[int, float], direct: np.ndarray, final: np.ndarray
-    ) -> bool:
-        """Closes points that are not worth their way onwards, the worst first; changes cost and paid in place."""
-        closed = False
-        everyone = np.arange(len(cost))
-        while design.onwards:
-            points = list(design.onwards)
-            options = np.concatenate([direct[:, None], self.worker_cost[:, points]], axis=1)
-            own = np.zeros(len(cost), dtype=np.int64)
-            for column, f in enumerate(points):
-                own[design.workers == f] = column + 1
-            options[everyone, own] = np.inf
-            choice = options.argmin(axis=1)
-            extra = options[everyone, choice] - cost
-            loss = np.bincount(own, weights=extra, minlength=len(points) + 1)[1:]
-            for column, f in enumerate(points):
-                below = [p for p, q in design.onwards.items() if q == f]
-                loss[column] += sum(final[p] - paid[p] for p in below) - paid[f]
-            worst = int(loss.argmin())
-            if not loss[worst] < -SAVING:
-                break
-            f = points[worst]
-            members = own == worst + 1
-            cost[members] += extra[members]
-            design.workers[members] = [-1 if c == 0 else points[c - 1] for c in choice[members]]
-            for p, q in design.onwards.items():
-                if q == f:
-                    design.onwards[p], paid[p] = -1, float(final[p])
-            del design.onwards[f], paid[f]
-            closed = True
-        return closed
+        search.close_points()
+        return search.design()
 
     def exact_design(self, root: int) -> Design:
         """The cheapest single-level way up to root, as a mixed-integer program of facility location."""
@@ -472,6 +399,98 @@ class Pricing:
             relays.append(Relay(name(point), name(following), (name(point), *along(links))))
         edges = [(names[network.ends[e][0]], names[network.ends[e][1]]) for e in back]
         return Tree(root_name, 1.0, tuple(assignments), tuple(relays), downwards(root_name, edges))
+
+
+class _Search:
+    """Facility location by opening and closing points. Arrays by worker and by facility (position of the switch)."""
+
+    def __init__(self, pricing: Pricing, direct: np.ndarray, final: np.ndarray) -> None:
+        self.worker_cost, self.point_cost = pricing.worker_cost, pricing.point_cost
+        self.direct, self.final = direct, final
+        self.workers = np.full(len(direct), -1)
+        self.cost = direct.copy()
+        self.onwards = np.full(len(final), CLOSED)  # where an open point's sum goes: -1 for the root
+        self.paid = np.zeros(len(final))  # what an open point's way onwards costs
+
+    @property
+    def points(self) -> np.ndarray:
+        return np.flatnonzero(self.onwards != CLOSED)
+
+    def above(self, point: int) -> set[int]:
+        seen = set()
+        while point >= 0:
+            seen.add(point)
+            point = int(self.onwards[point])
+        return seen
+
+    def open_points(self) -> None:
+        """Opens the point that saves most, as long as one does."""
+        points = self.points
+        # Per facility: the cheapest way onwards over the open points and the root, and where it leads.
+        value, where = self.final.copy(), np.full(len(self.final), -1)
+        if len(points):
+            best = points[self.point_cost[:, points].argmin(axis=1)]
+            over = self.point_cost[np.arange(len(value)), best]
+            where = np.where(over < value, best, where)
+            value = np.minimum(over, value)
+        for _ in range(len(self.final)):
+            saving = np.maximum(self.cost[:, None] - self.worker_cost, 0.0).sum(axis=0) - value
+            saving += np.maximum(self.paid[points][:, None] - self.point_cost[points], 0.0).sum(axis=0)
+            saving[points] = -np.inf
+            f = int(np.argmax(saving))
+            if not saving[f] > SAVING:
+                break
+            self.onwards[f], self.paid[f] = where[f], value[f]
+            moved = self.worker_cost[:, f] < self.cost
+            self.workers[moved] = f
+            self.cost = np.where(moved, self.worker_cost[:, f], self.cost)
+            ancestors = self.above(f)
+            for p in points[self.point_cost[points, f] < self.paid[points]]:
+                if int(p) not in ancestors:
+                    self.onwards[p], self.paid[p] = f, self.point_cost[p, f]
+            points = np.append(points, f)
+            better = self.point_cost[:, f] < value
+            value = np.where(better, self.point_cost[:, f], value)
+            where[better] = f
+
+    def close_points(self) -> bool:
+        """Closes points that are not worth their way onwards, the worst first; whether there were any."""
+        closed = False
+        everyone = np.arange(len(self.cost))
+        column = np.zeros(len(self.final) + 1, dtype=np.int64)  # the last: direct
+        while len(points := self.points):
+            options = np.concatenate([self.direct[:, None], self.worker_cost[:, points]], axis=1)
+            column[points] = np.arange(len(points)) + 1
+            own = column[self.workers]
+            options[everyone, own] = np.inf
+            choice = options.argmin(axis=1)
+            extra = options[everyone, choice] - self.cost
+            loss = np.bincount(own, weights=extra, minlength=len(points) + 1)[1:] - self.paid[points]
+            below = points[self.onwards[points] >= 0]
+            np.add.at(loss, column[self.onwards[below]] - 1, self.final[below] - self.paid[below])
+            worst = int(loss.argmin())
+            if not loss[worst] < -SAVING:
+                break
+            f = int(points[worst])
+            members = own == worst + 1
+            self.cost[members] += extra[members]
+            self.workers[members] = np.append(-1, points)[choice[members]]
+            orphans = points[self.onwards[points] == f]
+            self.onwards[orphans], self.paid[orphans] = -1, self.final[orphans]
+            self.onwards[f] = CLOSED
+            closed = True
+        return closed
+
+    def design(self) -> Design:
+        """What was found, without points that nothing comes to."""
+        while True:
+            points = self.points
+            unused = np.setdiff1d(points, np.concatenate([self.workers, self.onwards[points]]))
+            if not len(unused):
+                break
+            self.onwards[unused] = CLOSED
+        onwards = {int(p): int(self.onwards[p]) for p in points}
+        return Design(float(self.cost.sum() + self.paid[points].sum()), self.workers, onwards)
 
 
 def generate(
