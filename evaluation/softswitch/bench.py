@@ -11,6 +11,8 @@ import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,7 +54,7 @@ class Bench:
     """Two namespaces, each joined to this one by a veth pair whose near ends are ``interfaces``."""
 
     def __init__(self) -> None:
-        self.generator = _compile_generator()
+        self.generator = compiled(SOURCE)
         self.directory = tempfile.TemporaryDirectory(prefix="softswitch-bench-")
         tag = os.getpid() % 100000
         self.namespaces = [f"ssbench-{tag}-{n}" for n in (1, 2)]
@@ -83,6 +85,20 @@ class Bench:
             for command in (["ip", "netns", "del", namespace], ["ip", "link", "del", interface]):
                 subprocess.run(command, capture_output=True, check=False, timeout=30)
         self.directory.cleanup()
+
+    @contextmanager
+    def pair(self) -> Iterator[tuple[str, str]]:
+        """A veth pair, both ends here."""
+        tag = os.getpid() % 100000
+        names = (f"ssb{tag}c", f"ssb{tag}d")
+        _run("ip", "link", "add", names[0], "type", "veth", "peer", "name", names[1])
+        try:
+            for name in names:
+                _run("sysctl", "-q", "-w", f"net.ipv6.conf.{name}.disable_ipv6=1")
+                _run("ip", "link", "set", name, "up")
+            yield names
+        finally:
+            subprocess.run(["ip", "link", "del", names[0]], capture_output=True, check=False, timeout=30)
 
     def _received(self) -> int:
         counter = "/sys/class/net/eth0/statistics/rx_packets"
@@ -123,12 +139,13 @@ class Bench:
         return best or full, False
 
 
-def _compile_generator() -> Path:
+def compiled(source: Path, *flags: str) -> Path:
+    """The C file, compiled and kept."""
     path, _ = compiler()
-    target = cache_dir() / f"generator-{SOURCE.stat().st_mtime_ns}"
+    target = cache_dir() / f"{source.stem}-{source.stat().st_mtime_ns}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        _run(path, "-O2", "-o", str(target), str(SOURCE))
+        _run(path, "-O2", *flags, "-o", str(target), str(source))
     return target
 
 

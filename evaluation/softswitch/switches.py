@@ -1,25 +1,22 @@
-"""The two switches under measurement, each with port 1 and port 2 on given interfaces."""
+"""The two switches under measurement, each with ports on given interfaces."""
 
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import grpc
-from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
-
+from evaluation.softswitch.client import Client
 from evaluation.softswitch.workloads import Workload
-from softswitch import Fabric, Match, Program
+from softswitch import Fabric, Program
 
 BMV2 = "simple_switch_grpc"
-DEADLINE = 30.0  # seconds for bmv2 to start and for each call to it
+BATCH = 500  # entries in a request
 
 
 class Switch(Protocol):
@@ -42,19 +39,32 @@ def threads_seconds(pid: int | str) -> float:
     return total / 1e9
 
 
-class Softswitch:
-    """softswitch in this process."""
+def resident_bytes(pid: int | str) -> int:
+    """Memory of a process that is its own: what no other process shares."""
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if ":" in line
+    )
+    return sum(int(fields[name].split()[0]) for name in ("Private_Clean", "Private_Dirty")) * 1024
 
-    def __init__(self, workload: Workload, interfaces: tuple[str, str]) -> None:
+
+class Softswitch:
+    """softswitch in this process: ``devices`` of it in a row, joined by links in memory."""
+
+    def __init__(self, workload: Workload, interfaces: Sequence[str], devices: int = 1) -> None:
         self.name = "softswitch"
         self.fabric = Fabric()
         try:
-            self.device = self.fabric.add_device(1)
-            self.device.load(Program.load(workload.program.read_bytes()))
-            for row in workload.rows:
-                self.device.insert(row.table, [_match(m) for m in row.match], row.action, row.params)
-            for port, interface in enumerate(interfaces, 1):
-                self.device.add_port(port, interface)
+            program = Program.load(workload.program.read_bytes())
+            row = [self.fabric.add_device(n) for n in range(1, devices + 1)]
+            for device in row:
+                device.load(program)
+                for entry in workload.rows:
+                    device.insert(entry.table, entry.match, entry.action, entry.params, entry.priority)
+            self.device = row[0]
+            row[0].add_port(1, interfaces[0])
+            row[-1].add_port(2, interfaces[1])
+            for n in range(1, devices):
+                self.fabric.connect((n, 2), (n + 1, 1))
             self.fabric.start()
         except BaseException:
             self.fabric.close()
@@ -67,79 +77,45 @@ class Softswitch:
         self.fabric.close()
 
 
-class Bmv2:
-    """``simple_switch_grpc`` from PATH, filled over P4Runtime."""
+class Process:
+    """A switch in a process of its own, without program or with a workload's, filled over P4Runtime."""
 
-    def __init__(self, workload: Workload, interfaces: tuple[str, str]) -> None:
-        self.name = "bmv2"
-        self.directory = tempfile.TemporaryDirectory(prefix="softswitch-bmv2-")
+    def __init__(self, command: Sequence[str], interfaces: Sequence[str], environment: dict[str, str] | None = None):
+        self.directory = tempfile.TemporaryDirectory(prefix="softswitch-bench-")
+        self.address = f"unix:{self.directory.name}/grpc"
         self.process: subprocess.Popen[bytes] | None = None
-        self.channel: grpc.Channel | None = None
-        self.requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
+        self.client: Client | None = None
+        arguments = [*command, "--no-p4", "--device-id", "1"]
+        for port, interface in enumerate(interfaces, 1):
+            arguments += ["-i", f"{port}@{interface}"]
+        null = subprocess.DEVNULL
         try:
-            self._start(interfaces)
-            self._fill(workload)
+            self.process = subprocess.Popen(
+                [*arguments, "--", "--grpc-server-addr", self.address], stdin=null, stdout=null, stderr=null,
+                env=None if environment is None else {**os.environ, **environment},
+            )  # fmt: skip
+            self.client = Client(self.address)
         except BaseException:
             self.close()
             raise
 
-    @staticmethod
-    def missing() -> str | None:
-        """Why bmv2 cannot be measured; None when it can."""
-        return None if shutil.which(BMV2) else f"{BMV2} is not on PATH"
-
-    def _start(self, interfaces: tuple[str, str]) -> None:
-        address = f"unix:{self.directory.name}/grpc"
-        command = [BMV2, "--no-p4", "--device-id", "1"]
-        for port, interface in enumerate(interfaces, 1):
-            command += ["-i", f"{port}@{interface}"]
-        command += ["--", "--grpc-server-addr", address]
-        null = subprocess.DEVNULL
-        self.process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)
-        self.channel = grpc.insecure_channel(address)
-        grpc.channel_ready_future(self.channel).result(DEADLINE)
-
-    def _fill(self, workload: Workload) -> None:
-        info = text_format.Parse(workload.p4info.read_text(), p4info_pb2.P4Info())
-        stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
-        stream = stub.StreamChannel(iter(self.requests.get, None))
-        hello = p4runtime_pb2.StreamMessageRequest()
-        hello.arbitration.device_id = 1
-        hello.arbitration.election_id.low = 1
-        self.requests.put(hello)
-        next(stream)
-        commit = p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
-        load = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=1, action=commit)
-        load.election_id.low = 1
-        load.config.p4info.CopyFrom(info)
-        load.config.p4_device_config = workload.program.read_bytes()
-        stub.SetForwardingPipelineConfig(load, timeout=DEADLINE)
-        write = p4runtime_pb2.WriteRequest(device_id=1)
-        write.election_id.low = 1
-        tables = {t.preamble.name: t for t in info.tables}
-        actions = {a.preamble.name: a.preamble.id for a in info.actions}
-        for row in workload.rows:
-            entry = write.updates.add(type=p4runtime_pb2.Update.INSERT).entity.table_entry
-            entry.table_id = tables[row.table].preamble.id
-            for key, m in zip(tables[row.table].match_fields, row.match, strict=True):
-                field = entry.match.add(field_id=key.id)
-                if len(m) == 3:
-                    field.lpm.value, field.lpm.prefix_len = _bytes(m[1]), m[2]
-                else:
-                    field.exact.value = _bytes(m[1])
-            entry.action.action.action_id = actions[row.action]
-            for number, value in enumerate(row.params, 1):
-                entry.action.action.params.add(param_id=number, value=_bytes(value))
-        stub.Write(write, timeout=DEADLINE)
+    def fill(self, workload: Workload) -> None:
+        """Load the workload's program and entries."""
+        assert self.client is not None
+        self.client.load(workload)
+        self.client.send(self.client.requests(workload.rows, BATCH))
 
     def cpu_seconds(self) -> float:
         assert self.process is not None
         return threads_seconds(self.process.pid)
 
+    def resident_bytes(self) -> int:
+        assert self.process is not None
+        return resident_bytes(self.process.pid)
+
     def close(self) -> None:
-        self.requests.put(None)
-        if self.channel is not None:
-            self.channel.close()
+        if self.client is not None:
+            self.client.close()
         if self.process is not None:
             self.process.terminate()
             try:
@@ -150,12 +126,31 @@ class Bmv2:
         self.directory.cleanup()
 
 
-def _match(match: tuple[str, int] | tuple[str, int, int]) -> Match:
-    return Match("lpm", match[1], prefix_len=match[2]) if len(match) == 3 else Match("exact", match[1])
+class SoftswitchProcess(Process):
+    """``python -m softswitch``; ``environment`` is added to this process'."""
+
+    def __init__(self, interfaces: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
+        self.name = "softswitch"
+        super().__init__([sys.executable, "-m", "softswitch"], interfaces, environment)
 
 
-def _bytes(value: int) -> bytes:
-    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
+class Bmv2(Process):
+    """``simple_switch_grpc`` from PATH."""
+
+    def __init__(self, workload: Workload | None = None, interfaces: Sequence[str] = ()) -> None:
+        self.name = "bmv2"
+        super().__init__([BMV2], interfaces)
+        if workload is not None:
+            try:
+                self.fill(workload)
+            except BaseException:
+                self.close()
+                raise
+
+    @staticmethod
+    def missing() -> str | None:
+        """Why bmv2 cannot be measured; None when it can."""
+        return None if shutil.which(BMV2) else f"{BMV2} is not on PATH"
 
 
 def is_root() -> bool:

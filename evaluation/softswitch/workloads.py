@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from evaluation.softswitch.programs import TABLES
+from softswitch import Match
 
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "p4src" / "artifacts"
@@ -15,12 +19,13 @@ SLOTS = 2048
 
 @dataclass(frozen=True)
 class Row:
-    """A table entry; matches are ("exact", value) or ("lpm", value, prefix length)."""
+    """A table entry."""
 
     table: str
-    match: tuple[tuple[str, int] | tuple[str, int, int], ...]
+    match: tuple[Match, ...]
     action: str
     params: tuple[int, ...]
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,12 @@ def aggregation(values: int) -> Workload:
     directory = ARTIFACTS / f"v1model-{values}"
     expected = (1 << CONTRIBUTORS) - 1
     rows = tuple(
-        Row("label_table", (("exact", 1), ("exact", w + 1)), "aggregate", (0, SLOTS - 1, 1 << w, expected, 99, 2))
+        Row(
+            "label_table",
+            (Match("exact", 1), Match("exact", w + 1)),
+            "aggregate",
+            (0, SLOTS - 1, 1 << w, expected, 99, 2),
+        )
         for w in range(CONTRIBUTORS)
     )
 
@@ -64,8 +74,8 @@ def forwarding(size: int) -> Workload:
     """IPv4 forwarding by the same program: longest prefix, TTL, header checksum checked and updated."""
     directory = ARTIFACTS / "v1model-4"
     rows = (
-        Row("ipv4_table", (("lpm", 0x0A000200, 24),), "route", (0x020000000002, 2)),
-        *(Row("ipv4_table", (("lpm", 0x0B000000 | i << 8, 24),), "route", (i, 3)) for i in range(100)),
+        Row("ipv4_table", (Match("lpm", 0x0A000200, prefix_len=24),), "route", (0x020000000002, 2)),
+        *(Row("ipv4_table", (Match("lpm", 0x0B000000 | i << 8, prefix_len=24),), "route", (i, 3)) for i in range(100)),
     )
 
     def frame(i: int) -> bytes:
@@ -78,6 +88,66 @@ def forwarding(size: int) -> Workload:
     return Workload(f"IPv4 forwarding, {size}-byte frames", directory / "inart.json",
                     directory / "inart.p4info.txtpb", rows, lambda _: [frame(i) for i in range(64)], 1, -1)  # fmt: skip
 
+
+def _lookup(kind: int, key: tuple[int, int, int, int, int]) -> bytes:
+    """A frame that looks (protocol, source, target, source port, target port) up in the table of that number."""
+    protocol, source, target, *ports = key
+    addresses = bytes.fromhex("020000000001020000000002") + b"\x88\xb6"
+    return addresses + struct.pack(">BBIIHH", kind, protocol, source, target, *ports) + bytes(32)
+
+
+def table(kind: str, entries: int, masks: int = 200, seed: int = 1) -> Workload:
+    """Frames of which each hits one of ``entries`` entries, drawn at random: all leave on port 2.
+
+    exact: source and destination address. lpm: prefixes of 8 to 32 bits, lengths as in a routing table (most are 24).
+    ternary: access rules on five fields, with ``masks`` different combinations of masks.
+    """
+    draw = random.Random(seed)
+    rows: list[Row] = []
+    keys: list[tuple[int, int, int, int, int]] = []
+    seen: set[tuple[Match, ...]] = set()
+    lengths = [24] * 12 + [22, 22, 23, 23, 20, 21, 19, 18, 16, 16, 17, 32, 28, 12, 8]
+    combinations = [
+        (draw.choice((0, 0xFF)), _prefix(draw.randint(0, 32)), _prefix(draw.randint(8, 32)),
+         draw.choice((0, 0, 0xFFFF, 0xFC00)), draw.choice((0xFFFF, 0xFFFF, 0xFFF0, 0)))
+        for _ in range(masks)
+    ]  # fmt: skip
+    while len(rows) < entries:
+        key = (draw.choice((6, 17)), *(draw.getrandbits(32) for _ in range(2)), *(draw.getrandbits(16) for _ in "sd"))
+        priority = 0
+        match: tuple[Match, ...]
+        if kind == "exact":
+            match = (Match("exact", key[1]), Match("exact", key[2]))
+        elif kind == "lpm":
+            length = draw.choice(lengths)
+            match = (Match("lpm", key[2] & _prefix(length), prefix_len=length),)
+        else:
+            combination = draw.choice(combinations)
+            match = tuple(Match("ternary", v & m, mask=m) for v, m in zip(key, combination, strict=True))
+            priority = draw.randrange(1, 1 << 20)
+        if match in seen:
+            continue
+        seen.add(match)
+        keys.append(key)  # type: ignore[arg-type]
+        rows.append(Row(f"I.{kind}_table", match, "I.to", (2,), priority))
+    number = ("exact", "lpm", "ternary").index(kind)
+    chosen = draw.sample(keys, min(4096, len(keys)))
+    what = f"{entries} {kind} entries" + (f", {masks} masks" if kind == "ternary" else "")
+    return Workload(what, TABLES, TABLES.with_suffix(".p4info.txtpb"), tuple(rows),
+                    lambda _: [_lookup(number, k) for k in chosen], 1, -1)  # fmt: skip
+
+
+def _prefix(length: int) -> int:
+    return 0xFFFFFFFF ^ (0xFFFFFFFF >> length)
+
+
+TABLE_WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "exact-64": lambda: table("exact", 64),
+    "exact-65536": lambda: table("exact", 65536),
+    "lpm-100000": lambda: table("lpm", 100000),
+    "ternary-4096": lambda: table("ternary", 4096),
+    "ternary-4096-masks": lambda: table("ternary", 4096, masks=4096),
+}
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "aggregation-256": lambda: aggregation(256),

@@ -1,0 +1,28 @@
+"""``python -m evaluation.softswitch.programs``: compile tables.p4 again. Needs p4c-bm2-ss on PATH."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+from evaluation.softswitch.programs import TABLES
+
+COMPILER = "p4c-bm2-ss"
+
+
+def main() -> int:
+    if shutil.which(COMPILER) is None:
+        print(f"{COMPILER} is not on PATH")
+        return 1
+    source, info = TABLES.with_suffix(".p4"), TABLES.with_suffix(".p4info.txtpb")
+    command = [COMPILER, "--std", "p4-16", "--p4runtime-files", str(info), "-o", str(TABLES), source.name]
+    subprocess.run(command, check=True, cwd=TABLES.parent, timeout=300)
+    root = json.loads(TABLES.read_text())
+    root["program"] = source.name
+    TABLES.write_text(json.dumps(root, separators=(",", ":")) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
