@@ -2,6 +2,8 @@
 
 python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --grpc-server-addr 127.0.0.1:9559 --cpu-port 255
 python -m softswitch fabric FILE.json
+python -m softswitch stats SOCKET
+python -m softswitch trace SOCKET --packets 5
 python -m softswitch ctl SOCKET stats | shape ... | reboot ...
 """
 
@@ -15,14 +17,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
-from softswitch import config, control
+from softswitch import config, control, statistics
 from softswitch.errors import SoftswitchError
 from softswitch.p4runtime import P4RuntimeError, Tls
+from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.switches import Switches
+from softswitch.tracing import Tracer
 
+_log = logging.getLogger(__name__)
 _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "off": "CRITICAL"}
 
 
@@ -34,6 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
             return _fabric(given[1:])
         if given[:1] == ["ctl"]:
             return _ctl(given[1:])
+        if given[:1] == ["stats"]:
+            return _stats(given[1:])
+        if given[:1] == ["trace"]:
+            return _trace(given[1:])
         return _single(given)
     except (config.ConfigError, control.ControlError, SoftswitchError, P4RuntimeError, OSError) as error:
         print(f"softswitch: {error}", file=sys.stderr)
@@ -44,7 +54,17 @@ def _single(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m softswitch",
         description="A v1model switch that serves P4Runtime; options are named as simple_switch_grpc names them.",
-        epilog="Other commands: 'python -m softswitch fabric --help', 'python -m softswitch ctl --help'.",
+        epilog="""examples:
+  python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --p4info prog.p4info.txtpb --control /tmp/switch.sock
+  python -m softswitch --no-p4 -i 0@veth0 --device-id 1 --cpu-port 255 --grpc-server-addr 127.0.0.1:9559
+  python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --trace
+
+other commands, each with --help:
+  python -m softswitch fabric FILE.json       many switches in one process
+  python -m softswitch stats SOCKET           counters and drop reasons of a running switch
+  python -m softswitch trace SOCKET           the path of its next packets through parser, tables and actions
+  python -m softswitch ctl SOCKET ...         shape a link, reboot a device""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("program", nargs="?", type=Path, help="bmv2 JSON, as p4c writes it")
     parser.add_argument(
@@ -128,7 +148,19 @@ def _common(parser: argparse.ArgumentParser) -> None:
     log = parser.add_mutually_exclusive_group()
     log.add_argument("--log-console", action="store_true", help="log to stderr (where it goes anyway)")
     log.add_argument("--log-file", type=Path, metavar="FILE", help="log to a file")
-    parser.add_argument("-L", "--log-level", choices=_LEVELS, default="warn", help="[warn]")
+    parser.add_argument(
+        "-L", "--log-level", choices=_LEVELS, default="warn", help="[warn]; trace also logs the path of every packet"
+    )
+    parser.add_argument(
+        "--trace", action="store_true", help="print the path of every packet (slow; see also 'trace --help')"
+    )
+    parser.add_argument(
+        "--max-status-bytes",
+        type=int,
+        default=MAX_STATUS_BYTES,
+        metavar="N",
+        help="cut the error details of a failed batch to N bytes; clients must accept these as metadata [%(default)s]",
+    )
 
 
 def _interface(parser: argparse.ArgumentParser, text: str) -> config.PortConfig:
@@ -165,11 +197,15 @@ def _serve(fabric: config.FabricConfig, options: argparse.Namespace) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    switches = Switches(fabric, _tls(options))
-    server = None
+    switches = Switches(fabric, _tls(options), options.max_status_bytes)
+    server = tracer = None
     try:
         if fabric.control is not None:
             server = control.ControlServer(fabric.control, switches)
+        if options.trace:
+            tracer = Tracer(switches, lambda text: print(text, flush=True))
+        elif options.log_level == "trace":
+            tracer = Tracer(switches, _log.debug)
         switches.start()
         devices = ",".join(str(device.device_id) for device in fabric.devices)
         ready = f"READY grpc={','.join(switches.addresses)} devices={devices}"
@@ -183,8 +219,84 @@ def _serve(fabric: config.FabricConfig, options: argparse.Namespace) -> int:
     finally:
         if server is not None:
             server.stop()
+        if tracer is not None:
+            tracer.stop()
         switches.stop()
     return 0
+
+
+def _stats(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m softswitch stats",
+        description="Counters by port, and why frames were dropped, of a running softswitch.",
+        epilog="""examples:
+  python -m softswitch stats /tmp/switch.sock
+  python -m softswitch stats /tmp/switch.sock s1 --every 1
+  python -m softswitch stats /tmp/switch.sock --json | jq '.devices["1"].drops'""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("socket", help="path given as --control, or 'control' in the fabric file")
+    parser.add_argument("device", nargs="?", help="id or name; all when left out")
+    parser.add_argument("--json", action="store_true", help="as JSON, with all members")
+    parser.add_argument("--every", type=float, metavar="SECONDS", help="again and again, until interrupted")
+    options = parser.parse_args(arguments)
+    if options.every is not None and options.every <= 0:
+        parser.error("--every must be more than 0")
+    request: dict[str, Any] = {} if options.device is None else {"device": _device(options.device)}
+    while True:
+        stats = control.call(options.socket, "stats", **request)
+        print(json.dumps(stats, indent=2) if options.json else statistics.text(stats), flush=True)
+        if options.every is None:
+            return 0
+        try:
+            time.sleep(options.every)
+        except KeyboardInterrupt:
+            return 0
+        print(flush=True)
+
+
+def _trace(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m softswitch trace",
+        description="The path of a running switch's next packets: parser states, tables with key and action, "
+        "statements, copies, drops with their reason; with lines of the P4 program. Other packets run at full speed.",
+        epilog="""examples:
+  python -m softswitch trace /tmp/switch.sock --packets 3
+  python -m softswitch trace /tmp/switch.sock s1 --port 2 --seconds 5
+  python -m softswitch trace /tmp/switch.sock s1 --out-port 1 --json | jq -c '.[] | select(.kind == "table")'""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("socket", help="path given as --control, or 'control' in the fabric file")
+    parser.add_argument("device", nargs="?", help="id or name; needed if there are several")
+    parser.add_argument("-n", "--packets", type=int, default=10, metavar="N", help="end after so many packets [10]")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="end after so many seconds [60]")
+    parser.add_argument("--port", type=int, metavar="N", help="only packets that come in on this port")
+    parser.add_argument("--out-port", type=int, metavar="N", help="only packets of which a copy leaves by this port")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each packet: the list of its steps")
+    options = parser.parse_args(arguments)
+    if options.device is None:
+        devices = list(control.call(options.socket, "stats")["devices"])
+        if len(devices) > 1:
+            parser.error(f"give one of the devices {', '.join(devices)}")
+        options.device = devices[0]
+    request: dict[str, Any] = {"packets": options.packets, "seconds": options.seconds}
+    if options.port is not None:
+        request["in_port"] = options.port
+    if options.out_port is not None:
+        request["out_port"] = options.out_port
+    try:
+        for answer in control.conversation(options.socket, "trace", device=_device(options.device), **request):
+            if "packet" in answer:
+                print(json.dumps(answer["packet"]) if options.json else "\n".join(answer["lines"]), flush=True)
+            elif answer["result"]["packets"] < options.packets:
+                print(f"{answer['result']['packets']} packets in {options.seconds:g} s", file=sys.stderr)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _device(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def _ctl(arguments: list[str]) -> int:
@@ -210,7 +322,7 @@ def _ctl(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     request: dict[str, Any] = {}
     if options.device is not None:
-        request["device"] = int(options.device) if options.device.isdecimal() else options.device
+        request["device"] = _device(options.device)
     if options.command == "shape":
         request |= {"port": options.port, "shape": dict(_setting(parser, text) for text in options.settings)}
     if options.command == "reboot":

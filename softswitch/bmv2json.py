@@ -163,6 +163,7 @@ class Primitive:
     op: str
     args: tuple[Argument, ...]
     source: str | None
+    text: str | None = None  # the P4 source
 
 
 @dataclass(frozen=True)
@@ -258,6 +259,8 @@ class Conditional:
     expr: Expr
     true_next: str | None
     false_next: str | None
+    source: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -293,6 +296,7 @@ class Checksum:
     update: bool
     verify: bool
     condition: Expr | None
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -419,6 +423,13 @@ def source_of(obj: Any) -> str | None:
     if not isinstance(info, dict) or "filename" not in info:
         return None
     return f"{info['filename']}:{info.get('line', '?')}"
+
+
+def text_of(obj: Any) -> str | None:
+    """The P4 text of a JSON object, when the compiler left it."""
+    info = obj.get("source_info") if isinstance(obj, dict) else None
+    text = info.get("source_fragment") if isinstance(info, dict) else None
+    return " ".join(text.split()) if isinstance(text, str) else None
 
 
 def read_program(text: bytes | str) -> P4Program:
@@ -619,6 +630,7 @@ class _Reader:
             bool(item.get("update", True)),
             bool(item.get("verify", True)),
             None if condition is None else self.expr(condition, source),
+            source,
         )
 
     # -------------------------------------------------------------------------------------------------- expressions
@@ -702,7 +714,8 @@ class _Reader:
 
     def _primitive(self, item: dict[str, Any], params: int) -> Primitive:
         source = source_of(item)
-        return Primitive(item["op"], tuple(self._argument(a, source, params) for a in item["parameters"]), source)
+        arguments = tuple(self._argument(a, source, params) for a in item["parameters"])
+        return Primitive(item["op"], arguments, source, text_of(item))
 
     def _argument(self, item: dict[str, Any], source: str | None, params: int) -> Argument:
         kind, value = item["type"], item["value"]
@@ -852,7 +865,8 @@ class _Reader:
         conditionals: dict[str, Conditional] = {}
         for c in item["conditionals"]:
             expr = self.expr(c["expression"], source_of(c))
-            conditionals[c["name"]] = Conditional(c["name"], expr, c["true_next"], c["false_next"])
+            next_nodes = (c["true_next"], c["false_next"])
+            conditionals[c["name"]] = Conditional(c["name"], expr, *next_nodes, source_of(c), text_of(c))
         nodes = {None, *tables, *conditionals}
         nexts: list[Iterable[str | None]] = [[item["init_table"]]]
         nexts += [[*t.next_by_action.values(), t.next_hit, t.next_miss] for t in tables.values()]

@@ -1,7 +1,8 @@
-"""The control socket: statistics, shaping and reboots while the switches run.
+"""The control socket: statistics, traces, shaping and reboots while the switches run.
 
 A Unix stream socket. Each request is a line of JSON, each answer too: ``{"ok": true, "result": ...}`` or
-``{"ok": false, "error": "..."}``. ``docs/softswitch.md`` lists the commands.
+``{"ok": false, "error": "..."}``; a trace answers with a line for each packet before. ``docs/softswitch.md`` lists the
+commands.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import os
 import socket
 import socketserver
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from softswitch.config import ConfigError
+from softswitch.config import MAX_PORT, ConfigError
 from softswitch.errors import SoftswitchError
 from softswitch.p4runtime import P4RuntimeError
 from softswitch.switches import Switches
+from softswitch.trace import MAX_PACKETS, as_json, lines
 
 MAX_LINE = 1 << 16
 MAX_DOWN_S = 600.0
+MAX_TRACE_S = 86400.0
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +40,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         while line := self.rfile.readline(MAX_LINE):
-            answer = self._answer(line)
-            self.wfile.write(json.dumps(answer).encode() + b"\n")
+            self._send(self._answer(line))
             if not line.endswith(b"\n"):
                 return  # too long, or the client's last words; there is no next line to find
 
@@ -44,7 +48,10 @@ class _Handler(socketserver.StreamRequestHandler):
         if len(line) == MAX_LINE:
             return {"ok": False, "error": f"a request has less than {MAX_LINE} bytes"}
         try:
-            return {"ok": True, "result": execute(self.server.switches, json.loads(line))}
+            request = json.loads(line)
+            if isinstance(request, dict) and request.get("command") == "trace":
+                return {"ok": True, "result": self._trace(request)}
+            return {"ok": True, "result": execute(self.server.switches, request)}
         except (ControlError, ConfigError, SoftswitchError, P4RuntimeError, OSError) as error:
             return {"ok": False, "error": str(error)}
         except ValueError as error:
@@ -52,6 +59,41 @@ class _Handler(socketserver.StreamRequestHandler):
         except Exception:
             _log.exception("control command failed")
             return {"ok": False, "error": "an internal error; the log has the details"}
+
+
+    def _send(self, answer: dict[str, object]) -> None:
+        self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+    def _trace(self, request: dict[str, Any]) -> dict[str, int]:
+        """Send a line ``{"packet": ...}`` for each packet, until there are enough, time is up or the client is gone."""
+        arguments = {name: value for name, value in request.items() if name != "command"}
+        optional = {"packets": int, "seconds": (int, float), "in_port": int, "out_port": int}
+        _check(arguments, {"device": (int, str)}, optional)
+        packets, seconds = arguments.get("packets", 10), arguments.get("seconds", 60.0)
+        if not 1 <= packets <= MAX_PACKETS:
+            raise ControlError(f"packets must be in 1..{MAX_PACKETS}")
+        if not 0 < seconds <= MAX_TRACE_S:
+            raise ControlError(f"seconds must be in 0..{MAX_TRACE_S:g}")
+        ports = [arguments.get(name) for name in ("in_port", "out_port")]
+        if any(port is not None and not 0 <= port <= MAX_PORT for port in ports):
+            raise ControlError(f"ports are in 0..{MAX_PORT}")
+        end, sent = time.monotonic() + seconds, 0
+        with self.server.switches.trace(arguments["device"], packets, *ports) as trace:
+            while not trace.done and (rest := end - time.monotonic()) > 0 and not self._gone():
+                packet = trace.next(min(rest, 0.2))
+                if packet is not None:
+                    self._send({"ok": True, "packet": as_json(packet), "lines": lines(packet)})
+                    sent += 1
+        return {"packets": sent}
+
+    def _gone(self) -> bool:
+        """Whether the client has closed its end."""
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
 
 class _SocketServer(socketserver.ThreadingUnixStreamServer):
@@ -105,11 +147,19 @@ def execute(switches: Switches, request: object) -> object:
             raise ControlError(f"down_s must be in 0..{MAX_DOWN_S:g}")
         switches.reboot(arguments["device"], down_s)
         return None
-    raise ControlError(f"unknown command {command!r}; there are stats, shape, reboot")
+    raise ControlError(f"unknown command {command!r}; there are stats, shape, reboot, trace")
 
 
 def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:
     """Send one command to a running softswitch; :class:`ControlError` when it is refused, OSError without contact."""
+    for answer in conversation(path, command, timeout, **arguments):
+        if "result" in answer:
+            return answer["result"]
+    raise ControlError("softswitch ended before it answered")
+
+
+def conversation(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Iterator[dict[str, Any]]:
+    """The answers to a command as they come, up to the one with its ``result``; errors as in :func:`call`."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
         try:
@@ -118,13 +168,13 @@ def call(path: str, command: str, timeout: float | None = None, **arguments: Any
             raise OSError(f"no softswitch answers on {path}: {error.strerror or error}") from error
         connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
         with connection.makefile("rb") as answers:
-            line = answers.readline()
-    if not line:
-        raise ControlError("softswitch ended before it answered")
-    answer = json.loads(line)
-    if not answer["ok"]:
-        raise ControlError(answer["error"])
-    return answer["result"]
+            for line in answers:
+                answer = json.loads(line)
+                if not answer["ok"]:
+                    raise ControlError(answer["error"])
+                yield answer
+                if "result" in answer:
+                    return
 
 
 def _check(arguments: dict[str, Any], required: dict[str, Any], optional: dict[str, Any]) -> None:

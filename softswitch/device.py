@@ -23,6 +23,7 @@ from softswitch import links, native
 from softswitch.bmv2json import Action, KeyValue, P4Program, Table, read_program
 from softswitch.compiler.build import compile_program
 from softswitch.compiler.codegen import CHOICE_BYTES, Generated, TablePlan, generate, pack_params, unpack_params
+from softswitch.compiler.trace import Point
 from softswitch.errors import (
     AlreadyExists,
     CapacityExceeded,
@@ -178,6 +179,8 @@ class Program:
         self.code = code
         self.digest = digest
         self._library = ctypes.CDLL(path)
+        self._traced: tuple[ctypes.CDLL, int, tuple[Point, ...]] | None = None
+        self._traced_lock = threading.Lock()
         self.address = ctypes.addressof(ctypes.c_char.in_dll(self._library, "ss_program"))
         self.actions: dict[str, ActionInfo] = {}
         for action in p4.actions.values():
@@ -210,6 +213,20 @@ class Program:
         code = generate(p4)
         path, digest = compile_program(code.source)
         return cls(p4, code, str(path), digest)
+
+    def traced(self) -> tuple[int, tuple[Point, ...]]:
+        """The variant of the program that reports what it does: its address and the points that it reports.
+
+        It has the same state. Compiled at the first call.
+        """
+        with self._traced_lock:
+            if self._traced is None:
+                code = generate(self.p4, trace=True)
+                path, _ = compile_program(code.source, quick=True)
+                library = ctypes.CDLL(str(path))
+                address = ctypes.addressof(ctypes.c_char.in_dll(library, "ss_program"))
+                self._traced = (library, address, code.points)
+            return self._traced[1:]
 
     def _table_info(self, table: Table) -> TableInfo:
         return TableInfo(
@@ -378,6 +395,7 @@ class Device:
         self.program: Program | None = None
         self.packet_in: Callable[[bytes], None] | None = None
         self.digest: Callable[[int, bytes], None] | None = None
+        self.traced: Callable[[bytes], None] | None = None
         self.idle: Callable[[str, list[Entry]], None] | None = None
         self.profiles: dict[str, ActionProfile] = {}
         self._value_sets: dict[str, tuple[tuple[Match, ...], ...]] = {}
@@ -973,6 +991,26 @@ class Device:
                 self._lib.ss_digest_forget(self._native, number, data, size, len(messages)), f"digest {number}"
             )
 
+    def trace(self, frames: int, in_port: int | None = None, out_port: int | None = None) -> tuple[Point, ...]:
+        """Have the next ``frames`` frames (0: no more) that come in by a port and leave by a port traced.
+
+        Each is given to ``traced`` when it is done; :mod:`softswitch.trace` reads that with the points returned here.
+        Another program ends it.
+        """
+        generation = self._lib.ss_device_generation(self._native)
+        address, points = self._program().traced()
+        ports = [-1 if port is None else port for port in (in_port, out_port)]
+        result = self._lib.ss_device_trace(self._native, address, generation, frames, *ports)
+        if result == -errno.ESTALE:
+            raise SoftswitchError(f"device {self.device_id}: the program was replaced meanwhile; try again")
+        self._check(result, "trace")
+        return points
+
+    @property
+    def generation(self) -> int:
+        """A number that is another one for each program."""
+        return self._lib.ss_device_generation(self._native)
+
     # --------------------------------------------------------------------------------------------------------- frames
 
     @property
@@ -1097,6 +1135,8 @@ class Device:
             if codec is not None:
                 size = codec.record_bytes
                 self.idle(codec.info.name, [codec.decode(data[i : i + size])[0] for i in range(0, len(data), size)])
+        elif kind == native.TRACE and self.traced is not None:
+            self.traced(data)
         elif kind == native.DIGEST and self.digest is not None:
             self.digest(port, data)
         elif kind == native.LOG and self.program is not None:

@@ -14,6 +14,8 @@ from softswitch.config import ConfigError, DeviceConfig, FabricConfig, Shape, ch
 from softswitch.device import Fabric, Program
 from softswitch.p4runtime import P4RuntimeServer, Tls
 from softswitch.p4runtime.pipeline import config_of
+from softswitch.p4runtime.status import MAX_STATUS_BYTES
+from softswitch.trace import Trace
 
 
 class Switches:
@@ -23,7 +25,9 @@ class Switches:
     :class:`P4RuntimeError`, OSError.
     """
 
-    def __init__(self, config: FabricConfig, tls: Tls | None = None) -> None:
+    def __init__(
+        self, config: FabricConfig, tls: Tls | None = None, max_status_bytes: int = MAX_STATUS_BYTES
+    ) -> None:
         self.config = config
         self._fabric = Fabric(config.threads, config.seed)
         self._stopping = threading.Event()
@@ -41,7 +45,9 @@ class Switches:
                 self._shapes[device.device_id, port.port] = {}
                 if port.shape:
                     self.shape(device.device_id, port.port, port.shape)
-        self._server = P4RuntimeServer(self._fabric.devices.values(), Program.load)
+        self._server = P4RuntimeServer(
+            self._fabric.devices.values(), Program.load, max_status_bytes=max_status_bytes
+        )
         for device in config.devices:
             self._load(device)
         self.addresses = [self._server.listen(address, tls) for address in config.grpc]
@@ -78,6 +84,13 @@ class Switches:
             self._stopping.wait(down_s)
             self._load(found)
             target.open()
+
+    def trace(
+        self, device: int | str, packets: int | None = None, in_port: int | None = None, out_port: int | None = None
+    ) -> Trace:
+        """A trace of the next packets of a device; the caller closes it."""
+        found = self._fabric.devices[self.config.find(device).device_id]
+        return Trace(found, packets, in_port, out_port)
 
     def stats(self, device: int | str | None = None) -> dict[str, object]:
         """Counters of all devices, or of one; JSON-serialisable."""

@@ -14,7 +14,9 @@ from softswitch.bmv2json import (
     HeaderRef,
     Named,
     Op,
+    Param,
     Primitive,
+    StackField,
     StackRef,
     UnionRef,
     Vector,
@@ -23,11 +25,12 @@ from softswitch.compiler.expr import ExprGen, Value
 from softswitch.compiler.layout import Layout, Slot, storage_bits
 from softswitch.compiler.registers import RegisterPlace
 from softswitch.compiler.reroll import RowAccess, Statement, emit, plain
-from softswitch.errors import BadProgram, UnsupportedConstruct
+from softswitch.compiler.trace import SLACK, TraceGen, name_of
+from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 INLINE_LIMIT = 24  # primitives; larger actions become functions of their own
 SS_CLONE_REQUESTED = 0x8000
-SLACK = 16  # bytes after the last field of a buffer, for access in whole words
+_REPORTED_BEFORE = ("_jump_if_zero", "exit", "assert", "assume")  # what comes after them may not be reached
 
 
 def param_layout(action: Action) -> tuple[list[tuple[int, int]], int]:
@@ -47,8 +50,11 @@ def param_layout(action: Action) -> tuple[list[tuple[int, int]], int]:
 class ActionGen:
     """Generates the action functions and the calculations that they and the checksums use."""
 
-    def __init__(self, layout: Layout, expr: ExprGen, registers: dict[str, RegisterPlace]) -> None:
+    def __init__(
+        self, layout: Layout, expr: ExprGen, registers: dict[str, RegisterPlace], trace: TraceGen | None = None
+    ) -> None:
         self.layout = layout
+        self.trace = trace
         self.program = layout.program
         self.expr = expr
         self.registers = registers
@@ -151,7 +157,7 @@ class ActionGen:
     ) -> tuple[Statement, int] | None:
         """`if` without `else` around straight-line statements, as one statement; None if it is anything else."""
         primitive = primitives[index]
-        if primitive.op != "_jump_if_zero":
+        if primitive.op != "_jump_if_zero" or self.trace is not None:
             return None
         target = self._jump_target(primitive, len(primitives))
         if not index < target <= end or targets[target] != 1:
@@ -185,6 +191,32 @@ class ActionGen:
 
     def primitive(self, primitive: Primitive) -> list[Statement]:
         """The C statements of one primitive call."""
+        if self.trace is None or primitive.op == "_jump":
+            return self._primitive(primitive)
+        report = Statement(self._report(self.trace, primitive), barrier=True)
+        if primitive.op in _REPORTED_BEFORE:
+            return [report, *self._primitive(primitive)]
+        return [*self._primitive(primitive), report]
+
+    def _report(self, trace: TraceGen, primitive: Primitive) -> str:
+        """C that reports a primitive call: the field that it has set, or else its arguments."""
+        self.expr.source = primitive.source
+        values: list[tuple[str, Value, int]] = []
+        args = [a for a in primitive.args if isinstance(a, FieldRef | StackField | Param | Op)]
+        first = primitive.args[0] if primitive.args else None
+        sets = isinstance(first, FieldRef | StackField) or (isinstance(first, Op) and first.op == "access_field")
+        if sets or primitive.op.startswith("_jump"):
+            args = args[:1]
+        for arg in args:
+            try:
+                value = self.expr.number(arg)
+            except SoftswitchError:
+                continue  # a boolean, a header, a varbit field
+            values.append((name_of(arg), value, 0))
+        kind = "if" if primitive.op.startswith("_jump") else "statement"
+        return trace.point(kind, primitive.text or primitive.op, primitive.source, values)
+
+    def _primitive(self, primitive: Primitive) -> list[Statement]:
         self.expr.source = primitive.source
         self.expr.reset()
         if primitive.op == "_jump":

@@ -12,6 +12,7 @@ from softswitch.compiler.layout import Layout, storage_bits
 from softswitch.compiler.parser import ParserGen, value_set_words
 from softswitch.compiler.registers import MAX_BYTES, RegisterPlace, place_registers
 from softswitch.compiler.reroll import plain
+from softswitch.compiler.trace import Point, TraceGen, name_of
 from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 MAX_PACKET_STATE = 1 << 20  # bytes
@@ -54,22 +55,26 @@ class Generated:
     registers: dict[str, RegisterPlace]
     params: dict[int, tuple[tuple[tuple[int, int], ...], int]]  # action id -> (places, bytes)
     messages: tuple[str, ...]
+    points: tuple[Point, ...]  # of the traced variant
     profiles: dict[str, ProfilePlan]
     meters: dict[str, int]
     value_sets: dict[str, int]
 
 
-def generate(program: P4Program) -> Generated:
-    """C for ``program``; raises ``UnsupportedConstruct`` for what it cannot express, ``BadProgram`` for nonsense."""
+def generate(program: P4Program, trace: bool = False) -> Generated:
+    """C for ``program``; raises ``UnsupportedConstruct`` for what it cannot express, ``BadProgram`` for nonsense.
+
+    With ``trace``, the variant of the program that reports what it does; its state is the same.
+    """
     try:
-        return _generate(program)
+        return _generate(program, trace)
     except (LookupError, TypeError, AttributeError, ValueError, AssertionError, RecursionError) as error:
         if isinstance(error, SoftswitchError):
             raise
         raise BadProgram(f"inconsistent bmv2 JSON: {type(error).__name__}: {error}") from error
 
 
-def _generate(program: P4Program) -> Generated:
+def _generate(program: P4Program, trace: bool) -> Generated:
     layout = Layout(program)
     registers, group_bytes = place_registers(program)
     if sum(group_bytes) > MAX_BYTES:
@@ -81,7 +86,8 @@ def _generate(program: P4Program) -> Generated:
         raise UnsupportedConstruct(f"meters of {meter_bytes >> 20} MiB altogether")
     profiles = {name: _profile_plan(name, i, program) for i, name in enumerate(program.profiles)}
     expr = ExprGen(layout)
-    actions = ActionGen(layout, expr, registers)
+    tracing = TraceGen(expr) if trace else None
+    actions = ActionGen(layout, expr, registers, tracing)
     tables = [*program.ingress.tables.values(), *program.egress.tables.values()]
     plans = {t.name: _plan(t, i, program) for i, t in enumerate(tables)}
     control = ControlGen(layout, expr, actions, tables)
@@ -112,6 +118,7 @@ def _generate(program: P4Program) -> Generated:
         registers=registers,
         params={a.id: _frozen(param_layout(a)) for a in program.actions.values()},
         messages=tuple(actions.messages),
+        points=() if tracing is None else tuple(tracing.points),
         profiles=profiles,
         meters={name: i for i, name in enumerate(program.meters)},
         value_sets={name: i for i, name in enumerate(program.value_sets)},
@@ -198,7 +205,15 @@ def _checksums(program: P4Program, layout: Layout, expr: ExprGen, actions: Actio
         slot = layout.slot(checksum.target)
         store = expr.store(slot, Value("v", "u64", 0, (1 << 64) - 1))
         index = actions.calculation_index[checksum.calculation]
-        lines.append(plain(f"if ({condition}) {{ const uint64_t v = calc_{index}(p, payload, len); {store} }}"))
+        report = ""
+        if actions.trace is not None:
+            shown = [(name_of(checksum.target), expr.load(slot), slot.width)]
+            report = actions.trace.point("checksum", "", checksum.source, shown)
+        text = f"if ({condition}) {{ const uint64_t v = calc_{index}(p, payload, len); {store} {report} }}"
+        lines.append(plain(text))
+    if actions.trace is not None:
+        shown = [(name, Value(f"(uint32_t){layout.valid(name)}", "u32", 0, 1), 1) for name in program.deparser]
+        lines.append(plain(actions.trace.point("deparse", "", None, shown)))
     return "\n".join([*lines, "}"])
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from softswitch.bmv2json import Key, P4Program, Pipeline, Table
-from softswitch.compiler.actions import ActionGen
+from softswitch.compiler.actions import ActionGen, param_layout
 from softswitch.compiler.expr import ExprGen, Value, kind_for_bits
 from softswitch.compiler.layout import Layout
 from softswitch.compiler.reroll import plain
+from softswitch.compiler.trace import Field, Point
 
 ENDING = ("exit", "assert", "assume")  # primitives after which a packet may skip the rest of its pipeline
 
@@ -42,6 +43,7 @@ def profile_actions(program: P4Program, profile: str) -> list[str]:
 class ControlGen:
     def __init__(self, layout: Layout, expr: ExprGen, actions: ActionGen, tables: list[Table]) -> None:
         self.layout = layout
+        self.trace = actions.trace
         self.program = layout.program
         self.expr = expr
         self.actions = actions
@@ -63,10 +65,15 @@ class ControlGen:
         lines.append(goto(pipeline.init))
         for table in pipeline.tables.values():
             lines.append(f"N{labels[table.name]}:;")
+            self.expr.source = table.source
             lines += [plain(line) for line in self._table(table, goto)]
         for node in pipeline.conditionals.values():
-            self.expr.source = None
+            self.expr.source = node.source
             lines.append(f"N{labels[node.name]}:;")
+            if self.trace is not None:
+                condition = Value(f"(uint32_t){self.expr.boolean(node.expr)}", "u32", 0, 1)
+                text = node.text or node.name
+                lines.append(plain(self.trace.point("if", text, node.source, [("condition", condition, 1)])))
             lines.append(
                 plain(f"if ({self.expr.boolean(node.expr)}) {goto(node.true_next)} else {goto(node.false_next)}")
             )
@@ -81,6 +88,9 @@ class ControlGen:
             action = self.program.actions[table.default_action]
             following = table.next_miss if table.has_hit_miss else table.next_by_action[table.default_action]
             params = f"params_{self.table_index[table.name]}" if action.params else "NULL"
+            if self.trace is not None:
+                lines = [self._applied(table, "false"), self._calls(table, action.id, params)]
+                return [*lines, f"act_{action.id}(s, p, {params}); {exit_check} {goto(following)}"]
             return [f"act_{action.id}(s, p, {params}); {exit_check} {goto(following)}"]
         index = self.table_index[table.name]
         lines = ["{", f"struct ss_table *const t = &s->tables[{index}]; struct ss_entry *e = NULL;"]
@@ -90,6 +100,8 @@ class ControlGen:
             masked = any(k.match_kind != "exact" for k in table.keys)
             lines.append(f"e = ss_lookup_{'masked' if masked else 'exact'}(t, key, {words});")
         lines.append("const bool hit = e != NULL; (void)hit; if (!hit) e = t->default_entry;")
+        if self.trace is not None:
+            lines.append(self._applied(table, "hit"))
         if table.with_timeout:
             lines.append("if (hit) e->hit_us = s->now_us;")
         if table.meter is not None:
@@ -111,6 +123,8 @@ class ControlGen:
         lines.append(f"switch ({chosen}) {{")
         for number, action_id in cases.items():
             call = f"act_{action_id}(s, p, {entry}->params); {exit_check}"
+            if self.trace is not None:
+                call = f"{self._calls(table, action_id, f'{entry}->params')} {call}"
             after = "break;" if table.has_hit_miss else goto(table.next_by_action[action_id])
             lines.append(f"case {number}: {call} {after}")
         lines.append(f"default: {otherwise} }}")
@@ -119,6 +133,28 @@ class ControlGen:
         else:
             lines.append("return;")
         return [*lines, "}"]
+
+    def _applied(self, table: Table, hit: str) -> str:
+        """C that reports a look-up: whether it hit, and the key."""
+        assert self.trace is not None
+        fields = [Field("hit", 1)]
+        fill, at = f"d[0] = {hit};", 1
+        if table.keys:
+            places, _ = key_layout(table)
+            for key, (offset, size) in zip(table.keys, places, strict=True):
+                fields.append(Field(key.name, key.width))
+                fill += f" memcpy(d + {at}, kb + {offset}, {size});"
+                at += size
+        return self.trace.raw(Point("table", table.name, table.source, tuple(fields)), fill, at)
+
+    def _calls(self, table: Table, action_id: int, params: str) -> str:
+        """C that reports the action that a table calls."""
+        assert self.trace is not None
+        action = self.program.actions[action_id]
+        places, size = param_layout(action)
+        fields = tuple(Field(name, width) for name, width in action.params)
+        source = next((p.source for p in action.primitives if p.source), None)
+        return self.trace.at(Point("action", action.name, source, fields, tuple(places)), params, size)
 
     def _meter(self, name: str) -> str:
         """A direct meter is executed before the action, and at a hit only, as in bmv2."""

@@ -20,8 +20,10 @@ from softswitch.compiler.actions import ActionGen
 from softswitch.compiler.expr import ExprGen, HeaderPlace, Value, kind_for_bits
 from softswitch.compiler.layout import Layout, Slot
 from softswitch.compiler.reroll import plain
+from softswitch.compiler.trace import name_of
 from softswitch.errors import UnsupportedConstruct
 
+SHOWN_FIELDS = 24  # of an extracted header, in a trace
 MAX_STEPS = 4096  # states visited per packet, when the state graph has a cycle; more is ParserTimeout
 
 
@@ -36,6 +38,7 @@ class ParserGen:
         self.program = layout.program
         self.expr = expr
         self.actions = actions
+        self.trace = actions.trace
         self._labels = {name: i for i, name in enumerate(self.program.states)}
 
     def function(self) -> str:
@@ -55,6 +58,10 @@ class ParserGen:
         for state in self.program.states.values():
             lines += self._state(state, cyclic)
         lines.append("done:;" if self.program.states else "")
+        if self.trace is not None:
+            error = Value("p->base.standard.parser_error", "u32", 0, (1 << 32) - 1)
+            at = Value("at", "u32", 0, (1 << 32) - 1)
+            lines.append(self.trace.point("parsed", "", None, [("bytes", at, 32), ("error", error, 32)]))
         lines += self._verify_checksums()
         return "\n".join([*lines, "return at;", "}"])
 
@@ -92,6 +99,8 @@ class ParserGen:
         lines = [f"S{self._labels[state.name]}:;"]
         if cyclic:
             lines.append(f"if (++steps > {MAX_STEPS}) {self._fail('ParserTimeout')}")
+        if self.trace is not None:
+            lines.append(self.trace.point("state", state.name))
         for op in state.ops:
             lines += [plain(line) for line in self._op(op)]
         lines += [plain(line) for line in self._transitions(state)]
@@ -107,7 +116,8 @@ class ParserGen:
                 return self._extract_next(target)
             if isinstance(target, UnionStackRef):
                 return self._extract_next_union(target)
-            return [self._extract(self.expr.header(target))]  # type: ignore[arg-type]
+            assert isinstance(target, HeaderRef)
+            return [self._extract(self.expr.header(target), target.header)]
         if op.op == "extract_VL":
             target, length = op.args
             size = self.expr.uint64(length)  # type: ignore[arg-type]
@@ -115,9 +125,14 @@ class ParserGen:
                 return self._extract_next(target, size)
             if isinstance(target, UnionStackRef):
                 return self._extract_next_union(target, size)
-            return [self._extract(self.expr.header(target), size)]  # type: ignore[arg-type]
+            assert isinstance(target, HeaderRef)
+            return [self._extract(self.expr.header(target), target.header, size)]
         if op.op == "set":
-            return [self._set(op)]
+            lines = [self._set(op)]
+            if self.trace is not None:
+                value = self.expr.load(self.expr.target(op.args[0]))
+                lines.append(self.trace.point("statement", "", None, [(name_of(op.args[0]), value, 0)]))
+            return lines
         if op.op == "verify":
             condition, error = op.args
             code = self.expr.convert(self.expr.number(error, 32), "u32")  # type: ignore[arg-type]
@@ -137,20 +152,32 @@ class ParserGen:
             raise UnsupportedConstruct(f"{primitive.op} in a parser", primitive.source)
         return [s.checked for s in self.actions.primitive(primitive)]
 
-    def _extract(self, place: HeaderPlace, varbit: str | None = None) -> str:
+    def _extract(self, place: HeaderPlace, name: str, varbit: str | None = None) -> str:
         """C that extracts a header; ``varbit``: C of the bits of its varbit field."""
         kind = self.program.header_types[place.type_name]
         size = kind.width // 8
         if kind.varbit is not None:
             if varbit is None:
                 raise UnsupportedConstruct(f"extract of {kind.name!r} without a length for its varbit field")
-            return self._extract_varbit(place, kind, kind.varbit, varbit)
+            return self._extract_varbit(place, name, kind, kind.varbit, varbit)
         return (
             f"if (len - at < {size}u) {self._fail('PacketTooShort')} "
-            f"memcpy({place.address}, data + at, {size}); {place.valid} = 1; {place.others_invalid} at += {size};"
+            f"memcpy({place.address}, data + at, {size}); {place.valid} = 1; {place.others_invalid} at += {size}; "
+            f"{self._extracted(place, name)}"
         )
 
-    def _extract_varbit(self, place: HeaderPlace, kind: HeaderType, field: Field, bits: str) -> str:
+    def _extracted(self, place: HeaderPlace, name: str) -> str:
+        """C that reports an extracted header with its first fields."""
+        if self.trace is None:
+            return ""
+        values: list[tuple[str, Value, int]] = []
+        for field in self.program.header_types[place.type_name].fields[:SHOWN_FIELDS]:
+            if not field.varbit:
+                slot = self.layout.in_header(f"{place.address} + {field.offset // 8}", field, name)
+                values.append((field.name, self.expr.load(slot), 0))
+        return self.trace.point("extract", name, None, values)
+
+    def _extract_varbit(self, place: HeaderPlace, name: str, kind: HeaderType, field: Field, bits: str) -> str:
         """The varbit field has space for the most that it can be; what follows it in the header is behind that."""
         start, most = field.offset // 8, field.width // 8
         rest = kind.width // 8 - start - most
@@ -161,7 +188,8 @@ class ParserGen:
             f"if (n > {most}) {self._fail('HeaderTooShort')} "
             f"memcpy(to, data + at, {start} + n); memset(to + {start} + n, 0, {most} - n); "
             f"memcpy(to + {start + most}, data + at + {start} + n, {rest}); {place.varbit_length} = (uint16_t)n; "
-            f"{place.valid} = 1; {place.others_invalid} at += {start + rest}u + (uint32_t)n; }}"
+            f"{place.valid} = 1; {place.others_invalid} at += {start + rest}u + (uint32_t)n; "
+            f"{self._extracted(place, name)} }}"
         )
 
     def _extract_next(self, ref: StackRef, varbit: str | None = None) -> list[str]:
@@ -174,7 +202,7 @@ class ParserGen:
         place = HeaderPlace(f"p->h + {base} + {size} * next", f"p->valid[{valid} + next]", stack.type.name, length)
         return [
             f"{{ const unsigned next = {following}; if (next >= {len(stack.headers)}) {self._fail('StackOutOfBounds')}",
-            self._extract(place, varbit),
+            self._extract(place, f"{ref.stack}.next", varbit),
             f"{following} = (uint8_t)(next + 1); }}",
         ]
 
@@ -183,7 +211,7 @@ class ParserGen:
         lines = [f"switch ({following}) {{"]
         for i, union in enumerate(self.program.union_stacks[ref.stack]):
             place = self.expr.header(HeaderRef(self.program.unions[union][ref.member]))
-            lines.append(f"case {i}: {self._extract(place, varbit)} break;")
+            lines.append(f"case {i}: {self._extract(place, f'{ref.stack}.next', varbit)} break;")
         return [*lines, f"default: {self._fail('StackOutOfBounds')} }}", f"{following}++;"]
 
     def _set(self, op: ParserOp) -> str:
@@ -221,6 +249,12 @@ class ParserGen:
             ctype = {"u32": "uint32_t", "u64": "uint64_t", "u128": "u128", "wide": "ss_wide"}[kind]
             lines.append(f"const {ctype} k{i} = {self.expr.convert(value, kind)};")
             parts.append((f"k{i}", width, kind))
+        if self.trace is not None and parts:
+            keys = [
+                (name_of(expr), Value(c, kind, 0, (1 << width) - 1), width)
+                for (expr, _), (c, width, kind) in zip(state.key, parts, strict=True)
+            ]
+            lines.append(self.trace.point("select", "", None, keys))
         ended = False
         for t in state.transitions:
             goto = "goto done;" if t.next_state is None else f"goto S{self._labels[t.next_state]};"
@@ -286,11 +320,17 @@ class ParserGen:
             index = self.actions.calculation_index[checksum.calculation]
             condition = "true" if checksum.condition is None else self.expr.boolean(checksum.condition)
             value = self.expr.load(self.layout.slot(checksum.target))
+            checksum_width = self.layout.slot(checksum.target).width
             if value.kind not in ("u32", "u64"):
                 raise UnsupportedConstruct(f"checksum {checksum.name!r} in a field wider than 64 bits")
             valid = "true"
             if not self.layout.is_metadata(checksum.target.header):
                 valid = self.layout.valid(checksum.target.header)
+            if self.trace is not None:
+                computed = Value(f"calc_{index}(p, data + at, len - at)", "u64", 0, (1 << 64) - 1)
+                shown = [("packet", value, checksum_width), ("computed", computed, checksum_width)]
+                report = self.trace.point("verify", name_of(checksum.target), checksum.source, shown)
+                lines.append(plain(f"if ({valid} && {condition}) {report}"))
             lines.append(
                 plain(
                     f"if ({valid} && {condition} && calc_{index}(p, data + at, len - at) != "

@@ -292,3 +292,62 @@ def test_frames_through_linux_interfaces(start: Start, tmp_path: Path) -> None:
         assert process.end() == (0, "")
     finally:
         run("ip", "netns", "delete", namespace)
+
+
+def send(client: Client, stream: Any, port: int = 9) -> None:
+    """A packet-out that leaves by a port."""
+    fields = ((1, bytes([port])), (2, b"\0"))
+    metadata = [p4rt.PacketMetadata(metadata_id=number, value=value) for number, value in fields]
+    stream.send(p4rt.StreamMessageRequest(packet=p4rt.PacketOut(payload=FRAME, metadata=metadata)))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "softswitch", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=30, cwd=HERE.parents[2], env=environment, check=False
+    )
+
+
+def test_stats_and_trace_of_a_running_switch(start: Start, tmp_path: Path) -> None:
+    path = str(tmp_path / "control")
+    process = start(*PROGRAM, "--cpu-port", "255", *LOCAL, "--control", path)
+    client = Client(process.ready["grpc"], device_id=0)
+    stream = client.become_primary()
+    command = [sys.executable, "-m", "softswitch", "trace", path, "-n", "2", "--port", "255"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[2]) as tracing:
+        assert tracing.stdout is not None
+        while tracing.poll() is None:  # it begins when it has started
+            send(client, stream)
+            stream.arbitrate(1)
+            stream.status()
+        text = tracing.stdout.read()
+    assert text.count("bytes came in on port 255") == 2
+    assert "table MyIngress" not in text  # the program sends packet-outs on at once
+    assert f"{len(FRAME)} bytes leave by port 9\n  dropped: no_such_port" in text
+    table = run("stats", path)
+    assert (table.returncode, table.stderr) == (0, "")
+    assert "drops: no such port" in table.stdout
+    assert "packet out" in table.stdout
+    refused = run("stats", path, "s7")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "there is no device 's7'" in refused.stderr
+    for wrong in ({"packets": 0}, {"seconds": -1}, {"in_port": 512}, {"device": "s7"}):
+        with pytest.raises(control.ControlError):
+            control.call(path, "trace", **{"device": 0} | wrong)
+    client.close()
+
+
+def test_every_packet_is_traced(start: Start) -> None:
+    process = start(*PROGRAM, "--cpu-port", "255", "--trace", *LOCAL)
+    client = Client(process.ready["grpc"], device_id=0)
+    stream = client.become_primary()
+    send(client, stream)
+    assert process.popen.stdout is not None
+    found = [process.popen.stdout.readline().rstrip("\n")]
+    while "dropped" not in found[-1]:
+        found.append(process.popen.stdout.readline().rstrip("\n"))
+    assert found[0] == f"device 0: {len(FRAME) + 2} bytes came in on port 255"
+    assert found[-1] == "  dropped: no_such_port"
+    client.close()
+    assert process.end() == (0, "")
