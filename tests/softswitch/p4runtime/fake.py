@@ -166,7 +166,9 @@ class FakeDevice(Device):
     def frozen(self) -> Iterator[None]:
         yield
 
-    def insert(self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0) -> int:
+    def insert(  # type: ignore[override]  # it has no action profiles
+        self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0
+    ) -> int:
         self.before_write()
         assert self.program is not None
         entries, info = self._entries[table], self.program.tables[table]
@@ -192,7 +194,9 @@ class FakeDevice(Device):
         if len(params) != len(widths) or any(value >> width for value, width in zip(params, widths, strict=True)):
             raise InvalidValue("parameters do not fit the action")
 
-    def modify(self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0) -> None:
+    def modify(  # type: ignore[override]
+        self, table: str, match: Sequence[Match], action: str, params: Sequence[int], priority: int = 0
+    ) -> None:
         self.before_write()
         old = self.get(table, match, priority)
         self._entries[table][tuple(match), priority] = Entry(
