@@ -184,7 +184,9 @@ class Training:
         return [self.connections[u, v]] if self.connections else []
 
     def _send(self, u: Node, v: Node, size: float, arrived: Callable[[], None]) -> None:
-        sender = self.senders.setdefault((u, v), _Sender())
+        sender = self.senders.get((u, v))
+        if sender is None:
+            sender = self.senders[u, v] = _Sender()
         sender.waiting.append((size, arrived))
         self._assign(u, v, sender)
 
