@@ -28,7 +28,8 @@ def l_inart(topology: Topology, job: Job) -> dict[str, float]:
     With a_s + d_s = f x_s (aggregated and direct part) Eq. (2) is max f under W sum_s a_s <= sum_v C_v and
     a_s + W d_s <= B_s. Its multipliers are rho_v = (1 - 1/W) / W per switch and theta_s = 1/W per root: both
     constraints are tight, f = sum_v C_v (1 - 1/W) / W + sum_s B_s / W, and any x with 0 <= a_s, d_s is optimal. Of
-    those, x_s = B_s / sum B: a_s = B_s (W f / sum B - 1) / (W - 1) >= 0, d_s >= 0.
+    those, x_s = B_s / sum B: a_s = B_s (W f / sum B - 1) / (W - 1) >= 0, d_s >= 0. Where the switches have more than
+    W sum B together, rho = 0, theta_s = 1, everything is aggregated (a_s = B_s), and this x is the only optimal one.
     """
     ingress = {s: topology.residual_ingress_mbps(s) for s in job.parameter_servers}
     total = sum(ingress.values())

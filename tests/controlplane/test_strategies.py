@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from unittest import mock
 
 import pytest
@@ -14,6 +15,7 @@ from controlplane.job import Job, JobError, place_job
 from controlplane.plan import Assignment, Plan, Relay, Tree
 from controlplane.routing import Network, Unreachable
 from controlplane.strategies import Infeasible, get_strategy
+from controlplane.strategies.capacity import solve_capacity
 from controlplane.strategies.column_bound import column_bound
 from controlplane.strategies.columns import generate
 from controlplane.strategies.paper import l_inart
@@ -267,3 +269,17 @@ def test_background_load_counts():
 def test_l_inart_splits_by_capacity():
     topology = testbed().replace(nodes={"S2": {"used_ingress_mbps": 2}})
     assert l_inart(topology, FIG1) == pytest.approx({"S1": 2 / 3, "S2": 1 / 3})
+
+
+@pytest.mark.parametrize("aggregation", [3.0, 9.0, 60.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_l_inart_solves_the_relaxed_problem(aggregation, seed):
+    """Eq. (2) with x fixed to L-InArt's reaches the optimum of Eq. (2) with x free."""
+    generator = random.Random(seed)
+    topology = fattree(4, 100.0, aggregation_mbps=aggregation)
+    job = place_job(topology, 12, 3, seed=seed)
+    topology = topology.replace(nodes={s: {"ingress_mbps": generator.uniform(2, 20)} for s in job.parameter_servers})
+    network = Network(topology)
+    free, _ = solve_capacity(network, job)
+    fixed, _ = solve_capacity(network, job, l_inart(topology, job))
+    assert fixed == pytest.approx(free, rel=1e-6)
