@@ -86,10 +86,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         }
     };
     RegisterAction<flows_t, slot_t, bit<32>>(slot_flows) take_flows = {
-        void apply(inout flows_t slot, out bit<32> held) {
+        void apply(inout flows_t slot) {
             slot.sequence = hdr.inart.sequence;
             slot.flows = meta.claim;
-            held = 0;
         }
     };
 
@@ -171,7 +170,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     }
 
     action do_take_flows() {
-        meta.held = take_flows.execute(meta.slot);
+        take_flows.execute(meta.slot);  // meta.held is 0 from the parser on
     }
 
     table flows_table {
