@@ -1,0 +1,166 @@
+"""Plans through the whole chain without a switch: rules, entries over BRI, the program's tables and register actions.
+
+Switches have two pipes with registers of their own, and ports of both in turns, so that flows have to meet.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.kinds import TofinoKind
+from controlplane.rules import Deployment, DoesNotFit, RuleSet, build
+from controlplane.targets.bri.entries import Entry
+from controlplane.targets.bri.ports import PORTS_PER_PIPE, Panel, PortMap
+from controlplane.targets.bri.schema import local
+from controlplane.topology import Topology
+from p4src.artifacts import find
+from p4src.protocol import Flag
+from tests.controlplane.instances import instances, random_plan
+from tests.model.packet import Packet, decode
+from tests.model.tofino import LOOPBACK, Cell, Contribution, ReadOut, ingress
+from tests.tofino.plans import deployment, with_front_panel
+
+VALUES = 4
+LIMITS = TofinoKind(find("tna")).limits
+FEW = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+class Switch:
+    """A switch with these entries in its tables; its loopback ports bring back what leaves there."""
+
+    def __init__(self, entries: list[Entry], ports: PortMap) -> None:
+        self.labels: dict[tuple[int, int], tuple[str, dict[str, int]]] = {}
+        self.groups: dict[int, tuple[int, ...]] = {}
+        nodes: dict[int, tuple[int, ...]] = {}
+        for entry in entries:
+            data = dict(entry.data)
+            if local(entry.table) == "label_table":
+                key = dict(entry.key)
+                self.labels[key["ingress_port"], key["label"]] = local(entry.action or ""), data  # type: ignore[index, assignment]
+            elif entry.table == "$pre.node":
+                nodes[entry.key[0][1]] = data["$DEV_PORT"]  # type: ignore[index, assignment]
+        for entry in entries:
+            if entry.table == "$pre.mgid":
+                (node,) = dict(entry.data)["$MULTICAST_NODE_ID"]  # type: ignore[misc, union-attr]
+                self.groups[entry.key[0][1]] = nodes[node]  # type: ignore[index]
+        self.loopback = {ports.named(port.name) for port in ports.panel.loopback}
+        self.cells: dict[tuple[int, int], Cell] = {}
+        self.round = 0
+
+    def process(self, port: int, packet: Packet) -> list[tuple[int, Packet]]:
+        """(device port, packet) of all that leaves the switch."""
+        action, data = self.labels[port, packet.label]
+        if action == "replicate":
+            return [(out, packet) for out in self.groups[data["group"]]]
+        out = data["port"]
+        if action != "forward":
+            entry: Contribution | ReadOut = ReadOut(out)
+            if action != "read_out":
+                bits = data.get("contributor", 0), data.get("unexpected", 0)
+                entry = Contribution(data["flow"], data["everyone"], *bits, data["next_label"], out)
+            assert data["slot_base"] & data["slot_mask"] == 0
+            index = port // PORTS_PER_PIPE, data["slot_base"] ^ (packet.sequence & data["slot_mask"])
+            self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet, entry)
+            if outcome.packet is None:
+                return []
+            packet, out = outcome.packet, outcome.port
+            if out == LOOPBACK:
+                out = data["loopback"]
+                self.round += 1
+        if out in self.loopback:
+            return self.process(out, packet)
+        return [(out, packet)]
+
+
+class Network:
+    """All switches of a deployment, and what arrives at the servers."""
+
+    def __init__(self, topology: Topology, rulesets: dict[str, RuleSet], program) -> None:  # type: ignore[no-untyped-def]
+        self.topology = topology
+        self.ports: dict[str, PortMap] = {}
+        self.switches: dict[str, Switch] = {}
+        for name, rules in rulesets.items():
+            panel = Panel.of(topology, name)
+            devices = {port.name: port.connector % 2 * PORTS_PER_PIPE + port.connector for port in panel.ports}
+            self.ports[name] = PortMap(panel, devices)
+            self.switches[name] = Switch(program.entries(rules, self.ports[name]), self.ports[name])
+        self.arrived: dict[str, list[Packet]] = {server: [] for server in topology.servers}
+
+    def send(self, server: str, packet: Packet) -> None:
+        """A server sends; everything that follows happens."""
+        queue = deque([(server, self.topology.access_switch(server), packet)])
+        while queue:
+            before, node, packet = queue.popleft()
+            if node in self.arrived:
+                self.arrived[node].append(packet)
+                continue
+            port = self.ports[node].device(self.topology.port(node, before))
+            assert isinstance(port, int)
+            for out, leaving in self.switches[node].process(port, packet):
+                number = self.ports[node].number(out)
+                following = next(n for n in self.topology.neighbours(node) if self.topology.port(node, n) == number)
+                assert decode(leaving.encode(), VALUES) == leaving
+                queue.append((node, following, leaving))
+
+
+def all_reduce(network: Network, made: Deployment, source: random.Random) -> None:
+    """Two chunks on every tree, workers in any order; sums at the roots, then one result to each worker."""
+    workers = [agent for agent in made.agents.values() if agent.role == "worker"]
+    for sequence, flags in ((0, 0), (1, int(Flag.MAXIMUM))):
+        data = {
+            (worker.index, tree.tree): tuple(source.getrandbits(24) for _ in range(VALUES))
+            for worker in workers
+            for tree in worker.worker_trees
+        }
+        sending = [(worker, tree) for worker in workers for tree in worker.worker_trees]
+        source.shuffle(sending)
+        for worker, tree in sending:
+            packet = Packet(tree.up_label, 7, sequence, 0, data[worker.index, tree.tree], flags)
+            network.send(worker.node, packet)
+        for agent in made.agents.values():
+            arrived = network.arrived[agent.node]
+            for root in agent.root_trees:
+                flows = {flow.label: flow for flow in root.flows}
+                packets = [packet for packet in arrived if packet.label in flows]
+                assert len(packets) == len(flows), "one packet of each flow is all that a root gets"
+                bits = [
+                    packet.bitmap if flows[packet.label].partial else flows[packet.label].contributors
+                    for packet in packets
+                ]
+                assert sum(bits) == root.expected
+                merge = max if flags else sum
+                columns = zip(*(packet.values for packet in packets), strict=True)
+                wanted = zip(*(data[worker.index, root.tree] for worker in workers), strict=True)
+                assert [merge(column) for column in columns] == [merge(column) for column in wanted]
+                network.send(agent.node, Packet(root.return_label, 7, sequence, root.expected, packets[0].values, 2))
+        for worker in workers:
+            results = Counter(packet.label for packet in network.arrived[worker.node] if packet.result)
+            assert results == Counter(tree.return_label for tree in worker.worker_trees)
+        for packets in network.arrived.values():
+            packets.clear()
+
+
+def test_the_testbed(program, topology) -> None:  # type: ignore[no-untyped-def]
+    made = deployment(topology)
+    network = Network(topology, made.rulesets, program)
+    all_reduce(network, made, random.Random(1))
+    points = sum(action == "read_out" for switch in network.switches.values() for action, _ in switch.labels.values())
+    assert sum(switch.round for switch in network.switches.values()) == 2 * points > 0
+
+
+@given(instance=instances(), seed=st.integers(0, 2**16))
+@FEW
+def test_any_plan(program, instance, seed) -> None:  # type: ignore[no-untyped-def]
+    topology, job = instance
+    hardware = with_front_panel(topology, loopback=2)
+    try:
+        made = build(random_plan(hardware, job, seed), hardware, LIMITS, job_id=1, epoch=0)
+    except DoesNotFit:
+        return
+    all_reduce(Network(hardware, made.rulesets, program), made, random.Random(seed))
