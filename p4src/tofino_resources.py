@@ -49,11 +49,12 @@ def stages(report: dict[str, Any]) -> list[str]:
     used = [{column: len(stage[part][key]) for column, (part, key) in COLUMNS.items()} for stage in found]
     total = {column: sum(row[column] for row in used) for column in COLUMNS}
     whole = {column: sum(sizes(stage)[column] for stage in found) for column in COLUMNS}
-    rows = [("stage", list(COLUMNS)), ("---", ["---:"] * len(COLUMNS))]
-    rows += [(str(stage["stage_number"]), list(row.values())) for stage, row in zip(found, used, strict=True)]
-    rows += [("all", list(total.values())), ("of", list(whole.values()))]
-    share = [f"{100 * total[column] / whole[column]:.0f} %" for column in COLUMNS]
-    return [f"| {name} | {' | '.join(map(str, cells))} |" for name, cells in [*rows, ("", share)]]
+    share = {column: f"{100 * total[column] / whole[column]:.0f} %" for column in COLUMNS}
+    rows = [("stage", {column: column for column in COLUMNS}), ("---", {column: "---:" for column in COLUMNS})]
+    for name, counts in [*((str(s["stage_number"]), row) for s, row in zip(found, used, strict=True)), ("all", total)]:
+        rows.append((name, {column: str(count) for column, count in counts.items()}))
+    rows += [("of", {column: str(count) for column, count in whole.items()}), ("", share)]
+    return [f"| {name} | {' | '.join(cells[column] for column in COLUMNS)} |" for name, cells in rows]
 
 
 def containers(report: dict[str, Any]) -> list[str]:
@@ -72,7 +73,9 @@ def containers(report: dict[str, Any]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m p4src.tofino_resources", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m p4src.tofino_resources", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("folder", type=Path, nargs="?", help="an artifact's folder switch/")
     folder = parser.parse_args(arguments).folder or find("tna").directory / SWITCH
     try:

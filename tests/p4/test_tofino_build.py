@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p4src import artifacts, build, tofino_toolchain
+from p4src import artifacts, build, tofino_resources, tofino_toolchain
 from p4src.protocol import PROTOCOL
 from p4src.tofino_toolchain import BuildError, CompilerMissing, Toolchain
 
@@ -120,3 +120,39 @@ def test_impossible_build_options(values: int, sizes: tuple[int, int, int], mess
     toolchain = Toolchain(tmp_path / "p4c-barefoot", tmp_path / "bfas")
     with pytest.raises(BuildError, match=message):
         tofino_toolchain.compile_program(toolchain, values, sizes, tmp_path / "out")
+
+
+def stage(number: int, alus: int) -> dict[str, object]:
+    """A stage of the compiler's report."""
+    return {
+        "stage_number": number,
+        "rams": {"nRows": 8, "nColumns": 10, "srams": [1] * 40},
+        "map_rams": {"nRows": 8, "nUnits": 6, "maprams": [1] * 36},
+        "tcams": {"nRows": 12, "nColumns": 2, "tcams": []},
+        "meter_alus": {"nAlus": 4, "meters": [1] * alus},
+        "logical_tables": {"size": 16, "ids": [1] * 5},
+        "vliw": {"size": 32, "instructions": [1] * 9},
+        "xbar_bytes": {"size": 194, "bytes": [1] * 35},
+        "hash_bits": {"nBits": 52, "nFunctions": 8, "bits": [1] * 56},
+    }
+
+
+def test_the_resource_table_is_made_of_the_compilers_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tofino_resources.main([str(tmp_path)]) == 1
+    assert "make p4-tofino" in capsys.readouterr().err
+    report = {"resources": {"mau": {"mau_stages": [stage(0, 1), stage(1, 4)]}}}
+    (tmp_path / "resources.json").write_text(json.dumps(report))
+    vector = [{"container_type": "normal", "bit_width": 32, "slices": [1]}] * 3
+    unused = {"container_type": "normal", "bit_width": 32, "slices": []}
+    (tmp_path / "phv.json").write_text(json.dumps({"containers": [*vector, unused]}))
+    assert tofino_resources.main([str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:6] == [
+        "| 0 | 40 | 36 | 0 | 1 | 5 | 9 | 35 | 56 |",
+        "| 1 | 40 | 36 | 0 | 4 | 5 | 9 | 35 | 56 |",
+        "| all | 80 | 72 | 0 | 5 | 10 | 18 | 70 | 112 |",
+        "| of | 160 | 96 | 48 | 8 | 32 | 64 | 388 | 832 |",
+    ]
+    assert "| normal | 0 of 64 | 0 of 96 | 3 of 64 |" in lines
