@@ -50,7 +50,7 @@ def stages(report: dict[str, Any]) -> list[str]:
     total = {column: sum(row[column] for row in used) for column in COLUMNS}
     whole = {column: sum(sizes(stage)[column] for stage in found) for column in COLUMNS}
     share = {column: f"{100 * total[column] / whole[column]:.0f} %" for column in COLUMNS}
-    rows = [("stage", {column: column for column in COLUMNS}), ("---", {column: "---:" for column in COLUMNS})]
+    rows = [("stage", {column: column for column in COLUMNS}), ("---", dict.fromkeys(COLUMNS, "---:"))]
     for name, counts in [*((str(s["stage_number"]), row) for s, row in zip(found, used, strict=True)), ("all", total)]:
         rows.append((name, {column: str(count) for column, count in counts.items()}))
     rows += [("of", {column: str(count) for column, count in whole.items()}), ("", share)]
