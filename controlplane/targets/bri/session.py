@@ -180,6 +180,8 @@ class Session:
         self._interface.stream_recv_thread.join()
         if not self.closed.is_set():
             self.closed.set()
+            # Ends calls under way: gRPC 1.85 sometimes loses the end of one that a dying server cut, and its deadline.
+            self._interface.channel.close()
             error = self._stream_error()
             if error is not None:
                 self._interface.exception_q.put(_Kept(error))
@@ -271,7 +273,7 @@ class Session:
         except self.client.BfruntimeRpcException as error:
             failures = [(i, code_pb2.Code.Name(e.canonical_code), e.message) for i, e in error.sub_errors_get()]
             raise Refused(failures, str(explain(error.grpc_error_get(), self.where, "a write"))) from None
-        except (RuntimeError, AssertionError, grpc.RpcError) as error:
+        except (RuntimeError, AssertionError, ValueError, grpc.RpcError) as error:
             raise Refused([], f"{self.where}: a write failed: {error}") from None
 
     def read(
@@ -307,7 +309,9 @@ class Session:
             raise TargetError(f"{explained}{': ' + causes if causes else ''}") from None
         except grpc.RpcError as error:
             raise explain(error, self.where, doing) from None
-        except (RuntimeError, AssertionError, KeyError) as error:
+        except (RuntimeError, AssertionError, KeyError, ValueError) as error:
+            if self.closed.is_set():
+                raise TargetError(f"{self.where}: {doing} failed: the connection is closed") from None
             raise TargetError(f"{self.where}: {doing} failed: {type(error).__name__}: {error}") from None
 
     def _server_deadline(self) -> tuple[tuple[str, str], ...]:

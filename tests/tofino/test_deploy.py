@@ -1,0 +1,133 @@
+"""`python -m controlplane.deploy --tofino` and the keeper, against test servers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from controlplane import keeper as keeper_module
+from controlplane import kinds
+from controlplane.deploy import main
+from controlplane.keeper import Keeper
+from controlplane.targets import fabric
+from controlplane.targets.base import difference
+from controlplane.targets.bri import session
+from tests.tofino.conftest import BFRT, TESTBED
+from tests.tofino.plans import deployment
+from tests.tofino.switch import TofinoSwitch
+
+PLAN = ["--tofino", "--topology", TESTBED, "--job", "workers=6,ps=2", "--strategy", "inart"]
+
+
+@pytest.fixture
+def command(client, switches, tmp_path, monkeypatch) -> list[str]:
+    """The command's end: where the switches are. The client is what an SDE would have given."""
+    monkeypatch.setattr(kinds, "load_client", lambda: client)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = tmp_path / "switches.json"
+    file.write_text(json.dumps({name: {"address": s.address, "device_id": 0} for name, s in switches.items()}))
+    return ["--switches", str(file), "--timeout", "5"]
+
+
+def test_dry_run_prints_a_valid_set_for_both_switches_without_an_sde(capsys, monkeypatch):
+    monkeypatch.delenv("SDE_INSTALL", raising=False)
+    assert main([*PLAN, "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert main([*PLAN, "--dry-run", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    for name in ("V1", "V2"):
+        entries = data["switches"][name]["entries"]
+        assert f"switch {name}: program inart, {len(entries)} entries, all allowed by" in text
+        actions = [entry["action"] for entry in entries]
+        for action in ("aggregate", "read_out", "forward", "replicate"):
+            assert f"InartIngress.label.{action}" in actions
+        assert {entry["key"]["$DEV_PORT"] for entry in entries if entry["table"] == "$PORT"} >= {"1/0", "6/0", "7/0"}
+    assert "label_table: ingress_port=1/0, label=3 -> aggregate(slot_base=0, slot_mask=0xff, flow=0x1" in text
+    assert "# tree 0: from W1" in text
+    assert "worker W6: tree 1 to S2" in text
+
+
+def test_dry_run_needs_to_know_the_ports(capsys):
+    assert main(["--tofino", "--topology", "testbed", "--job", "workers=6,ps=2", "--dry-run"]) == 1
+    assert 'switch V1: the link with S1 does not say which port it is plugged into; give it "front_panel"' in (
+        capsys.readouterr().err
+    )
+
+
+def test_programs_and_kinds_must_fit(capsys):
+    assert main([*PLAN, "--dry-run", "--artifacts", "v1model-256"]) == 2
+    assert "--tofino needs a program for tna; v1model-256 is for v1model" in capsys.readouterr().err
+    assert main([*PLAN, "--bmv2"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_installs_again_and_removes_without_a_topology(command, switches, capsys):
+    assert main([*PLAN, *command]) == 0
+    assert "changes on 2 switches" in capsys.readouterr().err
+    assert switches["V1"].count("label_table") == 23
+    assert main([*PLAN, *command]) == 0
+    assert "everything was there already" in capsys.readouterr().err
+    assert main(["--tofino", *command, "--remove"]) == 0
+    assert [switch.snapshot() for switch in switches.values()] == [{}, {}]
+
+
+def test_failure_is_reported_and_nothing_is_left(command, switches, capsys):
+    switches["V2"].faults.fail_updates = {11}
+    assert main([*PLAN, *command]) == 1
+    message = capsys.readouterr().err
+    assert "switch V2 refused 1 of" in message
+    assert "all switches are as they were before" in message
+    assert [switch.snapshot() for switch in switches.values()] == [{}, {}]
+
+
+@pytest.fixture
+def kept(make_target, switches, topology, monkeypatch):
+    monkeypatch.setattr(keeper_module, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(keeper_module, "RECONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(session, "SUBSCRIBE_SECONDS", 0.5)
+    rules = deployment(topology).rulesets["V1"]
+    target = make_target(switches["V1"])
+    fabric.connect([target], 5.0)
+    fabric.install([target], {"V1": rules})
+    log: list[str] = []
+    keeper = Keeper(target, rules, log.append)
+    yield keeper, log
+    keeper.close()
+
+
+def test_switch_that_restarts_is_filled_again_with_its_ports(kept, switches, until):
+    keeper, log = kept
+    before, port = switches["V1"].snapshot(), switches["V1"].port
+    switches["V1"].stop()
+    until(lambda: keeper.state == "reconnecting", "the keeper notices")
+    switches["V1"] = TofinoSwitch(BFRT, port=port)
+    until(lambda: keeper.refills == 1, "the switch is filled")
+    assert switches["V1"].snapshot() == before
+    until(lambda: keeper.state == "connected")
+    assert keeper.status().verdicts["absorbed"] == 102
+    assert any("V1 is back" in line for line in log)
+
+
+def test_stream_that_is_cut_is_opened_again(kept, switches, until):
+    keeper, _ = kept
+    switches["V1"].cut_streams()
+    until(lambda: keeper.refills == 1, "the keeper is back")
+    assert difference(keeper.target.read(), keeper.rules) == []
+
+
+def test_program_that_is_loaded_anew_gets_its_entries_back(kept, switches, until):
+    keeper, _ = kept
+    before = switches["V1"].snapshot()
+    switches["V1"].load_again()
+    until(lambda: keeper.refills == 1, "the keeper notices")
+    assert switches["V1"].snapshot() == before
+
+
+def test_program_that_another_client_took_meanwhile_is_left_to_it(kept, switches, make_target, until, monkeypatch):
+    monkeypatch.setattr(session, "BIND_GRACE_SECONDS", 0.1)
+    keeper, _ = kept
+    switches["V1"].owner = 4711
+    switches["V1"].cut_streams()
+    until(lambda: keeper.state == "not primary", "the keeper gives way")
+    assert "Client ID 4711 already owns this P4" in keeper.problem
