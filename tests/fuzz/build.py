@@ -26,7 +26,7 @@ HARNESS = Path(__file__).with_name("harness.c")
 SANITIZERS = "address,undefined"
 WARNINGS = ("-std=gnu11", "-g", "-O1", "-march=native", "-fno-strict-aliasing", "-fno-omit-frame-pointer",
             "-fno-sanitize-recover=undefined", "-pthread", "-w")  # fmt: skip
-COVERED = ("tables.c", "switch.c", "offload.c", "buffer.c")
+COVERED = ("tables.c", "bitmaps.c", "switch.c", "offload.c", "buffer.c", "profiles.c", "meters.c", "value_sets.c")
 """Of the runtime, what inputs can reach; the rest is threads, sockets and timers."""
 
 
@@ -95,8 +95,13 @@ def _tables_header(code: Generated, config: bytes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def build(config: bytes, directory: Path, *, libfuzzer: bool, compiler: str = "clang") -> Path:
-    """Compile harness, runtime and a program's generated code. Raises ``SoftswitchError`` for what does not load."""
+def build(
+    config: bytes, directory: Path, *, libfuzzer: bool, compiler: str = "clang", runtime: Path | None = None
+) -> Path:
+    """Compile harness, runtime and a program's generated code. Raises ``SoftswitchError`` for what does not load.
+
+    ``runtime``: a folder where the runtime's objects are kept from one program to the next.
+    """
     code = generate(read_program(config))
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "fuzz_tables.h").write_text(_tables_header(code, config))
@@ -107,9 +112,10 @@ def build(config: bytes, directory: Path, *, libfuzzer: bool, compiler: str = "c
     objects: list[str] = []
     for source in [directory / "program.c", *sorted(RUNTIME.glob("*.c")), HARNESS]:
         flags = covered if source.name in ("program.c", *COVERED) else plain
-        target = directory / f"{source.stem}.o"
+        target = (runtime if runtime is not None and source.parent == RUNTIME else directory) / f"{source.stem}.o"
         extra = [] if libfuzzer else ["-DFUZZ_STANDALONE"]
-        _run([*common, *flags, *extra, "-c", "-o", str(target), str(source)])
+        if target.parent == directory or not target.exists():
+            _run([*common, *flags, *extra, "-c", "-o", str(target), str(source)])
         objects.append(str(target))
     binary = directory / "fuzz"
     link = [f"-fsanitize=fuzzer,{SANITIZERS}"] if libfuzzer else plain

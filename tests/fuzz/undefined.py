@@ -13,8 +13,9 @@ from softswitch import Program, device
 from softswitch.compiler.build import compile_program
 
 COUNTER = "fuzz_undefined"
+ERRORS = "fuzz_parser_errors"
 _PRELUDE = f"""
-__attribute__((visibility("default"))) uint64_t {COUNTER};
+__attribute__((visibility("default"))) uint64_t {COUNTER}, {ERRORS};
 static __attribute__((unused)) bool fuzz_within(uint64_t i, uint64_t n) {{ return i < n || ({COUNTER}++, false); }}
 #define ss_bound(i, n) ({{ const uint64_t at_ = (i); {COUNTER} += at_ >= (n); ss_bound(at_, n); }})
 """
@@ -22,6 +23,7 @@ _DIVISION = """#define ss_{op}_{kind}(a, b) \\
     ({{ __auto_type b_ = (b); fuzz_undefined += b_ == 0; ss_{op}_{kind}(a, b_); }})
 """
 _INDEX = re.compile(r"\b((?:row\d+_)?ix) < (\d+u)")
+_ERROR = re.compile(r"\{ (p->base\.standard\.parser_error = [^;]*; goto done; \})")
 _ASSERT = re.compile(r"(s->services->log\([^;]*\); )(p->base\.standard\.egress_spec = SS_DROP_PORT; )")
 
 
@@ -32,6 +34,7 @@ def instrument(source: str) -> str:
     prelude = _PRELUDE + "".join(_DIVISION.format(op=op, kind=kind) for op, kind in divisions)
     source = _INDEX.sub(r"fuzz_within(\1, \2)", source)
     source = source.replace("s->services->random(", f"({COUNTER}++, s->services->random)(")
+    source = _ERROR.sub(rf"{{ {ERRORS}++; \1", source)
     source = _ASSERT.sub(rf"\1{COUNTER}++; \2", source)
     include = '#include "ss_bits.h"\n'
     before, found, after = source.partition(include)
@@ -40,8 +43,8 @@ def instrument(source: str) -> str:
     return before + found + prelude + after
 
 
-def _compile(source: str) -> tuple[Path, str]:
-    return compile_program(instrument(source))
+def _compile(source: str, quick: bool = False) -> tuple[Path, str]:
+    return compile_program(instrument(source), quick)
 
 
 @contextmanager
@@ -58,3 +61,8 @@ def counted() -> Iterator[None]:
 def count(program: Program) -> int:
     """How often a program loaded under :func:`counted` has done something undefined."""
     return ctypes.c_uint64.in_dll(program._library, COUNTER).value
+
+
+def parser_errors(program: Program) -> int:
+    """How often its parser has ended with an error. What a header that it did not get to holds is undefined too."""
+    return ctypes.c_uint64.in_dll(program._library, ERRORS).value
