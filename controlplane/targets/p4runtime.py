@@ -26,8 +26,8 @@ from controlplane.targets.program import LABEL_TABLE, VERDICT_COUNTER, Program
 from controlplane.targets.session import Session, WriteRejected, new_election_id
 from p4src.protocol import VERDICTS
 
-BATCH = 256
-"""Updates in one Write: about 20 KB, well below gRPC's default message limit of bmv2 and others."""
+BATCH = 100
+"""Updates in one Write. A failed one is answered with an error per update, as metadata, of which gRPC takes 8 KB."""
 
 
 class P4RuntimeTarget:

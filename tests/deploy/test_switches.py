@@ -16,12 +16,14 @@ import pytest
 
 from controlplane.deploy import connect_targets, load_switches
 from controlplane.keeper import Keeper
+from controlplane.kinds import P4RuntimeKind
 from controlplane.rpc.tls import Tls
 from controlplane.rules import Forward, LabelEntry, Route, RuleSet
 from controlplane.targets import fabric
 from controlplane.targets.base import TargetError, difference
 from controlplane.targets.p4runtime import P4RuntimeTarget
 from controlplane.targets.session import ask
+from p4src.artifacts import find
 from p4src.protocol import VERDICTS
 from tests.deploy.certificates import make_certificates
 from tests.deploy.rules import MAC, large, small
@@ -188,7 +190,7 @@ def test_softswitch_over_tls(tmp_path, program):
         plain = P4RuntimeTarget("s1", switch.address, 7, program)
         with pytest.raises(TargetError):
             plain.connect(0.5)
-        (target,) = connect_targets([entry], program, 20.0, lambda line: None)
+        (target,) = connect_targets([entry], P4RuntimeKind(find("v1model")), 20.0, lambda line: None)
         fabric.install([target], {"s1": small("s1")})
         assert difference(target.read(), small("s1")) == []
         target.close()
