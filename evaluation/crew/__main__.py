@@ -3,19 +3,23 @@
 import sys
 
 from evaluation.crew import benchmark, figures
+from evaluation.wan.panels import panels
 from evaluation.wan.report import Figure, main
 
+ROUNDS = panels("workload", label="rounds per worker")
 FIGURES = {
-    "fig4": Figure(figures.fig4, "seconds of one partial reduce", "scheme", "mean", ("network", "p"), 30),
-    "fig5": Figure(figures.fig5, "rounds in 50 s: A2A, OPR, CREW", "scheme", "mean", ("p", "workload")),
-    "fig6": Figure(figures.fig6, "blocking and non-blocking scatter", "p", "mean", ("workload", "scatter")),
-    "fig7": Figure(figures.fig7, "flow schedules", "p", "mean", ("workload", "schedule")),
-    "fig8": Figure(figures.fig8, "rounds in 50 s with faulty connections", "faulty", "mean",
-                   ("workload", "p", "failover")),
-    "fig9": Figure(figures.fig9, "longer compute times, 100 s", "compute", "mean", ("workload", "p")),
-    "fig10": Figure(figures.fig10, "larger models, 100 s", "model", "mean", ("workload", "p")),
-    "fig11": Figure(figures.fig11, "wrong bandwidth estimates: seconds of a reduce", "noise", "mean",
-                    ("workload", "p", "split")),
+    "fig4": Figure(figures.fig4, "seconds of one partial reduce", "scheme", "mean", (), 30,
+                   panels("network", "p", label="seconds", as_bars=True, log=True)),
+    "fig5": Figure(figures.fig5, "rounds in 50 s: A2A, OPR, CREW", "workload", "mean", ("scheme",), 10,
+                   panels("p", label="rounds per worker in 50 s", as_bars=True, log=True)),
+    "fig6": Figure(figures.fig6, "blocking and non-blocking scatter", "p", "mean", ("scatter",), draw=ROUNDS),
+    "fig7": Figure(figures.fig7, "flow schedules", "p", "mean", ("schedule",), draw=ROUNDS),
+    "fig8": Figure(figures.fig8, "rounds in 50 s with faulty connections", "faulty", "mean", ("failover", "p"),
+                   draw=ROUNDS),
+    "fig9": Figure(figures.fig9, "longer compute times, 100 s", "compute", "mean", ("p",), draw=ROUNDS),
+    "fig10": Figure(figures.fig10, "larger models, 100 s", "model", "mean", ("p",), draw=ROUNDS),
+    "fig11": Figure(figures.fig11, "wrong bandwidth estimates: seconds of a reduce", "noise", "mean", ("split",),
+                    draw=panels("workload", "p", label="seconds of a reduce")),
     "speed": Figure(benchmark.speed, "the simulator: CPU seconds of a 60-worker, 50-second run", "workload", "cpu_s",
                     ("schedule",), 3),
     "complexity": Figure(benchmark.complexity, "milliseconds of LP (2), Algorithms 1 and 2 over n", "n", "ms",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from controlplane.simulate import BigSwitch, Simulator
 from controlplane.wan import selmcast
 from evaluation.selmcast.ssp import Setup, Training
 from evaluation.wan.report import Claim, Row, claim
+from evaluation.wan.runs import spread, watched
 
 READINGS = {"printed": 0.5, "quarter": 0.25}
 SECONDS = 60.0  # the paper: 600; fig7 has both
@@ -92,8 +94,7 @@ def bsp(
 def fig4(trials: int) -> list[Row]:
     return [
         row
-        for layer in ("L3", "L7")
-        for n in (50, 100, 150, 200)
+        for layer, n in watched(product(("L3", "L7"), (50, 100, 150, 200)), 8)
         for row in bsp({"n": n}, n, 0.3, layer, trials=trials)  # type: ignore[arg-type]
     ]
 
@@ -101,8 +102,7 @@ def fig4(trials: int) -> list[Row]:
 def fig5(trials: int) -> list[Row]:
     return [
         row
-        for layer in ("L3", "L7")
-        for f in (0.1, 0.2, 0.3, 0.4, 0.5)
+        for layer, f in watched(product(("L3", "L7"), (0.1, 0.2, 0.3, 0.4, 0.5)), 10)
         for row in bsp({"p/n": f}, 200, f, layer, trials=trials)  # type: ignore[arg-type]
     ]
 
@@ -163,15 +163,23 @@ def ssp(
 ) -> list[Row]:
     """A row per setting, workload and scheme: mean utilisation and mean receivers / n."""
     rows = []
-    for labels, changes in settings:
-        for workload in WORKLOADS:
-            for scheme in ("Orpheus", "SelMcast"):
-                setup = Setup(scheme, workload, **changes)
-                results = [Training(setup, seed).run(seconds) for seed in range(trials)]
-                busy, scale = np.mean(results, axis=0)
-                row = {**labels, "workload": workload, "scheme": scheme}
-                rows.append({**row, "utilisation": float(busy), "scale": float(scale)})
+    cases = list(product(settings, WORKLOADS, ("Orpheus", "SelMcast")))
+    runs = [
+        (Setup(scheme, workload, **changes), seed, seconds)
+        for (_, changes), workload, scheme in cases
+        for seed in range(trials)
+    ]
+    results = spread(_trained, runs)
+    for k, ((labels, _), workload, scheme) in enumerate(cases):
+        busy, scale = np.mean(results[k * trials : (k + 1) * trials], axis=0)
+        row = {**labels, "workload": workload, "scheme": scheme}
+        rows.append({**row, "utilisation": float(busy), "scale": float(scale)})
     return rows
+
+
+def _trained(run: tuple[Setup, int, float]) -> tuple[float, float]:
+    setup, seed, seconds = run
+    return Training(setup, seed).run(seconds)
 
 
 def _over(name: str, key: str, values: Iterable[Any]) -> Callable[[int], list[Row]]:

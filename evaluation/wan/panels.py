@@ -1,0 +1,83 @@
+"""Pictures with a panel per setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from evaluation.wan.report import Row
+
+Draw = Callable[[Sequence[Row], str, str, Sequence[str], str], None]
+STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "x"), ("-", "d"), ("--", "v"))  # so that equal lines both show
+
+
+def _panel(axes: Any, rows: Sequence[Row], x: str, y: str, series: Sequence[str], *, as_bars: bool) -> None:
+    ticks = list(dict.fromkeys(str(row[x]) for row in rows))
+    labels = list(dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows))
+    for k, label in enumerate(labels):
+        own = {str(row[x]): row for row in rows if tuple(str(row[key]) for key in series) == label}
+        text = " ".join(label)
+        if as_bars:
+            width = 0.8 / len(labels)
+            left = [i + (k - len(labels) / 2 + 0.5) * width for i, tick in enumerate(ticks) if tick in own]
+            axes.bar(left, [own[tick][y] for tick in ticks if tick in own], width, label=text)
+            continue
+        places = [i for i, tick in enumerate(ticks) if tick in own]
+        found = [own[ticks[i]] for i in places]
+        style, marker = STYLES[k % len(STYLES)]
+        (line,) = axes.plot(places, [row[y] for row in found], style, marker=marker, markersize=5, label=text)
+        if y == "mean":
+            lows, highs = ([row[key] for row in found] for key in ("low", "high"))
+            axes.fill_between(places, lows, highs, color=line.get_color(), alpha=0.1, linewidth=0)
+    crowded = sum(map(len, ticks)) > 40
+    axes.set_xticks(range(len(ticks)), ticks, rotation=90 if crowded else 0)
+    axes.set_xlabel(x)
+
+
+def _draw(
+    rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str, *, by: Sequence[str],
+    metrics: Sequence[str], label: str, as_bars: bool, log: bool,
+) -> None:  # fmt: skip
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    titles = list(dict.fromkeys(tuple(str(row[key]) for key in by) for row in rows))
+    across = len(titles) if metrics or len(titles) <= 3 else (len(titles) + 1) // 2
+    down = len(metrics) or -(-len(titles) // across)
+    size = (max(7.0, 3.6 * across), 3.4 * down)
+    figure, grid = pyplot.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    for k, axes in enumerate(grid.ravel()):
+        title = titles[k % across] if metrics else (titles[k] if k < len(titles) else None)
+        if title is None:
+            axes.set_visible(False)
+            continue
+        metric = metrics[k // across] if metrics else y
+        _panel(axes, [r for r in rows if tuple(str(r[key]) for key in by) == title], x, metric, series, as_bars=as_bars)
+        axes.set_title(", ".join(title if len(by) == 1 else (f"{a} {b}" for a, b in zip(by, title, strict=True))))
+        axes.set_ylabel(label or metric)
+        if log:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    if series:
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)), fontsize="small")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def panels(
+    *by: str, metrics: Sequence[str] = (), label: str = "", as_bars: bool = False, log: bool = False
+) -> Draw:
+    """How to draw a figure: a panel per combination of these keys, or (metrics) per metric and combination.
+
+    Lines over x, one per combination of the series' keys, shaded from "low" to "high" where y is "mean"; or bars.
+    """
+    return partial(_draw, by=by, metrics=metrics, label=label, as_bars=as_bars, log=log)
