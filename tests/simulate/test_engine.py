@@ -56,6 +56,20 @@ def test_max_min_textbook() -> None:
     assert [simulator.rate(f) for f in (a, b, c, d)] == pytest.approx([0.5, 0.5, 1.5, 9.5])
 
 
+def test_links_are_directed() -> None:
+    """What goes one way takes nothing from what comes back, and each direction has its own bandwidth."""
+    overlay = Overlay([[0.0, 8.0], [2.0, 0.0]])
+    ends = finish_times(Simulator(overlay.capacities), [(8, [overlay.link(0, 1)], 0), (8, [overlay.link(1, 0)], 0)])
+    assert ends == pytest.approx([1.0, 4.0])
+    links = LinkNetwork(random_topology(3, 2))
+    u, v = next(iter(links.index))
+    simulator = Simulator(links.capacities)
+    there, back = (simulator.send(1.0, links.route(route)) for route in ((u, v), (v, u)))
+    assert [simulator.rate(there), simulator.rate(back)] == pytest.approx(
+        [links.capacities[links.link(u, v)], links.capacities[links.link(v, u)]]
+    )
+
+
 def test_strict_priorities_preempt_and_give_the_rest_away() -> None:
     simulator = Simulator([10.0, 4.0])
     low = simulator.send(10, [0], priority=1)
@@ -270,20 +284,25 @@ def test_wrong_calls_are_refused(wrong) -> None:  # type: ignore[no-untyped-def]
         wrong(Simulator([1.0, 1.0]))
 
 
-def reference_max_min(capacities: list[float], flows: list[tuple[float, list[int], int]]) -> list[float]:
-    """Raises all rates of a class together in small exact steps to the next full resource: another way to the same."""
+def reference_max_min(
+    capacities: list[float], flows: list[tuple[float, list[int], int]], times: list[list[float]]
+) -> list[float]:
+    """Raises all rates of a class together in small exact steps to the next full resource: another way to the same.
+
+    times: how often each flow uses each resource of its path."""
+    use = [dict(zip(path, often, strict=True)) for (_, path, _), often in zip(flows, times, strict=True)]
     left = list(capacities)
     rates = [0.0] * len(flows)
     for priority in sorted({p for _, _, p in flows}):
         growing = {k for k, (_, _, p) in enumerate(flows) if p == priority}
         while growing:
-            users = {r: [k for k in growing if r in flows[k][1]] for r in range(len(left))}
-            step = min(left[r] / len(users[r]) for r in users if users[r])
+            users = {r: sum(use[k].get(r, 0.0) for k in growing) for r in range(len(left))}
+            step = min(left[r] / users[r] for r in users if users[r])
             for k in growing:
                 rates[k] += step
-            for r, who in users.items():
-                left[r] -= step * len(who)
-            full = {r for r, who in users.items() if who and left[r] <= 1e-9}
+            for r, weight in users.items():
+                left[r] -= step * weight
+            full = {r for r, weight in users.items() if weight and left[r] <= 1e-9}
             growing -= {k for k in growing if full & set(flows[k][1])}
     return rates
 
@@ -296,11 +315,19 @@ capacity_lists = st.lists(st.integers(1, 20).map(float), min_size=5, max_size=5)
 
 
 @settings(max_examples=150, deadline=None)
-@given(capacity_lists, flow_lists)
-def test_rates_are_max_min(capacities: list[float], flows: list[tuple[float, list[int], int]]) -> None:
+@given(capacity_lists, flow_lists, st.data())
+def test_rates_are_max_min(
+    capacities: list[float], flows: list[tuple[float, list[int], int]], data: st.DataObject
+) -> None:
+    """Also for flows that use a resource more than once, as aggregation trees do."""
+    times = [data.draw(st.lists(st.sampled_from([1.0, 1.0, 2.0, 3.0]), min_size=len(path), max_size=len(path)))
+             for _, path, _ in flows]  # fmt: skip
     simulator = Simulator(capacities)
-    ids = [simulator.send(size, path, priority=priority) for size, path, priority in flows]
-    assert [simulator.rate(f) for f in ids] == pytest.approx(reference_max_min(capacities, flows), abs=1e-6)
+    ids = [
+        simulator.send(size, path, priority=priority, coefficients=often)
+        for (size, path, priority), often in zip(flows, times, strict=True)
+    ]
+    assert [simulator.rate(f) for f in ids] == pytest.approx(reference_max_min(capacities, flows, times), abs=1e-6)
 
 
 @settings(max_examples=150, deadline=None)
