@@ -29,7 +29,10 @@ CONTROLLER = -1
 @dataclass(frozen=True)
 class Fault:
     """The connection between two workers (both ways) is down from start to end (s), or with other == None the worker
-    itself, or its connection with the CONTROLLER; whoever uses it learns of it `detection` seconds after it starts."""
+    itself, or its connection with the CONTROLLER; whoever uses it learns of it `detection` seconds after it starts.
+
+    worker == CONTROLLER, other == None: the controller itself, until its backup has asked all workers for their states.
+    """
 
     worker: int
     other: int | None
@@ -48,6 +51,7 @@ class Setup:
     avoid: groups are split without the connections that are known to be broken (section III: "recomputes the execution
     scheme"), so that only what breaks later needs a replacement.
     estimate: the bandwidths that the controller believes in.
+    budget: seconds after which a group that is not done discards its task, whatever the reason.
     chunks: k of Algorithms 1 and 2, for scatter that does not block.
     """
 
@@ -61,6 +65,7 @@ class Setup:
     chunks: int = 10_000
     faults: tuple[Fault, ...] = ()
     avoid: bool = False
+    budget: float = float("inf")
     estimate: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
@@ -68,19 +73,26 @@ class Setup:
             raise ValueError(f"unknown scheme {self.scheme!r}; known: {', '.join(SCHEMES)}")
         if self.schedule not in SCHEDULES:
             raise ValueError(f"unknown schedule {self.schedule!r}; known: {', '.join(SCHEDULES)}")
-        if not self.blocking and (self.scheme != "CREW" or self.schedule == "TL" or self.faults):
-            raise ValueError("scatter that does not block is CREW's, without task priorities and without faults")
+        if any(fault.worker == CONTROLLER and fault.other is not None for fault in self.faults):
+            raise ValueError("a fault between the controller and a worker names the worker first")
+        broken = any(fault.worker != CONTROLLER for fault in self.faults) or self.budget < float("inf")
+        if not self.blocking and (self.scheme != "CREW" or self.schedule == "TL" or broken):
+            raise ValueError(
+                "scatter that does not block is CREW's, without task priorities, faults of workers, and time budgets"
+            )
         if self.idle_only and self.blocking:
             raise ValueError("idle_only is for scatter that does not block")
-        if self.faults and self.scheme == "A2A":
+        if (self.faults or self.budget < float("inf")) and self.scheme == "A2A":
             raise ValueError("failover is CREW's (and OPR's)")
+        if not self.budget > 0:
+            raise ValueError(f"the time budget of a task must be > 0 s, got {self.budget}")
 
 
 @dataclass
 class Result:
     """rounds: synchronised rounds per worker; trained: local steps that each has finished. durations: seconds from the
     forming of a group to its last worker's result, of finished tasks. waits: seconds from a worker's being ready to the
-    forming of its group. abandoned: tasks that no replacement could save."""
+    forming of its group. abandoned: tasks that no replacement could save, or not in time."""
 
     rounds: NDArray[np.int64]
     trained: NDArray[np.int64]
@@ -131,6 +143,7 @@ class Training:
         self.cut = np.zeros((self.n, self.n), dtype=int)  # faults per connection (diagonal: per worker)
         self.noticed = np.zeros((self.n, self.n), dtype=int)  # those of them that the controller knows
         self.alone = np.zeros(self.n, dtype=int)  # per worker: that it cannot talk to the controller
+        self.away = 0  # faults of the controller itself
         self.lost: set[int] = set()  # down workers that go on when they are back
         self.loads = np.zeros(self.n)  # Mbit that each is to add now: l of Eq. (3)
         self.early: dict[int, tuple[range, list[int]]] = {}  # worker -> flows and blocks of its default scatter
@@ -192,7 +205,11 @@ class Training:
             )
             self.early[worker] = (flows, blocks.tolist())
         self.queue.append(worker)
-        if len(self.queue) >= self.setup.p:
+        self._group()
+
+    def _group(self) -> None:
+        """The first p in the queue become a group, as long as there are so many (and a controller)."""
+        while len(self.queue) >= self.setup.p and not self.away:
             members, self.queue = self.queue[: self.setup.p], self.queue[self.setup.p :]
             self._start(members)
 
@@ -232,6 +249,8 @@ class Training:
         for member, group in task.workers.items():
             self.sim.on_done(group, partial(self._received, task, member))
         self.tasks[number] = task
+        if self.setup.budget < float("inf"):
+            self.sim.after(self.setup.budget, partial(self._late, task))
         if self.setup.blocking:
             self._scatter(task)
         else:
@@ -364,6 +383,9 @@ class Training:
         return [pair for k in others for pair in ((fault.worker, k), (k, fault.worker))]
 
     def _plan_fault(self, fault: Fault) -> None:
+        if fault.worker == CONTROLLER:
+            self._plan_handover(fault)
+            return
         pairs = self._pairs(fault)
 
         def breaks() -> None:
@@ -408,11 +430,32 @@ class Training:
         if fault.end < float("inf"):
             self.sim.at(fault.end, back)
 
+    def _plan_handover(self, fault: Fault) -> None:
+        """Groups that have begun go on, none are formed and nothing is repaired before the backup is there."""
+
+        def leaves() -> None:
+            self.away += 1
+
+        def back() -> None:
+            self.away -= 1
+            self._repair()
+            self._group()
+
+        self.sim.at(fault.start, leaves)
+        if fault.end < float("inf"):
+            self.sim.at(fault.end, back)
+
+    def _late(self, task: _Task) -> None:
+        if task.number in self.tasks:
+            self._abandon(task)
+
     def _repair(self) -> None:
         """First come, first served over the tasks that the broken connections touch.
 
         An initiator that cannot ask the controller for a replacement has its task abandoned.
         """
+        if self.away:
+            return
         down = self.down
         for task in list(self.tasks.values()):
             if down[task.members, task.members].any():

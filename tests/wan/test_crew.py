@@ -299,6 +299,42 @@ def test_no_block_goes_to_whom_the_controller_cannot_reach() -> None:
     assert run.result.durations == pytest.approx([2.0])  # three blocks of 10 Mbit, not four of 7.5
 
 
+def ready_at_once(worker: int) -> float:
+    return 0.0 if worker < 2 else 1e9
+
+
+def test_while_the_controller_is_replaced_no_group_forms_and_scatter_that_does_not_block_goes_on() -> None:
+    """Away from 0 to 5 s. Both phases take 1 s; without blocking the first is over when the group can form."""
+    matrix = np.full((4, 4), 10.0)
+    faults = (Fault(CONTROLLER, None, 0.0, 4.0), Fault(CONTROLLER, None, 3.0, 5.0))
+    for blocking, end in ((True, 7.0), (False, 6.0)):
+        run = Training(Setup(p=2, model_mbit=40, blocking=blocking, faults=faults), matrix, ready_at_once)
+        assert run.run(end - 0.1).rounds.sum() == 0
+        assert run.sim.run(end + 0.1) and run.result.rounds.tolist() == [1, 1, 0, 0]
+
+
+def test_what_has_begun_goes_on_without_the_controller_and_is_repaired_by_the_next() -> None:
+    matrix = np.full((4, 4), 10.0)
+    steps = {worker: iter([0.0, 1e9] if worker < 2 else [1e9]) for worker in range(4)}
+    faults = (Fault(CONTROLLER, None, 0.1, 5.0), Fault(0, 3, 0.5))
+    run = Training(Setup(p=2, model_mbit=40, faults=faults), matrix, lambda worker: next(steps[worker]))
+    assert run.run(4.9).reassigned == 0 and len(run.result.durations) == 0
+    assert run.sim.run(20.0) and run.result.reassigned == 1
+    assert run.result.durations == pytest.approx([7.0])  # the fourth block again: scatter, then multicast
+
+
+def test_a_task_past_its_budget_is_discarded_and_its_workers_go_on() -> None:
+    """Nobody notices that 0 and 3 have lost each other, from 0.5 s on."""
+    matrix = np.full((4, 4), 10.0)
+    setup = Setup(p=2, model_mbit=40, budget=3.0, faults=(Fault(0, 3, 0.5, 1e6, detection=1e5),))
+    run = Training(setup, matrix, ready_at_once)
+    assert run.run(2.9).abandoned == 0 and run.result.trained.tolist() == [1, 1, 0, 0]
+    assert run.sim.run(5.9) and run.result.abandoned == 1 and run.result.trained.tolist() == [2, 2, 0, 0]
+    assert run.result.rounds.sum() == 0 and run.loads.sum() == pytest.approx(40.0)  # the next task's only
+    healthy = Training(replace(setup, faults=()), matrix, ready_at_once)
+    assert healthy.run(10.1).abandoned == 0 and healthy.result.rounds.tolist() == [5, 5, 0, 0]
+
+
 def test_faults_that_overlap_end_with_the_last_and_short_ones_go_unnoticed() -> None:
     matrix = np.full((2, 2), 10.0)
     two = (Fault(0, 1, 0.5, 3.0), Fault(1, 0, 1.0, 4.0))
@@ -320,8 +356,18 @@ def test_runs_repeat_exactly(schedule: str) -> None:
 
 
 def test_wrong_setups_are_refused() -> None:
-    for wrong in ({"scheme": "X"}, {"schedule": "X"}, {"scheme": "OPR", "blocking": False}, {"idle_only": True}):
-        with pytest.raises(ValueError, match=r"known|scatter"):
+    for wrong, message in (
+        ({"scheme": "X"}, "known"),
+        ({"schedule": "X"}, "known"),
+        ({"scheme": "OPR", "blocking": False}, "scatter"),
+        ({"blocking": False, "faults": (Fault(0, 1),)}, "scatter"),
+        ({"blocking": False, "budget": 1.0}, "scatter"),
+        ({"idle_only": True}, "scatter"),
+        ({"scheme": "A2A", "budget": 1.0}, "failover"),
+        ({"budget": 0.0}, "budget"),
+        ({"faults": (Fault(CONTROLLER, 0),)}, "worker first"),
+    ):
+        with pytest.raises(ValueError, match=message):
             Setup(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="p must be"):
         Training(Setup(p=9), np.ones((3, 3)), lambda w: 1.0)
@@ -349,7 +395,8 @@ class Watched(Training):
     def _start(self, members: list[int]) -> None:
         assert len(set(members)) == len(members) == self.setup.p
         assert not self.down[members, members].any()  # IV-B: a lost worker is in no new group,
-        assert not self.alone[members].any()  # nor one that cannot talk to the controller
+        assert not self.alone[members].any()  # nor one that cannot talk to the controller,
+        assert not self.away  # and nobody is while there is none
         self.settled()
         super()._start(members)
 
@@ -359,7 +406,7 @@ class Watched(Training):
         for task in self.tasks.values():
             assert set(task.workers) <= set(task.members)
             assert task.weights.sum() == pytest.approx(1) and (task.weights >= 0).all()
-            for block in np.flatnonzero(task.weights > 0).tolist():
+            for block in np.flatnonzero(task.weights > 0).tolist() if not self.away else []:
                 waiting = self.sim.remaining_many(task.multicast[block]) > 0
                 assert not (waiting & self.down[task.members, task.owner[block]]).any()
 
@@ -387,12 +434,16 @@ def trainings(draw: st.DrawFn) -> Watched:
             end = draw(st.just(float("inf")) | times.map(lambda t, s=start: s + 0.2 + t))  # type: ignore[misc]
             if other != worker:
                 faults.append(Fault(worker, other, start, end, draw(st.sampled_from([0.0, 0.1]))))
+    if scheme != "A2A" and draw(st.integers(0, 3)) == 0:
+        start = draw(times)
+        faults.append(Fault(CONTROLLER, None, start, start + draw(times)))
+    budget = draw(st.sampled_from([0.5, float("inf"), float("inf")])) if scheme != "A2A" and blocking else float("inf")
     ties = draw(st.booleans())
     matrix = np.full((n, n), 50.0) if ties else rng.integers(1, 100, (n, n)).astype(float)
     steps = [0.1] * n if ties else rng.uniform(0.05, 0.5, n).tolist()
     setup = Setup(scheme, p, draw(st.booleans()), schedule, blocking, model_mbit=float(draw(st.integers(1, 60))),
                   idle_only=not blocking and draw(st.booleans()), chunks=100, faults=tuple(faults),
-                  avoid=draw(st.booleans()))  # fmt: skip
+                  avoid=draw(st.booleans()), budget=budget)  # fmt: skip
     return Watched(setup, matrix, steps.__getitem__)
 
 
@@ -409,7 +460,7 @@ def test_every_group_is_whole_and_no_worker_gets_lost(run: Watched) -> None:
     if not result.abandoned and run.setup.scheme != "A2A":
         assert result.rounds.sum() == run.setup.p * len(result.durations) + partly
     assert (result.rounds <= result.trained).all()
-    if not run.setup.faults and run.setup.model_mbit <= 3:
+    if not run.setup.faults and run.setup.model_mbit <= 3 and run.setup.budget > 1:
         assert result.rounds.sum() > 0
 
 
