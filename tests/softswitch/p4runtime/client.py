@@ -15,7 +15,7 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 from p4.v1 import p4runtime_pb2_grpc
 
-DEADLINE = 10.0  # seconds; generous, since it only ends a test that fails
+DEADLINE = 60.0  # seconds; generous, since it only ends a test that fails
 INSERT, MODIFY, DELETE = p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE
 EXACT, LPM, ACL, CONST, KEYLESS = range(0x02000001, 0x02000006)
 NO_ACTION = 21257015  # p4c's id of it
