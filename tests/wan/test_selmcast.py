@@ -177,6 +177,53 @@ def test_one_worker_has_nobody_to_send_to() -> None:
 # --- SSP ---
 
 
+def literal_ssp(task: selmcast.Instance, now: selmcast.Ongoing, eta: float) -> np.ndarray:
+    """Algorithm 2 from line 5 on, line by line, with line 32's x read as y and the order of line 13."""
+    n, x, v = task.n, now.x, now.remaining
+    y = np.zeros((n, n), bool)
+    for i, j in itertools.product(range(n), repeat=2):
+        if x[i, j] and (task.must[i, j] or v[i, j] < eta * task.volumes[i]):
+            y[i, j] = True
+    order = sorted(now.active, key=lambda i: now.waits[i])
+    for i in order:
+        q = max(0, int(task.receivers[i] - y[i].sum()))
+        free = [j for j in range(n) if x[i, j] and not y[i, j]]
+        load = {j: (v[i, j] + sum(v[k, j] for k in range(n) if y[k, j])) / task.download[j] for j in free}
+        for j in sorted(free, key=lambda j: (load[j], j))[:q]:
+            y[i, j] = True
+
+    def out(i: int) -> float:
+        amounts = [v[i, j] for j in range(n) if y[i, j]]
+        return (max(amounts, default=0.0) if task.layer == "L3" else sum(amounts)) / task.upload[i]
+
+    def into(j: int) -> float:
+        return sum(v[k, j] for k in range(n) if y[k, j]) / task.download[j]
+
+    t = {i: max([now.waits[i], out(i), *(into(j) for j in range(n) if y[i, j])]) * (1 + 1e-9) for i in order}
+    pairs = [(i, j) for i in range(n) for j in range(n) if x[i, j] and not y[i, j]]
+    for i, j in sorted(pairs, key=lambda e: -task.stale[e]):
+        y[i, j] = True
+        y[i, j] = t[i] >= out(i) and t[i] >= into(j)
+    return y
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances(), st.sampled_from([0.0, 0.5, 0.75, 1.0]), st.data())
+def test_ssp_selection_is_the_pseudo_codes(task: selmcast.Instance, eta: float, data: st.DataObject) -> None:
+    """Some workers are under way, to some receivers, with a part of the volume left each; the last is new."""
+    n = task.n
+    active = sorted({*data.draw(st.lists(st.integers(0, n - 1), max_size=n)), n - 1})
+    x, v = np.zeros((n, n), bool), np.zeros((n, n))
+    for i in active:
+        row = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+        x[i] = np.arange(n) != i if i == active[-1] else row & (np.arange(n) != i)
+        parts = [4] * n if i == active[-1] else data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n))
+        v[i] = np.where(x[i], np.array(parts) / 4 * task.volumes[i], 0.0)
+    waits = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), float)
+    now = selmcast.Ongoing(x, v, waits, active)
+    assert (selmcast.select_ssp(task, now, eta=eta) == literal_ssp(task, now, eta)).all()
+
+
 @settings(max_examples=100, deadline=None)
 @given(instances(), st.data())
 def test_ssp_only_drops_and_keeps_what_is_nearly_there(task: selmcast.Instance, data: st.DataObject) -> None:
