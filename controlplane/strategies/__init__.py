@@ -5,7 +5,14 @@ A new one is one new file and one line in STRATEGIES.
 
 from __future__ import annotations
 
-from controlplane.strategies.apsp import apsp, apsp_exact
+from controlplane.strategies.apsp import (
+    apsp,
+    apsp_balanced,
+    apsp_connected,
+    apsp_exact,
+    apsp_random,
+    apsp_shortest,
+)
 from controlplane.strategies.atp import atp, atp_strict
 from controlplane.strategies.common import Infeasible, Split, Strategy
 from controlplane.strategies.crew import crew
@@ -13,7 +20,7 @@ from controlplane.strategies.equal import equal
 from controlplane.strategies.exact import exact
 from controlplane.strategies.inart import inart
 from controlplane.strategies.lbmm import lbmm
-from controlplane.strategies.netstorm import netstorm, tsengine
+from controlplane.strategies.netstorm import balanced_tree, netstorm, star, tsengine
 from controlplane.strategies.paper import inart_paper, r_inart
 from controlplane.strategies.selmcast import orpheus, selmcast, selmcast_l7
 from controlplane.strategies.strict import inart_strict
@@ -31,7 +38,13 @@ STRATEGIES: dict[str, Strategy] = {
     "exact": exact,
     "apsp": apsp,
     "apsp-exact": apsp_exact,
+    "apsp-random": apsp_random,
+    "apsp-connected": apsp_connected,
+    "apsp-shortest": apsp_shortest,
+    "apsp-balanced": apsp_balanced,
     "netstorm": netstorm,
+    "star": star,
+    "balanced-tree": balanced_tree,
     "tsengine": tsengine,
     "crew": crew,
     "selmcast": selmcast,

@@ -100,12 +100,23 @@ def _pruned(view: Sites, root: str, parent: Mapping[str, str]) -> dict[str, str]
     return {node: above for node, above in parent.items() if node in keep}
 
 
-def aggregation_tree(view: Sites, server: str, share: float, up: Mapping[str, str], down: Mapping[str, str]) -> Tree:
-    """Every site on the way adds; up[v]: whom v sends to, down[v]: whom v gets the result from, over direct links."""
+def aggregation_tree(
+    view: Sites,
+    server: str,
+    share: float,
+    up: Mapping[str, str],
+    down: Mapping[str, str],
+    *,
+    routes: Mapping[tuple[str, str], Sequence[str]] | None = None,
+) -> Tree:
+    """Every site in `up` adds; up[v]: whom v sends to, over routes[v, up[v]] (None: their direct link); down[v]: whom v
+    gets the result from, over direct links."""
     root = view.server[server]
     climb = _pruned(view, root, up)
     assignments = tuple(Assignment(w, site, (w, site)) for w, site in view.worker.items())
-    relays = tuple(Relay(v, above, (v, above)) for v, above in climb.items())
+    relays = tuple(
+        Relay(v, above, (v, above) if routes is None else tuple(routes[v, above])) for v, above in climb.items()
+    )
     relays += (Relay(root, server, (root, server)),)
     return Tree(server, share, assignments, relays, _return_edges(view, server, down))
 

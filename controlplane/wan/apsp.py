@@ -233,37 +233,42 @@ def place_exactly(
 # --- baselines ---
 
 
-def most_connected(graph: nx.DiGraph) -> list[Node]:
-    """All nodes with the most links (the paper does not say which of several it takes)."""
-    degrees = {node: len(set(graph.successors(node)) | set(graph.predecessors(node))) for node in graph.nodes}
+def most_connected(graph: nx.DiGraph, roots: Sequence[Node] | None = None) -> list[Node]:
+    """All nodes (or roots) with the most links (the paper does not say which of several it takes)."""
+    candidates = graph.nodes if roots is None else roots
+    degrees = {node: len(set(graph.successors(node)) | set(graph.predecessors(node))) for node in candidates}
     most = max(degrees.values())
     return [node for node, degree in degrees.items() if degree == most]
 
 
-def shortest_routes(graph: nx.DiGraph, root: Node) -> dict[Node, Path]:
-    """Fewest hops, ties by the larger bottleneck, then by the nodes' order."""
+def shortest_routes(graph: nx.DiGraph, root: Node, sources: Sequence[Node] | None = None) -> dict[Node, Path]:
+    """Fewest hops, ties by the larger bottleneck, then by the order of nodes. sources: whose routes (all)."""
     order = {node: k for k, node in enumerate(graph.nodes)}
-    routes: dict[Node, Path] = {}
-    for node in graph.nodes:
-        if node == root:
-            continue
-        try:
-            ties = [tuple(p) for p in nx.all_shortest_paths(graph, node, root)]
-        except nx.NetworkXNoPath:
-            raise WanError(f"node {node} cannot reach {root}") from None
-        routes[node] = min(
-            ties, key=lambda p: (-min(graph.edges[e]["mbps"] for e in pairwise(p)), [order[v] for v in p])
-        )
-    return routes
+    hops = nx.single_source_shortest_path_length(graph.reverse(copy=False), root)
+    width: dict[Node, float] = {root: math.inf}
+    routes: dict[Node, Path] = {root: (root,)}
+    for node in sorted(hops, key=lambda v: hops[v]):
+        closer = [v for v in graph.successors(node) if hops.get(v, math.inf) == hops[node] - 1]
+        if node != root:
+            width[node], _, onward = max((min(width[v], graph.edges[node, v]["mbps"]), -order[v], v) for v in closer)
+            routes[node] = (node, *routes[onward])
+    wanted = [node for node in sources or graph.nodes if node != root]
+    for node in wanted:
+        if node not in routes:
+            raise WanError(f"node {node} cannot reach {root}")
+    return {node: routes[node] for node in wanted}
 
 
-def balanced_routes(graph: nx.DiGraph, root: Node, most_paths: int = MOST_PATHS) -> dict[Node, Path]:
+def balanced_routes(
+    graph: nx.DiGraph, root: Node, most_paths: int = MOST_PATHS, sources: Sequence[Node] | None = None
+) -> dict[Node, Path]:
     """Load balancing: flow by flow (farthest first) the path on which the fullest link's load per bandwidth stays
-    lowest, whatever its length; ties: fewer hops."""
+    lowest, whatever its length; ties: fewer hops. sources: whose flows (all)."""
     load = dict.fromkeys(graph.edges, 0.0)
     routes: dict[Node, Path] = {}
-    choices = paths_to(graph, root, most_paths)
+    choices = paths_to(graph, root, most_paths, sources)
     for node in sorted(choices, key=lambda v: -len(choices[v][0])):
+
         def worst(path: Path) -> float:
             return max((load[e] + 1) / graph.edges[e]["mbps"] for e in pairwise(path))
 

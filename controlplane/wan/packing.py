@@ -58,7 +58,9 @@ PROGRESS = 1e-4  # of the rate, in a round
 class _Problem:
     """The links as arcs between numbers, and the cheapest trees of a root under prices."""
 
-    def __init__(self, graph: nx.DiGraph, roots: Sequence[Node], terminals: Sequence[Node] | None) -> None:
+    def __init__(
+        self, graph: nx.DiGraph, roots: Sequence[Node], terminals: Sequence[Node] | None, results: bool
+    ) -> None:
         network = usable(graph)
         self.nodes = list(network.nodes)
         self.index = {node: k for k, node in enumerate(self.nodes)}
@@ -73,6 +75,8 @@ class _Problem:
         self.exact = "edmonds" if spanned else "subsets" if len(self.terminals) <= MOST_TERMINALS else ""
         for root in self.roots:
             self._connected(root)
+        # Where results count on no link, any trees will do for them.
+        self.falls = None if results else self._one_way(self.arcs, self.costs(1 / self.capacity)[0], exact=False)[0]
 
     def _connected(self, root: int) -> None:
         network = nx.DiGraph(self.arcs)
@@ -94,39 +98,35 @@ class _Problem:
         unlimited = extra[~np.isfinite(self.capacity)]
         return price + extra, 2 * len(self.nodes) * float(unlimited.max(initial=0.0))
 
-    def trees(self, cost: np.ndarray, exact: bool) -> tuple[list[tuple[list[int], list[int]]], np.ndarray | None]:
-        """((up, down) of each root, what the cheapest cost together at least or None: not known)."""
+    def _one_way(self, arcs: Sequence[Arc], cost: np.ndarray, exact: bool) -> tuple[list[list[int]], np.ndarray | None]:
+        """(a tree of each root, what the cheapest costs at least or None: not known)."""
         values = cost.tolist()
         n = len(self.nodes)
+        best = self.exact == "edmonds" or (bool(self.exact) and exact)
+        found: list[list[int] | None]
         if self.exact == "edmonds":
-            found = [
-                (arborescence(n, root, self.reversed, values), arborescence(n, root, self.arcs, values))
-                for root in self.roots
-            ]
-        elif self.exact and exact:
-            climb, fall = (Exact(n, arcs, values, self.terminals) for arcs in (self.reversed, self.arcs))
-            found = [(climb.tree(root), fall.tree(root)) for root in self.roots]
+            found = [arborescence(n, root, arcs, values) for root in self.roots]
+        elif best:
+            cheapest = Exact(n, arcs, values, self.terminals)
+            found = [cheapest.tree(root) for root in self.roots]
         else:
-            there, back = (Distances(n, arcs, values) for arcs in (self.reversed, self.arcs))
-            found = [
-                (
-                    short_tree(n, root, self.reversed, values, self.terminals, there),
-                    short_tree(n, root, self.arcs, values, self.terminals, back),
-                )
-                for root in self.roots
-            ]
-        pairs = [(up, down) for up, down in found if up is not None and down is not None]
-        assert len(pairs) == len(self.roots)  # _connected
-        if self.exact == "edmonds" or (self.exact and exact):
-            return pairs, np.array([cost[up].sum() + cost[down].sum() for up, down in pairs])
+            distances = Distances(n, arcs, values)
+            found = [short_tree(n, root, arcs, values, self.terminals, distances) for root in self.roots]
+        trees = [tree for tree in found if tree is not None]
+        assert len(trees) == len(self.roots)  # _connected
+        if best:
+            return trees, np.array([cost[tree].sum() for tree in trees])
         if exact:
-            return pairs, np.array(
-                [
-                    sum(dual_ascent(n, root, arcs, values, self.terminals) for arcs in (self.reversed, self.arcs))
-                    for root in self.roots
-                ]
-            )
-        return pairs, None
+            return trees, np.array([dual_ascent(n, root, arcs, values, self.terminals) for root in self.roots])
+        return trees, None
+
+    def trees(self, cost: np.ndarray, exact: bool) -> tuple[list[tuple[list[int], list[int]]], np.ndarray | None]:
+        """((up, down) of each root, what the cheapest cost together at least or None: not known)."""
+        ups, least = self._one_way(self.reversed, cost, exact)
+        if self.falls is not None:
+            return list(zip(ups, self.falls, strict=True)), least
+        downs, also = self._one_way(self.arcs, cost, exact)
+        return list(zip(ups, downs, strict=True)), None if least is None or also is None else least + also
 
 
 class _Master:
@@ -150,9 +150,9 @@ class _Master:
         for _ in range(0 if part is None else len(part) - 1):
             self._highs.addRow(0.0, 0.0, 0, none, np.array([]))
 
-    def add(self, root: int, up: Sequence[int], down: Sequence[int]) -> None:
+    def add(self, root: int, links: Sequence[int]) -> None:
         entries: dict[int, float] = {}
-        for item in (*up, *down, self.links + root):
+        for item in (*links, self.links + root):
             if self._finite[item]:
                 row = int(self._row[item])
                 entries[row] = entries.get(row, 0.0) + 1.0
@@ -182,6 +182,7 @@ def pack(
     terminals: Sequence[Node] | None = None,
     shares: Mapping[Node, float] | None = None,
     root_mbps: Mapping[Node, float] | None = None,
+    results: bool = True,
     gap: float = 1e-3,
     rounds: int = 500,
 ) -> Packing:
@@ -189,7 +190,8 @@ def pack(
     the result (all); every other node may be passed through, and adds what meets there.
 
     shares: the part of the model that each root has to carry (None: whatever is best). root_mbps: what a root takes in
-    at most. Stops when the rate is within `gap` of the bound. Raises WanError for unreachable nodes and wrong input.
+    at most. results: whether their way down counts on the links. Stops when the rate is within `gap` of the bound.
+    Raises WanError for unreachable nodes and wrong input.
     """
     candidates = list(graph.nodes) if roots is None else list(dict.fromkeys(roots))
     if shares is not None:
@@ -202,7 +204,7 @@ def pack(
     unknown = [] if terminals is None else [v for v in terminals if v not in graph]
     if unknown or (terminals is not None and not terminals):
         raise WanError(f"{unknown} are no nodes of the network" if unknown else "no node takes part")
-    problem = _Problem(graph, candidates, terminals)
+    problem = _Problem(graph, candidates, terminals, results)
     intake = np.array([np.inf if root_mbps is None else root_mbps.get(root, np.inf) for root in candidates])
     alone = [k for k, root in enumerate(problem.roots) if set(problem.terminals) == {root}]
     free = [k for k in alone if len(candidates) == 1 or (shares is None and np.isinf(intake[k]))]
@@ -223,7 +225,7 @@ def pack(
             return False
         known.add(key)
         columns.append((k, up, down))
-        master.add(k, up, down)
+        master.add(k, [*up, *down] if results else up)
         return True
 
     limits = np.concatenate([problem.capacity, intake]) / scale
