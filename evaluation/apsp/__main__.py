@@ -3,17 +3,23 @@
 import sys
 
 from evaluation.apsp import figures
+from evaluation.wan.panels import panels
 from evaluation.wan.report import Figure, main
 
-SERIES = ("network", "delay", "scheme")
+SCHEME = ("scheme",)
+SECONDS = "seconds per epoch"
+LINES = panels("network", "delay", label=SECONDS + ", ResNet152")
 FIGURES = {
-    "table3": Figure(figures.table3, "seconds per epoch by placement", "model", "apsp", ("network", "delay"), 3),
-    "fig4": Figure(figures.fig4, "table3, a row per bar", "model", "seconds", SERIES, 3),
-    "fig5": Figure(figures.fig5, "placements over the least bandwidth", "least_mbps", "seconds", SERIES, 2),
-    "fig6": Figure(figures.fig6, "routings over the least bandwidth", "least_mbps", "seconds", SERIES, 2),
-    "laws": Figure(figures.laws, "other readings of bandwidth by distance", "law", "less_than_random_%",
-                   ("network", "delay"), 5),
-    "scaling": Figure(figures.scaling, "computation over the number of nodes", "n", "seconds", ("algorithm",), 1),
-}
+    "table3": Figure(figures.table3, "seconds per epoch by placement", "model", "apsp", ("delay",), 3,
+                     panels("network", label=SECONDS, as_bars=True)),
+    "fig4": Figure(figures.fig4, "table3, a row per bar", "model", "seconds", SCHEME, 3,
+                   panels("network", "delay", label=SECONDS, as_bars=True)),
+    "fig5": Figure(figures.fig5, "placements over the least bandwidth", "least_mbps", "seconds", SCHEME, 2, LINES),
+    "fig6": Figure(figures.fig6, "routings over the least bandwidth", "least_mbps", "seconds", SCHEME, 2, LINES),
+    "laws": Figure(figures.laws, "other readings of bandwidth by distance", "law", "less_than_random_%", ("delay",), 5,
+                   panels("network", label="% less time than a random server", as_bars=True)),
+    "scaling": Figure(figures.scaling, "computation over the number of nodes", "n", "seconds", ("algorithm",), 1,
+                      panels(label="CPU seconds", log=True)),
+}  # fmt: skip
 
 sys.exit(main("apsp", FIGURES, figures.headline))

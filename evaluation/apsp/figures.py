@@ -8,6 +8,7 @@ links' lengths by about 20 % (evaluation/wan/networks.py) and draws the rounding
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import networkx as nx
@@ -16,6 +17,7 @@ import numpy as np
 from controlplane.wan import apsp
 from evaluation.wan.networks import LAWS, by_distance
 from evaluation.wan.report import Claim, Row, claim
+from evaluation.wan.runs import spread
 
 MODELS = {"ResNet50": 92 * 8.0, "ResNet152": 240 * 8.0, "AlexNet": 256 * 8.0, "VGG-Net": 552 * 8.0}
 NETWORKS = ("b4", "internet2")
@@ -49,13 +51,27 @@ def seconds(graph: nx.DiGraph, delay: apsp.Delay, seed: int) -> dict[str, float]
     }
 
 
-def _runs(name: str, delay: apsp.Delay, trials: int, least: float = 500.0) -> dict[str, np.ndarray]:
-    runs = []
-    for seed in range(trials):
-        graph = by_distance(name, seed=seed, least=least)
+Case = tuple[str, apsp.Delay, float, str, bool]  # network, delay, least Mbit/s, law, also the exact optimum
+
+
+def _one(item: tuple[Case, int]) -> dict[str, float]:
+    (name, delay, least, law, exactly), seed = item
+    graph = by_distance(name, seed=seed, least=least, law=law)
+    found = seconds(graph, delay, seed)
+    if exactly:
         exact = apsp.place_exactly(graph, 1.0, delay=delay, time_limit=5.0)
-        runs.append({**seconds(graph, delay, seed), "exact": exact.time, "bound": exact.bound})
-    return {key: np.array([run[key] for run in runs]) for key in runs[0]}
+        found |= {"exact": exact.time, "bound": exact.bound}
+    return found
+
+
+def _runs(cases: Sequence[Case], trials: int) -> list[dict[str, np.ndarray]]:
+    """Per case: each figure of `seconds` over the seeds."""
+    results = spread(_one, [(case, seed) for case in cases for seed in range(trials)])
+    chunks = [results[k : k + trials] for k in range(0, len(results), trials)]
+    return [{key: np.array([run[key] for run in runs]) for key in runs[0]} for runs in chunks]
+
+
+PLACES: list[tuple[str, apsp.Delay]] = [(name, delay) for name in NETWORKS for delay in DELAYS]
 
 
 def _less(ours: np.ndarray, other: np.ndarray) -> str:
@@ -68,57 +84,61 @@ def _less(ours: np.ndarray, other: np.ndarray) -> str:
 def table3(trials: int) -> list[Row]:
     """ours: the exact optimum, which is our own strategy (apsp-exact); loss: APSP's against it; bound: proven."""
     rows = []
-    for name in NETWORKS:
-        for delay in DELAYS:
-            runs = _runs(name, delay, trials)
-            for model, mbit in MODELS.items():
-                paper = PAPER[name, model]
-                rows.append(
-                    {
-                        "network": name,
-                        "model": model,
-                        "delay": delay,
-                        **{key: float(runs[key].mean()) * mbit for key in ("random", "most_connected", "apsp")},
-                        "paper": "/".join(map(str, paper)),
-                        "less_than_random_%": _less(runs["apsp"], runs["random"]),
-                        "less_than_connected_%": _less(runs["apsp"], runs["most_connected"]),
-                        "paper_%": f"{100 * (1 - paper[2] / paper[0]):.1f}/{100 * (1 - paper[2] / paper[1]):.1f}",
-                        "ours": float(runs["exact"].mean()) * mbit,
-                        "loss_%": float(100 * (runs["apsp"] / runs["exact"] - 1).mean()),
-                        "gap_%": float(100 * (1 - runs["bound"] / runs["exact"]).max()),
-                        "seeds": trials,
-                    }
-                )
+    cases: list[Case] = [(*place, 500.0, "linear", True) for place in PLACES]
+    for (name, delay), runs in zip(PLACES, _runs(cases, trials), strict=True):
+        for model, mbit in MODELS.items():
+            paper = PAPER[name, model]
+            rows.append(
+                {
+                    "network": name,
+                    "model": model,
+                    "delay": delay,
+                    **{key: float(runs[key].mean()) * mbit for key in ("random", "most_connected", "apsp")},
+                    "paper": "/".join(map(str, paper)),
+                    "less_than_random_%": _less(runs["apsp"], runs["random"]),
+                    "less_than_connected_%": _less(runs["apsp"], runs["most_connected"]),
+                    "paper_%": f"{100 * (1 - paper[2] / paper[0]):.1f}/{100 * (1 - paper[2] / paper[1]):.1f}",
+                    "ours": float(runs["exact"].mean()) * mbit,
+                    "loss_%": float(100 * (runs["apsp"] / runs["exact"] - 1).mean()),
+                    "gap_%": float(100 * (1 - runs["bound"] / runs["exact"]).max()),
+                    "seeds": trials,
+                }
+            )
     return rows
 
 
 def fig4(trials: int) -> list[Row]:
-    """Table III as the figure draws it, a row per bar."""
+    """Table III as the figure draws it, a row per bar; the paper's own are of delay "paper"."""
     rows = []
+    cases: list[Case] = [(*place, 500.0, "linear", True) for place in PLACES]
+    found = dict(zip(PLACES, _runs(cases, trials), strict=True))
     for name in NETWORKS:
-        for delay in DELAYS:
-            runs = _runs(name, delay, trials)
-            for model, mbit in MODELS.items():
-                for k, key in enumerate(("random", "most_connected", "apsp", "exact")):
-                    paper = PAPER[name, model][k] if k < 3 else float("nan")
-                    row = {"network": name, "delay": delay, "model": model, "scheme": key}
-                    rows.append({**row, "seconds": float(runs[key].mean()) * mbit, "paper": paper, "seeds": trials})
-    return rows
+        for model, mbit in MODELS.items():
+            for k, key in enumerate(("random", "most_connected", "apsp", "exact")):
+                for delay in DELAYS:
+                    value = float(found[name, delay][key].mean()) * mbit
+                    row: Row = {"network": name, "delay": delay, "model": model, "scheme": key}
+                    rows.append({**row, "seconds": value, "seeds": trials})
+                if k < 3:
+                    row = {"network": name, "delay": "paper", "model": model, "scheme": key}
+                    rows.append({**row, "seconds": PAPER[name, model][k], "seeds": 1})
+    order = (*DELAYS, "paper")
+    return sorted(rows, key=lambda row: (NETWORKS.index(row["network"]), order.index(row["delay"])))
 
 
 def _series(trials: int, keys: tuple[str, ...]) -> list[Row]:
     rows = []
-    for name in NETWORKS:
-        for delay in DELAYS:
-            for least in (500, 1000, 2000, 3000, 4000, 5000):
-                runs = _runs(name, delay, trials, float(least))
-                for key in keys:
-                    values = runs[key] * MODELS["ResNet152"]
-                    low, high = (float(x) for x in np.percentile(values, [5, 95]))
-                    rows.append(
-                        {"network": name, "delay": delay, "least_mbps": least, "scheme": key,
-                         "seconds": float(values.mean()), "low": low, "high": high, "seeds": trials}
-                    )  # fmt: skip
+    cases: list[Case] = [
+        (*place, least, "linear", True) for place in PLACES for least in (500.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0)
+    ]
+    for (name, delay, least, _, _), runs in zip(cases, _runs(cases, trials), strict=True):
+        for key in keys:
+            values = runs[key] * MODELS["ResNet152"]
+            low, high = (float(x) for x in np.percentile(values, [5, 95]))
+            rows.append(
+                {"network": name, "delay": delay, "least_mbps": int(least), "scheme": key,
+                 "seconds": float(values.mean()), "low": low, "high": high, "seeds": trials}
+            )  # fmt: skip
     return rows
 
 
@@ -129,18 +149,15 @@ fig6 = partial(_series, keys=("shortest_routing", "balanced_routing", "apsp", "e
 def laws(trials: int) -> list[Row]:
     """The published claim under other readings of "bandwidth by distance"."""
     rows = []
-    for law in LAWS:
-        for name in NETWORKS:
-            for delay in DELAYS:
-                runs = [seconds(by_distance(name, seed=seed, law=law), delay, seed) for seed in range(trials)]
-                times = {key: np.array([run[key] for run in runs]) for key in ("apsp", "random", "most_connected")}
-                rows.append(
-                    {"law": law, "network": name, "delay": delay,
-                     "less_than_random_%": float(100 * (1 - times["apsp"] / times["random"]).mean()),
-                     "spread": _less(times["apsp"], times["random"]),
-                     "less_than_connected_%": _less(times["apsp"], times["most_connected"]),
-                     "paper_%": "54.2 to 61.8 / 11 to 25" if name == "b4" else "21.7 / 20.0", "seeds": trials}
-                )  # fmt: skip
+    cases: list[Case] = [(*place, 500.0, law, False) for law in LAWS for place in PLACES]
+    for (name, delay, _, law, _), times in zip(cases, _runs(cases, trials), strict=True):
+        rows.append(
+            {"law": law, "network": name, "delay": delay,
+             "less_than_random_%": float(100 * (1 - times["apsp"] / times["random"]).mean()),
+             "spread": _less(times["apsp"], times["random"]),
+             "less_than_connected_%": _less(times["apsp"], times["most_connected"]),
+             "paper_%": "54.2 to 61.8 / 11 to 25" if name == "b4" else "21.7 / 20.0", "seeds": trials}
+        )  # fmt: skip
     return rows
 
 
@@ -169,14 +186,16 @@ def scaling(trials: int) -> list[Row]:
 def headline(trials: int) -> list[Claim]:
     """Percent less time than with a random server. The aim is at least the paper's."""
     claims = []
-    for name, paper, least in (("b4", "52 to 62 % (54.2 to 61.8 by Table III)", 52), ("internet2", "21.7 %", 21)):
-        for delay in DELAYS:
-            runs = [seconds(by_distance(name, seed=seed), delay, seed) for seed in range(trials)]
-            less = [100 * (1 - run["apsp"] / run["random"]) for run in runs]
-            connected = np.mean([100 * (1 - run["apsp"] / run["most_connected"]) for run in runs])
-            short = np.mean([100 * (1 - run["apsp"] / run["random_shortest"]) for run in runs])
-            note = f"than the most connected: {connected:.1f} %; than random with shortest paths: {short:.1f} %"
-            text = f"% less time than with a random server, {name}, {delay}"
-            aim = least if delay == "stored" or name == "internet2" else None
-            claims.append(claim(text, paper, less, least=aim, note=note))
+    cases: list[Case] = [(*place, 500.0, "linear", False) for place in PLACES]
+    papers = {"b4": ("52 to 62 % (54.2 to 61.8 by Table III)", 52), "internet2": ("21.7 %", 21)}
+    for (name, delay), runs in zip(PLACES, _runs(cases, trials), strict=True):
+        paper, least = papers[name]
+        less = 100 * (1 - runs["apsp"] / runs["random"])
+        connected, short = (
+            float((100 * (1 - runs["apsp"] / runs[key])).mean()) for key in ("most_connected", "random_shortest")
+        )
+        note = f"than the most connected: {connected:.1f} %; than random with shortest paths: {short:.1f} %"
+        text = f"% less time than with a random server, {name}, {delay}"
+        aim = least if delay == "stored" or name == "internet2" else None
+        claims.append(claim(text, paper, less.tolist(), least=aim, note=note))
     return claims

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from evaluation.netstorm.training import ALEXNET_PARAMETERS, ALEXNET_TENSORS, Setup, Training
 from evaluation.wan.networks import netstorm_draw
 from evaluation.wan.report import Claim, Row, claim
+from evaluation.wan.runs import spread
 
 SECONDS = 1800.0
 STAR = Setup("STAR", roots=1, awareness="none", auxiliary=False)
@@ -73,59 +73,88 @@ def whole(setup: Setup) -> Setup:
     return replace(setup, tensors=ALEXNET_TENSORS, chunk=math.inf, probe_count=1)
 
 
-def _rows(
-    trials: int,
-    settings: Iterable[tuple[dict[str, Any], Setup]],
-    *,
-    nodes: int = 9,
-    star: Setup = STAR,
-    networks: Sequence[bool] = (False, True),
-) -> list[Row]:
-    """networks: dynamic or not."""
+Run = tuple[Setup, bool, int, int, int | None]  # setup, dynamic, seed, nodes, root
+
+
+def _one(run: Run) -> float:
+    setup, dynamic, seed, nodes, root = run
+    return speed(setup, dynamic, seed, nodes=nodes, root=root)
+
+
+def _speeds(runs: Iterable[Run]) -> dict[Run, float]:
+    each = list(dict.fromkeys(runs))
+    return dict(zip(each, spread(_one, each), strict=True))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row: its labels, what runs, and the STAR that it is held against."""
+
+    labels: Row
+    setup: Setup
+    star: Setup = STAR
+    nodes: int = 9
+
+
+NAMES = {False: "static", True: "dynamic"}
+
+
+def _rows(trials: int, settings: Sequence[Setting], *, networks: Sequence[bool] = (False, True)) -> list[Row]:
+    """seconds: of an iteration. over_star: iterations per second over STAR's, mean and 5th to 95th percentile."""
+    cases = [(dynamic, setting) for dynamic in networks for setting in settings]
+    found = _speeds(
+        (setup, dynamic, seed, setting.nodes, None)
+        for dynamic, setting in cases
+        for setup in (setting.setup, setting.star)
+        for seed in range(trials)
+    )
     rows = []
-    for dynamic in networks:
-        base = [speed(star, dynamic, seed, nodes=nodes) for seed in range(trials)]
-        for labels, setup in settings:
-            own = [speed(setup, dynamic, seed, nodes=nodes) for seed in range(trials)]
-            row: Row = {"network": "dynamic" if dynamic else "static", **labels}
-            row["seconds"] = float(np.mean(1 / np.array(own)))
-            over = np.array(own) / base
-            row["over_star"] = float(over.mean())
-            row["low"], row["high"] = (float(x) for x in np.percentile(over, [5, 95]))
-            row["seeds"] = trials
-            rows.append(row)
+    for dynamic, setting in cases:
+        own, base = (
+            np.array([found[setup, dynamic, seed, setting.nodes, None] for seed in range(trials)])
+            for setup in (setting.setup, setting.star)
+        )
+        low, high = np.percentile(own / base, [5, 95])
+        row: Row = {"network": NAMES[dynamic], **setting.labels}
+        row |= {"seconds": float((1 / own).mean()), "over_star": float((own / base).mean())}
+        rows.append({**row, "low": float(low), "high": float(high), "seeds": trials})
     return rows
 
 
 def fig13(trials: int) -> list[Row]:
     """Over MXNET in chunks; the others also with whole tensors."""
-    settings = [({"system": k}, SYSTEMS[k]) for k in ("MXNET", "MLNET", "TSEngine", "NetStorm")]
-    settings += [({"system": f"{k}, tensors whole"}, whole(SYSTEMS[k])) for k in ("MXNET", "MLNET", "TSEngine")]
+    settings = [Setting({"system": k}, SYSTEMS[k]) for k in ("MXNET", "MLNET", "TSEngine", "NetStorm")]
+    settings += [Setting({"system": f"{k}, whole"}, whole(SYSTEMS[k])) for k in ("MXNET", "MLNET", "TSEngine")]
     return _rows(trials, settings)
 
 
 def fig14(trials: int) -> list[Row]:
     """One root, no auxiliary paths; also as Theorem 1 has it, a root's model in one piece. Over a STAR of that kind."""
-    rows: list[Row] = []
+    settings = []
     for hops, chunk in (("chunks", 1.0), ("stored", ALEXNET_PARAMETERS)):
-        settings: list[tuple[dict[str, Any], Setup]] = []
-        for name in ("STAR", "BKT", "MST", "FAPT"):
-            aware = "passive" if name in ("MST", "FAPT") else "none"
-            setup = Setup(name, 1, aware, False, chunk=chunk, probe_count=8 if chunk == 1 else 1)
-            settings.append(({"topology": name, "hops": hops}, setup))
-        rows += _rows(trials, settings, star=settings[0][1])
-    return rows
+        setups = {
+            name: Setup(name, 1, aware, False, chunk=chunk, probe_count=8 if chunk == 1 else 1)
+            for name, aware in (("STAR", "none"), ("BKT", "none"), ("MST", "passive"), ("FAPT", "passive"))
+        }
+        settings += [Setting({"hops": hops, "topology": k}, setup, setups["STAR"]) for k, setup in setups.items()]
+    return _rows(trials, settings)
 
 
 def fig15(trials: int) -> list[Row]:
-    return _rows(trials, [({"roots": k}, Setup(roots=k)) for k in range(1, 10)])
+    """over_one: over the same with one root."""
+    rows = _rows(trials, [Setting({"roots": k}, Setup(roots=k)) for k in range(1, 10)])
+    one = {row["network"]: row["over_star"] for row in rows if row["roots"] == 1}
+    return [{**row, "over_one": row["over_star"] / one[row["network"]]} for row in rows]
 
 
 def fig16(trials: int) -> list[Row]:
     """From guesses, as the authors start, and from what is."""
     settings = [
-        ({"awareness": aware, "auxiliary": auxiliary, "start": "known" if known else "guessed"},
-         Setup(awareness=aware, auxiliary=auxiliary, known=known))
+        Setting(
+            {"start": "known" if known else "guessed", "paths": "auxiliary" if auxiliary else "primary",
+             "awareness": aware},
+            Setup(awareness=aware, auxiliary=auxiliary, known=known),
+        )
         for known in (False, True)
         for auxiliary in (False, True)
         for aware in ("none", "passive", "full")
@@ -134,36 +163,56 @@ def fig16(trials: int) -> list[Row]:
 
 
 def fig17(trials: int) -> list[Row]:
-    """Gain of auxiliary paths, 1 = none; both readings of when a chunk gets its path."""
+    """Gain of auxiliary paths, both readings of when a chunk gets its path; low, high: of the seeds."""
+    plain = SYSTEMS["NetStorm-std"]
+    cases = [
+        ({"network": NAMES[dynamic], "assigned": "lazily" if lazy else "at once", "bound": bound, "length": length},
+         Setup(busy_bound=bound, auxiliary_length=length, lazy=lazy), dynamic)
+        for dynamic in (False, True)
+        for lazy in (True, False)
+        for bound in (1, 2, 4)
+        for length in (1, 3, 5)
+    ]  # fmt: skip
+    found = _speeds(
+        (s, dynamic, seed, 9, None) for _, own, dynamic in cases for s in (plain, own) for seed in range(trials)
+    )
     rows = []
-    for dynamic in (False, True):
-        plain = [speed(SYSTEMS["NetStorm-std"], dynamic, seed) for seed in range(trials)]
-        for lazy in (True, False):
-            for bound in (1, 2, 4):
-                for length in (1, 3, 5):
-                    setup = Setup(busy_bound=bound, auxiliary_length=length, lazy=lazy)
-                    gains = [speed(setup, dynamic, seed) / plain[seed] for seed in range(trials)]
-                    rows.append(
-                        {"network": "dynamic" if dynamic else "static", "assigned": "lazily" if lazy else "at once",
-                         "busy_bound": bound, "auxiliary_length": length, "gain_%": 100 * (float(np.mean(gains)) - 1),
-                         "low": 100 * (min(gains) - 1), "high": 100 * (max(gains) - 1), "seeds": trials}
-                    )  # fmt: skip
+    for labels, setup, dynamic in cases:
+        gains = [
+            100 * (found[setup, dynamic, seed, 9, None] / found[plain, dynamic, seed, 9, None] - 1)
+            for seed in range(trials)
+        ]
+        rows.append(
+            {**labels, "gain_%": float(np.mean(gains)), "low": min(gains), "high": max(gains), "seeds": trials}
+        )  # fmt: skip
     return rows
 
 
 def fig18(trials: int) -> list[Row]:
-    return _rows(trials, [({"system": k}, v) for k, v in SYSTEMS.items() if k.startswith(("MX", "Net"))])
+    return _rows(trials, [Setting({"system": k}, v) for k, v in SYSTEMS.items() if k.startswith(("MX", "Net"))])
 
 
-def fig19(trials: int) -> list[Row]:
-    rows: list[Row] = []
+def fig19a(trials: int) -> list[Row]:
+    """Seconds of an iteration over the model, million parameters."""
+    settings = []
     for model, size in MODELS.items():
         star, ours = (replace(SYSTEMS[k], parameters=size) for k in ("MXNET", "NetStorm"))
-        settings = [({"x": model, "system": "MXNET"}, star), ({"x": model, "system": "NetStorm"}, ours)]
-        rows += _rows(trials, settings, star=star, networks=(True,))
-    for nodes in (5, 7, 9, 11, 13, 15):
-        settings = [({"x": f"{nodes} nodes", "system": "NetStorm"}, Setup(roots=nodes))]
-        rows += _rows(trials, settings, nodes=nodes, networks=(True,))
+        labels = {"model": model, "parameters_M": size}
+        settings += [
+            Setting({**labels, "system": "MXNET"}, star, star),
+            Setting({**labels, "system": "NetStorm"}, ours, star),
+        ]
+    return _rows(trials, settings, networks=(True,))
+
+
+def fig19b(trials: int) -> list[Row]:
+    """throughput: samples per second, as every node brings its own, over those of five nodes; efficiency: per node."""
+    sizes = (5, 7, 9, 11, 13, 15)
+    rows = _rows(trials, [Setting({"nodes": n}, Setup(roots=n), nodes=n) for n in sizes], networks=(True,))
+    rate = {row["nodes"]: row["nodes"] / row["seconds"] for row in rows}
+    for row in rows:
+        row["throughput"] = rate[row["nodes"]] / rate[5]
+        row["efficiency"] = row["throughput"] * 5 / row["nodes"]
     return rows
 
 
@@ -178,7 +227,7 @@ SENSITIVITY: dict[str, Sequence[float]] = {
 
 def fig20(trials: int) -> list[Row]:
     settings = [
-        ({"parameter": name, "value": value}, Setup(**{name: value}))  # type: ignore[arg-type]
+        Setting({"parameter": name, "value": value}, Setup(**{name: value}))  # type: ignore[arg-type]
         for name, values in SENSITIVITY.items()
         for value in values
     ]
@@ -187,24 +236,26 @@ def fig20(trials: int) -> list[Row]:
 
 def headline(trials: int) -> list[Claim]:
     """The aim is held against MXNET as it is: tensors whole, the worst place for its server ("up to")."""
+    stars = {"tensors whole": whole(STAR), "in chunks": STAR}
+    ours, std, lite = (SYSTEMS[k] for k in ("NetStorm", "NetStorm-std", "NetStorm-lite"))
+    cases = [(dynamic, seed) for dynamic in (True, False) for seed in range(trials)]
+    runs: list[Run] = [(star, *case, 9, root) for case in cases for star in stars.values() for root in range(9)]
+    runs += [(setup, *case, 9, None) for case in cases for setup in (ours, std, lite)]
+    found = _speeds(runs)
     claims = []
     for dynamic, paper, aim in ((True, "6.5", 6.5), (False, "9.2", 9.2)):
-        name = "dynamic" if dynamic else "static"
-        over: dict[str, list[float]] = {}
-        aware, more = [], []
-        for seed in range(trials):
-            ours = speed(SYSTEMS["NetStorm"], dynamic, seed)
-            for kind, star in (("tensors whole", whole(STAR)), ("in chunks", STAR)):
-                stars = [speed(star, dynamic, seed, root=root) for root in range(9)]
-                over.setdefault(f"{kind}, worst root", []).append(ours / min(stars))
-                over.setdefault(f"{kind}, average root", []).append(ours / float(np.mean(stars)))
-            std = speed(SYSTEMS["NetStorm-std"], dynamic, seed)
-            more.append(100 * (ours / std - 1))
-            aware.append(100 * (std / speed(SYSTEMS["NetStorm-lite"], dynamic, seed) - 1))
-        for kind, values in over.items():
-            least = aim if kind == "tensors whole, worst root" else None
-            note = f"median {np.median(values):.2f}, most {max(values):.2f}"
-            claims.append(claim(f"times MXNET ({kind}), {name}", f"up to {paper}", values, least=least, note=note))
-        claims.append(claim(f"% faster by passive awareness, {name}", "20" if dynamic else "", aware))
-        claims.append(claim(f"% faster by auxiliary paths, {name}", "30 to 65" if dynamic else "", more))
+        name = NAMES[dynamic]
+        seeds = range(trials)
+        fast = {s: np.array([found[s, dynamic, seed, 9, None] for seed in seeds]) for s in (ours, std, lite)}
+        for kind, star in stars.items():
+            rooted = np.array([[found[star, dynamic, seed, 9, root] for root in range(9)] for seed in seeds])
+            for place, base in (("worst", rooted.min(axis=1)), ("average", rooted.mean(axis=1))):
+                values = fast[ours] / base
+                least = aim if (kind, place) == ("tensors whole", "worst") else None
+                note = f"median {np.median(values):.2f}, most {values.max():.2f}"
+                text = f"times MXNET ({kind}, {place} root), {name}"
+                claims.append(claim(text, f"up to {paper}", values.tolist(), least=least, note=note))
+        aware, more = 100 * (fast[std] / fast[lite] - 1), 100 * (fast[ours] / fast[std] - 1)
+        claims.append(claim(f"% faster by passive awareness, {name}", "20" if dynamic else "", aware.tolist()))
+        claims.append(claim(f"% faster by auxiliary paths, {name}", "30 to 65" if dynamic else "", more.tolist()))
     return claims

@@ -96,7 +96,7 @@ def bars(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) 
 
     groups = list(dict.fromkeys(str(row[x]) for row in rows))
     labels = list(dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows))
-    figure, axes = pyplot.subplots(figsize=(9, 4.5))
+    figure, axes = pyplot.subplots(figsize=(11, 5))
     for k, label in enumerate(labels):
         own = {str(row[x]): row[y] for row in rows if tuple(str(row[key]) for key in series) == label}
         places = [i + (k - len(labels) / 2 + 0.5) * 0.8 / len(labels) for i in range(len(groups))]
