@@ -21,11 +21,11 @@ FIGURES = {
     "fig11": Figure(figures.fig11, "wrong bandwidth estimates: seconds of a reduce", "noise", "mean", ("split",),
                     draw=panels("workload", "p", label="seconds of a reduce")),
     "speed": Figure(benchmark.speed, "the simulator: CPU seconds of a 60-worker, 50-second run", "workload", "cpu_s",
-                    ("schedule",), 3),
-    "complexity": Figure(benchmark.complexity, "milliseconds of LP (2), Algorithms 1 and 2 over n", "n", "ms",
-                         ("algorithm",), 3),
+                    ("schedule",), 3, panels(as_bars=True)),
+    "complexity": Figure(benchmark.complexity, "CPU milliseconds of LP (2), Algorithms 1 and 2 over n", "n", "ms",
+                         ("algorithm",), 3, panels(log=True)),
     "sensitivity": Figure(benchmark.sensitivity, "CREW's gain on N2 by compute times and delays", "compute", "over A2A",
-                          ("p", "delay_s"), 5),
+                          ("delay_s",), 5, panels("p", metrics=("over A2A", "over OPR"))),
 }  # fmt: skip
 
 sys.exit(main("crew", FIGURES, figures.headline))

@@ -67,7 +67,7 @@ def _one(run: Run) -> Any:
     return run[0](run[1])
 
 
-def _all(trials: int, calls: Iterable[Callable[..., Any]]) -> list[list[Any]]:
+def every_seed(trials: int, calls: Iterable[Callable[..., Any]]) -> list[list[Any]]:
     """What each call returns for each seed, on all cores."""
     runs = [(call, seed) for call in calls for seed in range(trials)]
     results = spread(_one, runs)
@@ -77,7 +77,7 @@ def _all(trials: int, calls: Iterable[Callable[..., Any]]) -> list[list[Any]]:
 def _sweep(trials: int, settings: Iterable[tuple[Row, Callable[[int], float]]]) -> list[Row]:
     """A row per setting: its labels, and the mean, least and greatest over the seeds."""
     labels, calls = zip(*settings, strict=True)
-    return [{**row, **_mean(values)} for row, values in zip(labels, _all(trials, calls), strict=True)]
+    return [{**row, **_mean(values)} for row, values in zip(labels, every_seed(trials, calls), strict=True)]
 
 
 # --- figure 4: one partial reduce ---
@@ -177,7 +177,7 @@ def fig5(trials: int) -> list[Row]:
     rows = []
     settings = list(product((5, 10), WORKLOADS, VARIANTS))
     calls = [partial(simulate, replace(setup, p=p), workload) for p, workload, (_, setup) in settings]
-    for (p, workload, (name, _)), results in zip(settings, _all(trials, calls), strict=True):
+    for (p, workload, (name, _)), results in zip(settings, every_seed(trials, calls), strict=True):
         row: Row = {"p": p, "workload": "+".join(workload), "scheme": name}
         row |= _mean(r.mean_rounds for r in results)
         rows.append({**row, "trained": float(np.mean([r.trained.mean() for r in results]))})
@@ -192,7 +192,7 @@ def fig6(trials: int) -> list[Row]:
     rows = []
     settings = list(product(WORKLOADS, (4, 6, 8, 10, 12), scatter.items()))
     calls = [partial(simulate, replace(setup, p=p), workload) for workload, p, (_, setup) in settings]
-    for (workload, p, (name, _)), results in zip(settings, _all(trials, calls), strict=True):
+    for (workload, p, (name, _)), results in zip(settings, every_seed(trials, calls), strict=True):
         row: Row = {"workload": "+".join(workload), "p": p}
         row |= {"scatter": name, **_mean(r.mean_rounds for r in results)}
         row["reduce_s"] = float(np.mean([np.mean(r.durations) for r in results]))
@@ -305,7 +305,7 @@ def headline(trials: int) -> list[Claim]:
     against = {"A2A": Setup("A2A", schedule="FS"), "OPR": Setup("OPR", schedule="FS", network_aware=False)}
     settings = list(product((5, 10), WORKLOADS))
     setups = (Setup(), *against.values())
-    results = _all(trials, [partial(simulate, replace(s, p=p), w) for p, w in settings for s in setups])
+    results = every_seed(trials, [partial(simulate, replace(s, p=p), w) for p, w in settings for s in setups])
     for k, (p, _) in enumerate(settings):
         best, *others = results[len(setups) * k : len(setups) * (k + 1)]
         for scheme, slow in zip(against, others, strict=True):
