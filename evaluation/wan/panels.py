@@ -68,7 +68,8 @@ def _draw(
             axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     if series:
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)), fontsize="small")
+        columns = int(size[0] * 11 / (max(map(len, labels)) + 8))
+        figure.legend(handles, labels, loc="outside upper center", ncols=max(1, columns), fontsize="small")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
