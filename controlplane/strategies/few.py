@@ -28,6 +28,8 @@ from controlplane.topology import Topology, TopologyError
 
 STEP = 1.5  # from one number of trees to the next
 BISECTIONS = 12
+LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed for
+ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
 WORTH = 1.01  # padding up to this factor above the least possible time is not looked at
 DROPPED = 0.15  # of the trees, in one round of trimming
 
@@ -60,13 +62,31 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
     offer(lambda: [finish(topology, job, "inart", first.trees, seed)])
     if plans and cost(plans[0], limits)[0] <= WORTH * _least_seconds(network, job, plans[0], limits):
         return plans[0]
-    offer(lambda: [_trimmed(network, job, first, frozen_split)])
     for baseline in (lbmm, atp, atp_strict, equal):
         offer(lambda baseline=baseline: [baseline(topology, job, seed=seed, frozen_split=frozen_split)])  # type: ignore[misc]
-    for trees in _numbers(job, first, frozen_split):
-        offer(lambda trees=trees: _packed(network, job, trees, seed, frozen_split))  # type: ignore[misc]
+    numbers = _numbers(job, first, frozen_split)
+    trimmed: dict[int, Plan] = {}
+    left = first
+    for trees in reversed(numbers):
+        try:
+            left = trimmed[trees] = _trimmed(network, replace(job, max_trees=trees), left, frozen_split)
+        except REFUSALS as error:
+            refusals.append(error)
+            break
+    plans += [replace(plan, job=job) for plan in trimmed.values()]
+    for trees in numbers:
+        found: list[Plan] = []
+        try:
+            found = _packed(network, job, trees, seed, frozen_split)
+        except REFUSALS as error:
+            refusals.append(error)
+        plans += found
+        behind = trees in trimmed and found and trimmed[trees].rate_mbps >= max(p.rate_mbps for p in found)
+        if behind and trees >= ENOUGH * len(job.parameter_servers):
+            break  # packing does not see what binds here, and with more trees falls further behind
     if not plans:
-        raise next((e for e in reversed(refusals) if isinstance(e, DoesNotFit)), refusals[-1])
+        nearest = sorted((e for e in refusals if isinstance(e, DoesNotFit)), key=lambda e: e.needed - e.available)
+        raise nearest[0] if nearest else refusals[-1]
     best = min(plans, key=lambda plan: cost(plan, limits))
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
@@ -88,7 +108,7 @@ def _weights(network: Network, job: Job, frozen_split: Split | None) -> list[flo
 
 
 def _numbers(job: Job, first: Plan, frozen_split: Split | None) -> list[int]:
-    """Numbers of trees to try, most first."""
+    """Numbers of trees to try."""
     roots = len({tree.root for tree in first.trees})
     most = max(len(first.trees), 2 * roots)
     if job.max_trees is not None:
@@ -101,7 +121,7 @@ def _numbers(job: Job, first: Plan, frozen_split: Split | None) -> list[int]:
     while trees < most:
         numbers.add(round(trees))
         trees *= STEP
-    return sorted((n for n in numbers if n >= least or frozen_split is None), reverse=True)
+    return sorted(n for n in numbers if n >= least or frozen_split is None)
 
 
 def _owners(weights: Sequence[float], trees: int) -> list[int]:
@@ -132,7 +152,10 @@ def _packed(network: Network, job: Job, trees: int, seed: int, frozen_split: Spl
             low = middle
     if not low > 0:
         raise Infeasible(f"inart: no packing of {trees} trees was found")
-    return packed_plans(instance, [low * w for w in per_tree], 0.0, "inart", seed=seed, frozen_split=frozen_split)
+    rates = [low * w for w in per_tree]
+    return packed_plans(
+        instance, rates, 0.0, "inart", seed=seed, frozen_split=frozen_split, lower_targets=LOWER_TARGETS
+    )
 
 
 def _trimmed(network: Network, job: Job, plan: Plan, frozen_split: Split | None) -> Plan:

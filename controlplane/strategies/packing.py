@@ -295,6 +295,7 @@ def packed_plans(
     *,
     seed: int,
     frozen_split: Split | None,
+    lower_targets: int = LOWER_TARGETS,
 ) -> list[Plan]:
     """Plans for trees at these rates (by root) or, where links do not let them, at lower ones.
 
@@ -303,7 +304,7 @@ def packed_plans(
     plans: list[Plan] = []
     total = sum(rates[s] for s in instance.owners)
     low, high, factor = min(1.0, reached / total), 1.0, 1.0
-    for _ in range(1 + LOWER_TARGETS):
+    for _ in range(1 + lower_targets):
         lowered = [factor * rate for rate in rates]
         groups = instance.pack(lowered)
         if groups is None:
