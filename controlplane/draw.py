@@ -1,7 +1,7 @@
 """Draws a plan: the fabric in layers, each tree's aggregation points, link loads as colour, and the bottleneck.
 
 An aggregation point is a pie of its trees' roots, its size the share of the model that is added there; beside it the
-trees' numbers.
+trees' numbers. Beside a root: the trees to which workers send directly.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
     shares: dict[str, dict[str, float]] = {}
     numbers: dict[str, list[str]] = {}
     for number, tree in enumerate(plan.trees):
+        if any(a.point == tree.root for a in tree.assignments):
+            numbers.setdefault(tree.root, []).append(str(number))
         for point in tree.points:
             numbers.setdefault(point, []).append(str(number))
             owners = shares.setdefault(point, {})
@@ -115,7 +117,10 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
         if node in numbers:
             mine = numbers[node]
             text = " ".join(mine) if len(mine) <= MOST_NUMBERS else f"{len(mine)} trees"
-            axes.annotate(text, (x, y), xytext=(0.0, -radius - 8), fontsize=5, color="saddlebrown", zorder=5, **named)
+            below = (0.0, -radius - 8)
+            if node in colours:
+                text, below = f"direct: {text}", (0.0, -radius - 18)
+            axes.annotate(text, (x, y), xytext=below, fontsize=5, color="saddlebrown", zorder=5, **named)
     full = evaluation.bottleneck
     if "->" in full.name:
         u, v = full.name.split("->")

@@ -118,6 +118,8 @@ def print_plan(plan: Plan, evaluation: Evaluation, topology: Topology, seconds: 
 def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """All strategies on one instance; those that cannot run there say why."""
     rows: list[dict[str, Any]] = []
+    for name in arguments.strategies or ():
+        get_strategy(name)  # a name that does not exist is an error, not a row
     for name in arguments.strategies or COMPARED:
         try:
             plan, evaluation, seconds = solve(arguments, name, topology, job)
@@ -235,13 +237,20 @@ def main(argv: list[str] | None = None) -> int:
                 f"difference  {len(changes['kept_trees'])} trees kept, {len(changes['labels_to_add'])} labels to add, "
                 f"{len(changes['labels_to_remove'])} to remove"
             )
-    if arguments.output:
-        Path(arguments.output).write_text(json.dumps(content, indent=2) + "\n")
-    if arguments.draw:
-        from controlplane.draw import draw
+    try:
+        if arguments.output:
+            Path(arguments.output).write_text(json.dumps(content, indent=2) + "\n")
+        if arguments.draw:
+            from controlplane.draw import draw
 
-        draw(plan, evaluation, topology, arguments.draw)
-        print(f"drawn: {arguments.draw}", file=sys.stderr)
+            draw(plan, evaluation, topology, arguments.draw)
+            print(f"drawn: {arguments.draw}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    except ValueError as error:  # a format that matplotlib does not know
+        print(f"error: --draw {arguments.draw}: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
