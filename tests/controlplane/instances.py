@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -15,6 +16,11 @@ from controlplane.rules import Aggregate, Deployment, Forward
 from controlplane.topology import Topology
 
 
+def examples(usual: int) -> int:
+    """How many examples a property is tried on: INART_EXAMPLES=20 makes them 20 times as many (with --timeout=0)."""
+    return usual * int(os.environ.get("INART_EXAMPLES", "1"))
+
+
 @st.composite
 def instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> tuple[Topology, Job]:
     """A connected random topology and a job on it."""
@@ -26,20 +32,29 @@ def instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> t
 
 @st.composite
 def troubled_instances(draw: st.DrawFn, max_switches: int = 6, max_workers: int = 6) -> tuple[Topology, Job]:
-    """As `instances`, with links missing (in one direction or both), nothing left of some capacities, others loaded."""
-    topology, job = draw(instances(max_switches, max_workers))
+    """As `instances`, with up to twice as many parameter servers, links missing (in one direction or both) and added
+    (servers at several switches or next to each other), nothing left of some capacities, others loaded or unlimited."""
+    workers, roots = draw(st.integers(1, max_workers)), draw(st.integers(1, 6))
+    switches = draw(st.integers(1, max_switches))
+    topology = random_topology(switches, workers + roots, draw(st.integers(0, 4)), draw(st.integers(0, 10**6)))
+    job = place_job(topology, workers, roots, seed=draw(st.integers(0, 100)))
     links, nodes = st.sampled_from(topology.links), st.sampled_from(topology.nodes)
     gone = draw(st.lists(links, max_size=2, unique=True))
     gone += [(v, u) for u, v in gone if draw(st.booleans())]
-    remaining = [link for link in topology.links if link not in gone]
-    attributes: dict[str, dict[str, float]] = {}
+    kept = {link: dict(topology.graph.edges[link]) for link in topology.links if link not in gone}
+    for u, v in draw(st.lists(st.tuples(nodes, nodes), max_size=2)):
+        if u != v:
+            kept.setdefault((u, v), {"bandwidth_mbps": 12.0})
+            kept.setdefault((v, u), {"bandwidth_mbps": 12.0})
+    for link in draw(st.lists(st.sampled_from(list(kept)), max_size=2, unique=True)) if kept else []:
+        kept[link].update(draw(st.sampled_from([{"bandwidth_mbps": 0.0}, {"used_bandwidth_mbps": 3.0}])))
+    described = {node: dict(topology.graph.nodes[node]) for node in topology.nodes}
     for node in draw(st.lists(nodes, max_size=3, unique=True)):
         kind = "aggregation" if topology.kind(node) == "switch" else "ingress"
-        attributes[node] = draw(st.sampled_from([{f"{kind}_mbps": 0.0}, {f"used_{kind}_mbps": 7.5}]))
-    loaded = {}
-    for link in draw(st.lists(st.sampled_from(remaining), max_size=2, unique=True)) if remaining else []:
-        loaded[link] = draw(st.sampled_from([{"bandwidth_mbps": 0.0}, {"used_bandwidth_mbps": 3.0}]))
-    return topology.replace(nodes=attributes, links=loaded).replace(remove_links=gone), job
+        changed = [{f"{kind}_mbps": 0.0}, {f"used_{kind}_mbps": 7.5}, {f"{kind}_mbps": None}]
+        described[node].update(draw(st.sampled_from(changed)))
+    edges = [(u, v, attributes) for (u, v), attributes in kept.items()]
+    return Topology(described, edges, topology.name, results_on_links=draw(st.booleans())), job
 
 
 def random_plan(topology: Topology, job: Job, seed: int) -> Plan:

@@ -17,7 +17,7 @@ from controlplane.routing import Unreachable
 from controlplane.rules import Aggregate, Limits
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.topology import Topology, TopologyError
-from tests.controlplane.instances import instances, random_plan
+from tests.controlplane.instances import examples, instances, random_plan
 from tests.controlplane.test_strategies import check_plan
 from worker_agent.split import chunk_counts
 
@@ -29,7 +29,7 @@ def with_attributes(topology: Topology, **attributes: int) -> Topology:
     return topology.replace(nodes=dict.fromkeys(topology.switches, attributes))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.integers(0, 10**6))
 def test_what_is_counted_is_what_the_rules_spend(instance, seed):
     topology, job = instance
@@ -66,7 +66,7 @@ def limits(draw: st.DrawFn, topology: Topology) -> Topology:
     return topology.replace(nodes=nodes)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), instances(max_switches=5, max_workers=6), st.booleans())
 def test_every_plan_keeps_the_limits_or_is_refused(data, instance, frozen):
     free, job = instance
@@ -176,7 +176,7 @@ def test_small_models_get_fewer_trees(model_bytes):
         assert plan.rate_mbps > strict.rate_mbps
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(instances(), st.integers(0, 10**6), st.integers(1, 200_000))
 def test_packets_are_dealt_as_the_agents_do(instance, seed, model_bytes):
     topology, job = instance

@@ -20,7 +20,7 @@ from controlplane.strategies.column_bound import column_bound
 from controlplane.strategies.columns import generate
 from controlplane.strategies.paper import l_inart
 from controlplane.topology import Topology, TopologyError
-from tests.controlplane.instances import instances, troubled_instances
+from tests.controlplane.instances import examples, instances, troubled_instances
 
 FIG1 = Job("fig1", ("W1", "W2", "W3", "W4", "W5", "W6"), ("S1", "S2"), 1000)
 REFUSALS = (Infeasible, Unreachable, TopologyError, JobError)
@@ -161,7 +161,7 @@ def test_where_links_bind_the_plan_meets_the_bound_over_all_trees(divisor):
     assert limit < 0.6 * bound(topology, job)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.one_of(instances(max_switches=5, max_workers=5), troubled_instances(max_switches=5, max_workers=5)),
     st.booleans(),
@@ -190,7 +190,9 @@ def test_every_plan_holds_and_ours_is_best(instance, frozen, seed):
             assert rates["inart-strict"] >= rates[baseline] * (1 - 1e-9)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(instances(max_switches=3, max_workers=3))
 def test_nothing_with_one_tree_per_root_beats_the_exact_optimum(instance):
     topology, job = instance
