@@ -15,14 +15,14 @@ from controlplane.strategies.apsp import (
 )
 from controlplane.strategies.atp import atp, atp_strict
 from controlplane.strategies.common import Infeasible, Split, Strategy
-from controlplane.strategies.crew import crew
+from controlplane.strategies.crew import blink, crew, crew_even, opr, ps, ring, topo_adopt
 from controlplane.strategies.equal import equal
 from controlplane.strategies.exact import exact
 from controlplane.strategies.inart import inart
 from controlplane.strategies.lbmm import lbmm
 from controlplane.strategies.netstorm import balanced_tree, netstorm, star, tsengine
 from controlplane.strategies.paper import inart_paper, r_inart
-from controlplane.strategies.selmcast import orpheus, selmcast, selmcast_l7
+from controlplane.strategies.selmcast import all_to_all, orpheus, selmcast, selmcast_l7
 from controlplane.strategies.strict import inart_strict
 from controlplane.strategies.wan import wan
 
@@ -47,9 +47,16 @@ STRATEGIES: dict[str, Strategy] = {
     "balanced-tree": balanced_tree,
     "tsengine": tsengine,
     "crew": crew,
+    "crew-even": crew_even,
+    "opr": opr,
+    "ps": ps,
+    "ring": ring,
+    "blink": blink,
+    "topo-adopt": topo_adopt,
     "selmcast": selmcast,
     "selmcast-l7": selmcast_l7,
     "orpheus": orpheus,
+    "all-to-all": all_to_all,
     "wan": wan,
 }
 

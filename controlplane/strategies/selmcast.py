@@ -1,4 +1,4 @@
-"""selmcast, selmcast-l7, orpheus: every worker multicasts its whole model to some others; nothing is added on the way.
+"""selmcast, selmcast-l7, orpheus, all-to-all: every worker multicasts its model to others; nothing adds on the way.
 
 One round of BSP: Algorithm 1 of SelMcast on what limits each worker, and least-loaded routes for what it selects. (In
 SSP a manager plans at every event, from what is on its way: controlplane/wan/selmcast.py, evaluation/selmcast/ssp.py.)
@@ -164,3 +164,10 @@ def orpheus(
     rng = np.random.default_rng(seed)
     return _plan(topology, job, "orpheus", layer, partial(algorithms.orpheus, rng=rng), seed=seed,
                  frozen_split=frozen_split, receivers=receivers, must=must or {}, stale={})  # fmt: skip
+
+
+def all_to_all(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
+    """Every worker sends its model straight to all others (CREW's baseline A2A)."""
+    everyone = len(job.workers) - 1
+    return _plan(topology, job, "all-to-all", "L7", algorithms.select, seed=seed, frozen_split=frozen_split,
+                 receivers=everyone, must={}, stale={})  # fmt: skip

@@ -26,14 +26,17 @@ class SpanningTree:
     edges: tuple[Edge, ...]
 
 
-def parameter_server(bandwidth_mbps: ArrayLike, latency_ms: ArrayLike | None = None) -> int:
-    """PS: the worker with the largest average bandwidth to all others; ties: the least average latency, then number."""
+def parameter_server(
+    bandwidth_mbps: ArrayLike, latency_ms: ArrayLike | None = None, candidates: Sequence[int] | None = None
+) -> int:
+    """PS: the worker (of the candidates) with the largest average bandwidth to all others; ties: the least average
+    latency, then number."""
     matrix = mesh(bandwidth_mbps)
     n = len(matrix)
     off = ~np.eye(n, dtype=bool)
     rate = np.where(off, matrix, 0.0).sum(axis=1)
     delay = np.zeros(n) if latency_ms is None else np.where(off, np.asarray(latency_ms, float), 0.0).sum(axis=1)
-    return min(range(n), key=lambda i: (-rate[i], delay[i], i))
+    return min(range(n) if candidates is None else candidates, key=lambda i: (-rate[i], delay[i], i))
 
 
 def server_time(bandwidth_mbps: ArrayLike, members: Sequence[int], server: int) -> float:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane.generators import random_topology
 from controlplane.simulate import BigSwitch, LinkNetwork, Overlay, SimulationError, Simulator, follow, outage
+from tests.controlplane.instances import examples
 
 
 def finish_times(simulator: Simulator, flows: list[tuple[float, list[int], int]]) -> list[float]:
@@ -314,7 +315,7 @@ flow_lists = st.lists(
 capacity_lists = st.lists(st.integers(1, 20).map(float), min_size=5, max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(capacity_lists, flow_lists, st.data())
 def test_rates_are_max_min(
     capacities: list[float], flows: list[tuple[float, list[int], int]], data: st.DataObject
@@ -330,7 +331,7 @@ def test_rates_are_max_min(
     assert [simulator.rate(f) for f in ids] == pytest.approx(reference_max_min(capacities, flows, times), abs=1e-6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(capacity_lists, flow_lists, st.sampled_from(["fair", "fcfs"]), st.data())
 def test_everything_arrives_and_no_resource_carries_more_than_it_can(  # type: ignore[no-untyped-def]
     capacities, flows, sharing, data
@@ -361,7 +362,7 @@ def test_everything_arrives_and_no_resource_carries_more_than_it_can(  # type: i
         assert ends[k] >= starts[k] + size / min(capacities[r] for r in path) - 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(capacity_lists, flow_lists)
 def test_first_come_first_served_is_strict_priority_by_arrival(  # type: ignore[no-untyped-def]
     capacities, flows

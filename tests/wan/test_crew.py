@@ -20,6 +20,7 @@ from controlplane.wan.errors import WanError
 from evaluation.crew.figures import faulty, rounds, tree_seconds
 from evaluation.crew.training import CONTROLLER, Fault, Setup, Training, one_reduce
 from evaluation.wan.networks import overlay
+from tests.controlplane.instances import examples
 
 matrices = st.integers(2, 7).flatmap(
     lambda n: st.lists(st.lists(st.integers(0, 20), min_size=n, max_size=n), min_size=n, max_size=n)
@@ -43,7 +44,7 @@ def lp_time(matrix: np.ndarray, members: list[int]) -> float | None:
     return result.fun if result.success else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(matrices, st.data())
 def test_closed_form_is_the_lp_optimum(matrix: np.ndarray, data: st.DataObject) -> None:
     members = data.draw(st.lists(st.integers(0, len(matrix) - 1), min_size=2, unique=True))
@@ -90,7 +91,7 @@ def test_unreachable_workers_get_no_block() -> None:
 weights = st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(any).map(lambda w: np.array(w) / sum(w))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(weights, st.integers(0, 500))
 def test_every_chunk_is_in_one_block_of_about_its_weight(x: np.ndarray, chunks: int) -> None:
     blocks = crew.split_model(x, chunks)
@@ -100,7 +101,7 @@ def test_every_chunk_is_in_one_block_of_about_its_weight(x: np.ndarray, chunks: 
     assert all(crew.size(block) == 0 for block, w in zip(blocks, x, strict=True) if w == 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 10), st.integers(0, 300), st.data())
 def test_rearrangement_moves_no_chunk_without_need(n: int, chunks: int, data: st.DataObject) -> None:
     draw = st.lists(st.integers(0, 50), min_size=n, max_size=n).filter(any)
@@ -143,7 +144,7 @@ def test_parameter_server_has_the_largest_average_bandwidth() -> None:
     assert allreduce.parameter_server(np.full((3, 3), 5.0), [[0, 1, 9], [1, 0, 1], [9, 1, 0]]) == 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 5))
 def test_tree_packings_span_and_their_shares_sum_to_one(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -172,7 +173,7 @@ def test_one_reduce_takes_scatter_then_multicast() -> None:
     assert one_reduce(Setup("A2A", 3, model_mbit=1000), matrix, [0, 4, 7]) == pytest.approx(1000 / 100)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1000))
 def test_a_reduce_takes_between_half_of_t_and_t(seed: int) -> None:
     """The paper's T / 2 <= T_CREW <= T, on any links."""
@@ -447,7 +448,7 @@ def trainings(draw: st.DrawFn) -> Watched:
     return Watched(setup, matrix, steps.__getitem__)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(trainings())
 def test_every_group_is_whole_and_no_worker_gets_lost(run: Watched) -> None:
     result = run.run(6.0)
@@ -492,7 +493,7 @@ def test_server_time_is_the_slowest_upload_and_then_the_slowest_download() -> No
     assert allreduce.server_time(matrix, [1], 1) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(2, 6), st.data())
 def test_a_plan_for_a_group_has_the_whole_group_in_every_tree(n: int, data: st.DataObject) -> None:
     """The strategy: a group is a job of its workers; all sites may add. Shares are LP (2)'s."""

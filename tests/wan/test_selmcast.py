@@ -13,6 +13,7 @@ from controlplane.wan import selmcast
 from controlplane.wan.errors import WanError
 from evaluation.selmcast.figures import simulated
 from evaluation.selmcast.ssp import Setup, Training
+from tests.controlplane.instances import examples
 
 
 @st.composite
@@ -57,7 +58,7 @@ def literal_bsp(task: selmcast.Instance) -> np.ndarray:
     return x
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(instances())
 def test_selection_is_the_pseudo_codes(task: selmcast.Instance) -> None:
     x = selmcast.select(task)
@@ -65,7 +66,7 @@ def test_selection_is_the_pseudo_codes(task: selmcast.Instance) -> None:
     assert (x == literal_bsp(task)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances())
 def test_random_selection_takes_exactly_what_it_must(task: selmcast.Instance) -> None:
     x = selmcast.orpheus(task, np.random.default_rng(0))
@@ -73,7 +74,7 @@ def test_random_selection_takes_exactly_what_it_must(task: selmcast.Instance) ->
     assert (x.sum(axis=1) == np.maximum(task.receivers, task.must.sum(axis=1))).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(instances(4, equal=True))
 def test_the_flow_optimum_is_the_best_of_all_selections(task: selmcast.Instance) -> None:
     n = task.n
@@ -92,7 +93,7 @@ def test_the_flow_optimum_is_the_best_of_all_selections(task: selmcast.Instance)
     assert (round(selmcast.completion(x, task), 9), -int(x.sum())) == best
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(instances(5))
 def test_no_selection_beats_the_milp(task: selmcast.Instance) -> None:
     x = selmcast.optimal_milp(task)
@@ -100,7 +101,7 @@ def test_no_selection_beats_the_milp(task: selmcast.Instance) -> None:
     assert selmcast.completion(x, task) <= selmcast.completion(selmcast.select(task), task) * (1 + 1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(instances(5, equal=True))
 def test_milp_and_flow_agree(task: selmcast.Instance) -> None:
     flow, solved = selmcast.optimal_equal(task), selmcast.optimal_milp(task)
@@ -113,7 +114,7 @@ def test_unequal_volumes_have_no_flow_formulation() -> None:
         selmcast.optimal_equal(selmcast.instance([1, 1], [1, 1], 1, volumes=[1, 2]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(instances(6))
 def test_max_min_never_beats_the_planned_time(task: selmcast.Instance) -> None:
     x = selmcast.select(task)
@@ -139,7 +140,7 @@ def test_wrong_instances_name_the_worker(wrong, message: str) -> None:  # type: 
         wrong()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(2, 9), st.data())
 def test_ties_are_broken_alike_and_loads_stay_even(n: int, data: st.DataObject) -> None:
     """On equal links the greedy choice is always the same, and at most one delivery over the optimum: whoever chooses
@@ -153,7 +154,7 @@ def test_ties_are_broken_alike_and_loads_stay_even(n: int, data: st.DataObject) 
     assert np.ptp(x.sum(axis=0)) <= 2
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(instances(6), st.data())
 def test_workers_that_cannot_receive_are_never_chosen(task: selmcast.Instance, data: st.DataObject) -> None:
     deaf = data.draw(st.integers(0, task.n - 1))
@@ -207,7 +208,7 @@ def literal_ssp(task: selmcast.Instance, now: selmcast.Ongoing, eta: float) -> n
     return y
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(instances(), st.sampled_from([0.0, 0.5, 0.75, 1.0]), st.data())
 def test_ssp_selection_is_the_pseudo_codes(task: selmcast.Instance, eta: float, data: st.DataObject) -> None:
     """Some workers are under way, to some receivers, with a part of the volume left each; the last is new."""
@@ -224,7 +225,7 @@ def test_ssp_selection_is_the_pseudo_codes(task: selmcast.Instance, eta: float, 
     assert (selmcast.select_ssp(task, now, eta=eta) == literal_ssp(task, now, eta)).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(instances(), st.data())
 def test_ssp_only_drops_and_keeps_what_is_nearly_there(task: selmcast.Instance, data: st.DataObject) -> None:
     n = task.n

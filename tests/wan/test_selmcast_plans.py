@@ -20,7 +20,7 @@ from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.selmcast import orpheus, selmcast
 from controlplane.topology import Topology
-from tests.controlplane.instances import instances
+from tests.controlplane.instances import examples, instances
 
 NAMES = ("selmcast", "selmcast-l7", "orpheus")
 
@@ -35,7 +35,7 @@ def star(rates: dict[str, tuple[float, float]]) -> tuple[Topology, Job]:
     return Topology(nodes, links), Job("job", tuple(rates), ("p",), 1_000_000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances(), st.sampled_from(NAMES), st.integers(0, 9))
 def test_every_plan_is_feasible_and_reads_back_the_same(instance: tuple[Topology, Job], name: str, seed: int) -> None:
     topology, job = instance
@@ -54,7 +54,7 @@ def test_every_plan_is_feasible_and_reads_back_the_same(instance: tuple[Topology
     assert replan(plan, topology, seed=seed).multicasts == plan.multicasts
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(instances(), st.sampled_from(NAMES))
 def test_paced_at_its_rate_no_run_in_the_simulator_is_faster_than_the_bound(
     instance: tuple[Topology, Job], name: str
