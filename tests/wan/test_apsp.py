@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from controlplane.wan import apsp
 from controlplane.wan.errors import WanError
 from evaluation.wan.networks import aws, by_distance, netstorm_draw
+from tests.controlplane.instances import examples
 
 
 @st.composite
@@ -45,7 +46,7 @@ def check(placement: apsp.Placement, graph: nx.DiGraph, volume: float, delay: ap
     assert placement.bound <= placement.time * (1 + 1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(networks(), st.sampled_from(["stored", "fluid"]), st.integers(0, 99))
 def test_placements_are_feasible_and_the_exact_one_is_the_best_of_all(
     graph: nx.DiGraph, delay: apsp.Delay, seed: int
@@ -104,7 +105,7 @@ def test_unreachable_nodes_and_links_without_bandwidth_are_named() -> None:
         apsp.place(graph, 1.0, roots=[])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(networks())
 def test_baselines_route_everyone(graph: nx.DiGraph) -> None:
     for root in graph.nodes:

@@ -15,6 +15,7 @@ from controlplane.wan import netstorm
 from controlplane.wan.errors import WanError
 from evaluation.netstorm.figures import random_network, speed
 from evaluation.netstorm.training import Setup, Training, tcp_mbps
+from tests.controlplane.instances import examples
 from tests.wan.test_apsp import networks
 
 
@@ -41,7 +42,7 @@ def worst(tree: netstorm.AggregationTree, graph: nx.DiGraph) -> float:
     return result
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(networks())
 def test_the_fastest_tree_is_the_best_of_all_spanning_trees(graph: nx.DiGraph) -> None:
     for root in graph.nodes:
@@ -55,7 +56,7 @@ def test_the_fastest_tree_is_the_best_of_all_spanning_trees(graph: nx.DiGraph) -
                 assert worst(netstorm.AggregationTree(root, dict(zip(others, parents, strict=True))), graph) >= w - 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(networks(), st.data())
 def test_every_roots_tree_spans_and_shares_sum_to_one(graph: nx.DiGraph, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(graph)))
@@ -87,7 +88,7 @@ def test_unreachable_nodes_are_named() -> None:
         netstorm.choose_roots(graph, 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(networks(7))
 def test_auxiliary_paths_share_no_link_and_leave_none_over(graph: nx.DiGraph) -> None:
     for u, v in graph.edges:
@@ -108,7 +109,7 @@ def test_the_printed_pruning_leaves_fewer_paths() -> None:
     assert sum(len(printed[link]) for link in graph.edges) < ours
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(networks(6))
 def test_baselines_span(graph: nx.DiGraph) -> None:
     for root in graph.nodes:
@@ -117,7 +118,7 @@ def test_baselines_span(graph: nx.DiGraph) -> None:
     assert max(map(len, netstorm.balanced_tree(graph, 0, 3).children().values())) <= 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 50))
 def test_chunks_follow_the_shares(weights: list[int], chunks: int) -> None:
     total = sum(weights)

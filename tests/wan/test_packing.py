@@ -22,9 +22,14 @@ from controlplane.wan.errors import WanError
 from controlplane.wan.packing import pack
 from controlplane.wan.steiner import Exact, cleaned, dual_ascent, short_tree
 from evaluation.wan.networks import by_distance, overlay, whole_job
+from tests.controlplane.instances import examples, instances, troubled_instances
 from tests.wan.test_apsp import networks
 
-NAMES = ("apsp", "apsp-exact", "netstorm", "tsengine", "crew", "wan")
+NAMES = (
+    "apsp", "apsp-exact", "apsp-random", "apsp-connected", "apsp-shortest", "apsp-balanced",
+    "netstorm", "star", "balanced-tree", "tsengine", "crew", "wan",
+)  # fmt: skip
+OF_TREES = [name for name in STRATEGIES if name not in ("selmcast", "selmcast-l7", "orpheus", "all-to-all", "exact")]
 
 
 def flow_bound(graph: nx.DiGraph) -> float:
@@ -91,7 +96,7 @@ def climbs(parent: dict[int, int]) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 9999))
 def test_arborescence_is_the_cheapest(n: int, seed: int) -> None:
     """Against all choices of one arc into each node (networkx finds none on some graphs that have one)."""
@@ -114,7 +119,7 @@ def test_arborescence_is_the_cheapest(n: int, seed: int) -> None:
     assert sum(cost[k] for k in found) == min(trees)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(networks(4))
 def test_packing_reaches_the_flow_bound(graph: nx.DiGraph) -> None:
     if len(graph) == 1:
@@ -130,7 +135,7 @@ def test_packing_reaches_the_flow_bound(graph: nx.DiGraph) -> None:
     assert all(value <= graph.edges[link]["mbps"] * (1 + 1e-6) for link, value in load.items())
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(networks(5), st.data())
 def test_given_shares_and_intakes_are_kept(graph: nx.DiGraph, data: st.DataObject) -> None:
     weights = data.draw(st.lists(st.integers(0, 4), min_size=len(graph), max_size=len(graph)).filter(any))
@@ -145,7 +150,7 @@ def test_given_shares_and_intakes_are_kept(graph: nx.DiGraph, data: st.DataObjec
     assert packing.gap <= 1e-2 or len(graph) == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(networks(6), st.data())
 def test_cheapest_trees_to_some_nodes(graph: nx.DiGraph, data: st.DataObject) -> None:
     """Against all spanning trees of all sets of nodes in between: the dynamic program is exact, dual ascent below it
@@ -180,7 +185,7 @@ def test_cheapest_trees_to_some_nodes(graph: nx.DiGraph, data: st.DataObject) ->
         assert dual_ascent(n, root, arcs, cost, terminals) <= best + 1e-9
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(networks(6), st.data())
 def test_packing_with_nodes_that_take_no_part(graph: nx.DiGraph, data: st.DataObject) -> None:
     """Never slower than when all take part, within the gap of its bound, and the bound without subset programs (dual
@@ -236,7 +241,7 @@ def test_wrong_packings_are_refused() -> None:
 # --- strategies ---
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(networks(5))
 def test_every_plan_is_feasible_and_wan_is_the_fastest(graph: nx.DiGraph) -> None:
     topology, job = overlay(graph), whole_job(graph, 1_000_000)
@@ -283,6 +288,41 @@ def test_sites_without_workers_and_shared_sites(name: str) -> None:
         plan = STRATEGIES[name](topology, job, frozen_split=split)
         plan.check(topology)
         assert plan.rate_mbps == pytest.approx(10.0)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.one_of(instances(), troubled_instances()), st.sampled_from(OF_TREES))
+def test_no_trees_of_any_strategy_are_faster_than_what_wan_proves(instance: tuple[Topology, Job], name: str) -> None:
+    """On any fabric: several servers and workers at a switch, servers' ingress, results counted or not."""
+    topology, job = instance
+    try:
+        proven = STRATEGIES["wan"](topology, job).proven_mbps
+        plan = STRATEGIES[name](topology, job, seed=1)
+    except ValueError as error:
+        assert len(str(error)) > 10
+        return
+    plan.check(topology)
+    assert proven is not None and plan.rate_mbps <= proven * (1 + 1e-6)
+
+
+def test_servers_of_one_site_share_its_trees() -> None:
+    """Links of 100, two servers of 10 and one of 4 at one switch: together they take 24."""
+    nodes: dict[str, dict[str, object]] = {"s": {"kind": "switch"}, "t": {"kind": "switch"}}
+    links = [("s", "t", {"bandwidth_mbps": 100.0}), ("t", "s", {"bandwidth_mbps": 100.0})]
+    for server, site, mbps in (
+        ("a", "s", 100.0),
+        ("b", "t", 100.0),
+        ("p", "s", 10.0),
+        ("q", "s", 10.0),
+        ("r", "s", 4.0),
+    ):
+        nodes[server] = {"kind": "server"}
+        links += [(server, site, {"bandwidth_mbps": mbps}), (site, server, {"bandwidth_mbps": mbps})]
+    topology = Topology(nodes, links)
+    plan = STRATEGIES["wan"](topology, Job("j", ("a", "b"), ("r", "p", "q"), 1_000_000))
+    plan.check(topology)
+    assert plan.rate_mbps == pytest.approx(24.0, rel=1e-3) and plan.proven_mbps == pytest.approx(24.0, rel=1e-3)
+    assert plan.split == pytest.approx({"p": 10 / 24, "q": 10 / 24, "r": 4 / 24}, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)

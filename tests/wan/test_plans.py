@@ -19,9 +19,10 @@ from controlplane.wan.errors import WanError
 from controlplane.wan.packing import pack
 from evaluation.wan.compare import promised
 from evaluation.wan.networks import overlay, whole_job
+from tests.controlplane.instances import examples
 from tests.wan.test_apsp import networks
+from tests.wan.test_packing import NAMES
 
-NAMES = ("apsp", "apsp-exact", "netstorm", "tsengine", "crew", "wan")
 TOPOLOGIES = ("internet2:seed=2", "netstorm:seed=1", "aws", "testbed", "fattree:k=4", "random:switches=4,servers=7")
 
 
@@ -49,7 +50,7 @@ def test_a_single_site_needs_no_network(name: str) -> None:
     assert len(plan.trees) == 1 and plan.rate_mbps > 0
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(networks(5), st.sampled_from(NAMES))
 def test_equal_links_are_no_trouble(graph: nx.DiGraph, name: str) -> None:
     """Everything ties: plans are still whole, and the same twice."""
