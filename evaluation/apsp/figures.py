@@ -100,7 +100,7 @@ def table3(trials: int) -> list[Row]:
                     "paper_%": f"{100 * (1 - paper[2] / paper[0]):.1f}/{100 * (1 - paper[2] / paper[1]):.1f}",
                     "ours": float(runs["exact"].mean()) * mbit,
                     "loss_%": float(100 * (runs["apsp"] / runs["exact"] - 1).mean()),
-                    "gap_%": float(100 * (1 - runs["bound"] / runs["exact"]).max()),
+                    "gap_%": round(float(100 * (1 - runs["bound"] / runs["exact"]).max()), 4),
                     "seeds": trials,
                 }
             )
