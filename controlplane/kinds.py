@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.plan import Plan
 from controlplane.rpc.tls import Tls
-from controlplane.rules import Deployment, Limits, RuleSet
+from controlplane.rules import MAXIMUM_FLOWS, Deployment, Limits, RuleSet
 from controlplane.show import deployment_json, deployment_lines, rule_lines
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.bri.ports import Panel
@@ -87,7 +87,7 @@ class TofinoKind(Kind):
 
     @property
     def limits(self) -> Limits:
-        return replace(super().limits, front_panel=True)
+        return replace(super().limits, fan_in=MAXIMUM_FLOWS[self.artifact.manifest.target], front_panel=True)
 
     def target(
         self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None

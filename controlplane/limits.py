@@ -95,6 +95,8 @@ def limited(topology: Topology, limits: Limits) -> Topology:
         "max_workers": limits.max_workers,
         "values_per_packet": limits.values_per_packet,
     }
+    if limits.fan_in is not None:
+        own["fan_in"] = limits.fan_in
     held(topology)
     nodes = {
         v: {name: min(value, topology.graph.nodes[v].get(name, value)) for name, value in own.items()}

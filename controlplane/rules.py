@@ -18,6 +18,10 @@ from p4src.protocol import MAX_WORKERS, PROTOCOL, frame_bytes
 DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 256
 HOST_MS = 4.0  # what agents and switches add to a round trip: batching, scheduling
 
+MAXIMUM_FLOWS = {"tna": 31}
+"""Flows that a target adds at one point of one tree; others: any number. Tofino's slots keep them in a word of 32 bits,
+of which the program uses one itself."""
+
 
 @dataclass(frozen=True)
 class Forward:
@@ -82,6 +86,7 @@ class RuleSet:
 class Limits:
     """What one switch holds; from the target's description (p4src/protocol.json, targets).
 
+    fan_in: flows that can be added at one point of one tree; None: any number.
     front_panel: the switches are hardware, whose ports are configured as the topology says.
     """
 
@@ -91,6 +96,7 @@ class Limits:
     route_table_size: int
     multicast_groups: int = 4096
     max_workers: int = MAX_WORKERS
+    fan_in: int | None = None
     front_panel: bool = False
 
     @classmethod
@@ -105,6 +111,7 @@ class Limits:
             target.label_table_size,
             target.route_table_size,
             target.multicast_groups,
+            fan_in=MAXIMUM_FLOWS.get(name),
         )
 
 

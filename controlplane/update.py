@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from controlplane.evaluate import evaluate
 from controlplane.handover import HandoverError
 from controlplane.keeper import Keeper
+from controlplane.limits import limited
 from controlplane.plan import Plan, PlanError
 from controlplane.replan import Difference, difference, replan
 from controlplane.roster import Roster
@@ -144,7 +145,7 @@ class Updater:
             before = evaluate(self.plan, topology).rate_mbps
         except PlanError:
             before = 0.0  # it needs something that is not there any more
-        new = replan(self.plan, topology, strategy=strategy)
+        new = replan(self.plan, limited(topology, self._limits), strategy=strategy)
         if strategy is None and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
         return new, before, difference(self.plan, new)

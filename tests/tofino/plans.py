@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controlplane.job import parse_job
 from controlplane.kinds import TofinoKind
+from controlplane.limits import limited
 from controlplane.rules import Deployment, build
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology
@@ -11,8 +12,9 @@ from p4src.artifacts import find
 
 
 def deployment(topology: Topology, strategy: str = "inart", job: str = "workers=6,ps=2", **numbers: int) -> Deployment:
-    plan = get_strategy(strategy)(topology, parse_job(job, topology), seed=0)
-    return build(plan, topology, TofinoKind(find("tna")).limits, job_id=1, epoch=0, **numbers)
+    limits = TofinoKind(find("tna")).limits
+    plan = get_strategy(strategy)(limited(topology, limits), parse_job(job, topology), seed=0)
+    return build(plan, topology, limits, job_id=1, epoch=0, **numbers)
 
 
 def with_front_panel(topology: Topology, loopback: int = 1) -> Topology:

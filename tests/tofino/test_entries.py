@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controlplane.generators import parse_topology
 from controlplane.kinds import TofinoKind
 from controlplane.rules import Aggregate, DoesNotFit, LabelEntry, RuleSet, build
 from controlplane.targets.base import TargetError, difference
@@ -53,6 +54,23 @@ def test_plans_become_allowed_entries_that_say_the_same(program, instance, seed)
 def test_every_strategy_on_the_testbed(program, topology, strategy, workers):
     for name, rules in deployment(topology, strategy, f"workers={workers},ps=2").rulesets.items():
         assert problems(program.schema, program.entries(rules, PortMap(Panel.of(topology, name)))) == []
+
+
+@pytest.mark.parametrize("strategy", ["inart", "atp", "lbmm", "equal"])
+def test_fat_trees_of_tofino_switches(program, strategy):
+    """The larger ones only fit when the planner knows how many flows Tofino adds at one point."""
+    for k, job in ((4, "workers=8,ps=2,seed=1"), (6, "workers=50,ps=4,seed=1")):
+        topology = with_front_panel(parse_topology(f"fattree:k={k}"))
+        try:
+            rulesets = deployment(topology, strategy, job).rulesets
+        except DoesNotFit as error:
+            assert (strategy, k) == ("equal", 6), error
+            assert "needs 50 flows added at one point of one tree, available are 31" in str(error)
+            continue
+        for name, rules in rulesets.items():
+            panel = Panel.of(topology, name)
+            for ports in (PortMap(panel), PortMap(panel, devices(panel))):
+                assert problems(program.schema, program.entries(rules, ports)) == []
 
 
 @pytest.fixture(scope="module")

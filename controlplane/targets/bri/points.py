@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controlplane.rules import Aggregate, LabelEntry, RuleSet
+from controlplane.rules import MAXIMUM_FLOWS, Aggregate, LabelEntry, RuleSet
 from controlplane.targets.base import TargetError
 from controlplane.targets.bri.entries import Port
 from controlplane.targets.bri.ports import PORTS_PER_PIPE, PortMap
 
-MAXIMUM_FLOWS = 31
-"""A slot keeps its flows in a word of 32 bits, of which the program uses one itself."""
+FLOWS = MAXIMUM_FLOWS["tna"]
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ def _point(switch: str, entries: list[LabelEntry], ports: PortMap) -> Point:
     shared = {(a.slot_base, a.slot_mask, a.expected, a.next_label, a.port) for a in actions}
     if len(shared) > 1:
         raise TargetError(f"{where}: its flows differ in slots, expected bitmap or port; that is no plan's")
-    if len(ordered) > MAXIMUM_FLOWS:
+    if len(ordered) > FLOWS:
         raise TargetError(
-            f"{where}: {len(ordered)} flows come in, Tofino adds up at most {MAXIMUM_FLOWS} at one point; use "
+            f"{where}: {len(ordered)} flows come in, Tofino adds up at most {FLOWS} at one point; use "
             "fewer workers, or a strategy that aggregates at several switches"
         )
     if first.slot_base & first.slot_mask:
