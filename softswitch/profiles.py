@@ -123,6 +123,9 @@ class ActionProfile:
         """Its members."""
         return len(self._members)
 
+    def __contains__(self, member: int) -> bool:
+        return member in self._members
+
     # -------------------------------------------------------------------------------------------------------- members
 
     def insert_member(self, member: int, action: str, params: Sequence[int]) -> None:

@@ -65,12 +65,11 @@ class ProfileAccess:
         profiles = self._selected(query.action_profile_id, query.member_id)
         if query.HasField("action"):
             raise invalid("members cannot be filtered by their action")
-        found = [
-            (profile, member, *self._native(profile).member(member))
-            for profile in profiles
-            for member in self._native(profile).members()
-            if member < _OWN_IDS and query.member_id in (0, member)
-        ]
+        found: list[tuple[ProfileSchema, int, str, tuple[int, ...]]] = []
+        for profile in profiles:
+            native = self._native(profile)
+            wanted = [query.member_id] if query.member_id else native.members()
+            found += [(profile, m, *native.member(m)) for m in wanted if m < _OWN_IDS and m in native]
 
         def entity(profile: ProfileSchema, member: int, action: str, params: tuple[int, ...]) -> p4rt.Entity:
             answer = p4rt.Entity()
@@ -134,11 +133,11 @@ class ProfileAccess:
         profiles = {profile.id for profile in self._selected(query.action_profile_id, query.group_id)}
         if query.members or query.max_size:
             raise invalid("groups cannot be filtered by their members or max_size")
-        found = [
-            kept
-            for (profile, group), kept in self._groups.items()
-            if profile in profiles and query.group_id in (0, group)
-        ]
+        if query.group_id:
+            one = self._groups.get((query.action_profile_id, query.group_id))
+            found = [one] if one is not None else []
+        else:
+            found = [kept for (profile, _), kept in self._groups.items() if profile in profiles]
         return (p4rt.Entity(action_profile_group=kept) for kept in found)
 
     # --- table entries ---

@@ -14,7 +14,7 @@
 #define MANY 16u                 /* tuples, or entries of one chain, from which on bitmaps are considered */
 #define ENTRIES_PER_PROBE 256u   /* that bitmaps make up for; four times as many end them */
 #define LEAST_CAPACITY 512u
-#define MOST_BYTES ((size_t)64 << 20)
+#define MOST_BYTES ((size_t)512 << 20) /* address space: what has no bit set is not touched */
 
 static uint32_t probes(const struct ss_table *t) {
     return t->n_tuples > t->longest ? t->n_tuples : t->longest;
@@ -62,7 +62,7 @@ static void set_column(const struct ss_table *t, struct ss_entry *e) {
             if (match) {
                 b->rows[row * b->words + word] |= bit;
                 b->heads[row * b->n_heads + word / 64] |= UINT64_C(1) << word % 64;
-            } else {
+            } else if (b->rows[row * b->words + word] & bit) {
                 b->rows[row * b->words + word] &= ~bit;
             }
         }
@@ -70,13 +70,11 @@ static void set_column(const struct ss_table *t, struct ss_entry *e) {
     b->entries[e->bit] = e;
 }
 
-/* Whether the mask or a range wants something of that byte of the key. */
+/* Whether a mask or a range may want something of that byte of the key. */
 static bool matters(const struct ss_table *t, unsigned at) {
     for (uint32_t r = 0; r < t->n_ranges; r++)
         if (at >= t->ranges[r].offset && at < (unsigned)t->ranges[r].offset + t->ranges[r].bytes) return true;
-    for (uint32_t i = 0; i < t->n_tuples; i++)
-        if (((const uint8_t *)t->tuples[i]->mask)[at]) return true;
-    return at == 0; /* one at least */
+    return ((const uint8_t *)t->any_mask)[at] || at == 0; /* one at least */
 }
 
 /* Build them anew, with room for as many entries again. Without memory there are none. */
@@ -100,12 +98,13 @@ static void build(struct ss_table *t) {
     b->unused = malloc(capacity * sizeof *b->unused);
     if (!b->at || !b->rows || !b->heads || !b->entries || !b->unused) {
         ss_bitmaps_free(t);
+        t->bitmaps_from = 2 * t->entries;
         return;
     }
     for (uint32_t i = capacity; i-- > 0;) b->unused[b->n_unused++] = i;
     for (uint32_t i = 0; i < t->n_tuples; i++)
-        for (uint32_t s = 0; s <= t->tuples[i]->slot_mask; s++)
-            for (struct ss_entry *e = t->tuples[i]->slots[s].entry; e; e = e->next) {
+        for (uint32_t s = 0; s <= t->tuples[i]->keys.mask; s++)
+            for (struct ss_entry *e = t->tuples[i]->keys.slots[s].item; e; e = e->next) {
                 e->bit = b->unused[--b->n_unused];
                 set_column(t, e);
             }
@@ -124,8 +123,9 @@ static bool has_rows(const struct ss_table *t, const struct ss_entry *e) {
 
 void ss_bitmaps_add(struct ss_table *t, struct ss_entry *e) {
     uint64_t limit = (uint64_t)probes(t) * ENTRIES_PER_PROBE;
-    if (!t->bitmaps) {
-        if (probes(t) > MANY && t->entries <= limit) build(t);
+    bool had = t->bitmaps != NULL;
+    if (!had) {
+        if (probes(t) > MANY && t->entries <= limit && t->entries >= t->bitmaps_from) build(t);
     } else if (t->entries > 4 * limit) {
         ss_bitmaps_free(t);
     } else if (t->bitmaps->n_unused && has_rows(t, e)) {
@@ -134,6 +134,7 @@ void ss_bitmaps_add(struct ss_table *t, struct ss_entry *e) {
     } else {
         build(t);
     }
+    if (had && !t->bitmaps) ss_table_sort(t);
 }
 
 void ss_bitmaps_remove(struct ss_table *t, const struct ss_entry *e) {
@@ -143,6 +144,6 @@ void ss_bitmaps_remove(struct ss_table *t, const struct ss_entry *e) {
     b->unused[b->n_unused++] = e->bit;
     if (b->n_unused == b->capacity) {
         ss_bitmaps_free(t);
-        t->longest = 0;
+        t->longest = t->bitmaps_from = 0;
     }
 }

@@ -121,15 +121,6 @@ uint64_t ss_port_backlog(struct ss_port *port, uint64_t now) {
     return port->backlog_packets;
 }
 
-static void insert_late(struct ss_port *port, struct ss_buf *buf) {
-    struct ss_buf **link = &port->late.head;
-    while (*link && (*link)->due <= buf->due) link = &(*link)->next;
-    buf->next = *link;
-    *link = buf;
-    if (!buf->next) port->late.tail = buf;
-    port->late.n++;
-}
-
 static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
     const struct ss_shape *shape = &port->shape;
     uint64_t now = thread->now_ns;
@@ -158,7 +149,9 @@ static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_bu
     }
     if (chance(port, shape->reorder)) {
         buf->due += shape->reorder_ns;
-        insert_late(port, buf);
+        if (buf->due < port->last_late) buf->due = port->last_late; /* frames that are held back keep their order */
+        port->last_late = buf->due;
+        ss_push(&port->late, buf);
     } else {
         if (buf->due < port->last_due) buf->due = port->last_due;
         port->last_due = buf->due;

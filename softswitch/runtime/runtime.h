@@ -86,7 +86,7 @@ struct ss_port {
     bool shaped;
     struct ss_shape shape;
     double free_at;          /* ns: when the line will have sent everything accepted so far */
-    uint64_t last_due, last_depart;
+    uint64_t last_due, last_late, last_depart;
     struct ss_list queue;    /* by due time */
     struct ss_list late;     /* reordered frames, by due time */
     struct ss_buf *waiting;  /* first frame of `queue` that the line has not taken yet */
@@ -308,9 +308,16 @@ struct ss_vnet {
 bool ss_complete_checksum(uint8_t *data, uint32_t len, uint16_t start, uint16_t offset);
 bool ss_segment(const uint8_t *data, uint32_t len, const struct ss_vnet *vnet, struct ss_list *out);
 
+/* hash tables (map.c) */
+bool ss_map_reserve(struct ss_map *map);
+struct ss_slot *ss_map_add(struct ss_map *map, uint32_t hash, void *item); /* reserve first */
+void ss_map_remove(struct ss_map *map, struct ss_slot *slot);
+void ss_map_free(struct ss_map *map);
+
 /* tables (tables.c) */
 bool ss_table_init(struct ss_table *table, const struct ss_table_info *info);
 void ss_table_clear(struct ss_table *table);
+void ss_table_sort(struct ss_table *table);
 void ss_bitmaps_add(struct ss_table *table, struct ss_entry *entry); /* bitmaps.c; the entry is in the table already */
 void ss_bitmaps_remove(struct ss_table *table, const struct ss_entry *entry);
 void ss_bitmaps_free(struct ss_table *table);

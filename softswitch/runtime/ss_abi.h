@@ -17,7 +17,7 @@
 
 #include "ss_meter.h"
 
-#define SS_ABI_VERSION 2u
+#define SS_ABI_VERSION 3u
 #define SS_DROP_PORT 511u
 #define SS_MAX_PORTS 512u
 
@@ -71,7 +71,7 @@ struct ss_packet {
 };
 
 struct ss_entry {
-    struct ss_entry *next; /* same masked key, in falling precedence */
+    struct ss_entry *next, *prev; /* same masked key; in falling precedence if the table has no bitmaps */
     struct ss_tuple *tuple;
     uint64_t handle; /* grows with every insertion: the older entry wins a tie */
     uint32_t hash;
@@ -86,18 +86,26 @@ struct ss_entry {
     uint8_t params[] __attribute__((aligned(16)));
 };
 
+/* Hash tables with linear probing, of a power of two of slots; half of them stay free. */
 struct ss_slot {
     uint32_t hash;
-    struct ss_entry *entry;
+    uint32_t chain; /* of a tuple's key: its entries */
+    void *item;     /* NULL: free */
+};
+struct ss_map {
+    struct ss_slot *slots;
+    uint32_t mask; /* number of slots - 1 */
+    uint32_t used;
 };
 
+/* The entries with one mask. */
 struct ss_tuple {
     uint64_t *mask;
-    struct ss_slot *slots;
-    uint32_t slot_mask; /* number of slots - 1 */
-    uint32_t used;      /* distinct keys */
+    struct ss_map keys; /* the first entry of each masked key */
     uint32_t entries;
     int32_t best; /* no entry of this tuple has a higher priority */
+    /* not used by generated code */
+    uint32_t at; /* in the table's tuples */
 };
 
 /* See bitmaps.c. Row (byte of the key, its value) has `words` words, and a bit for each entry. */
@@ -115,7 +123,7 @@ struct ss_range_key {
 };
 
 struct ss_table {
-    struct ss_tuple **tuples; /* in falling order of `best` */
+    struct ss_tuple **tuples; /* in falling order of `best` if there are no bitmaps */
     uint32_t n_tuples;
     uint32_t key_words;
     uint32_t n_ranges;
@@ -127,7 +135,11 @@ struct ss_table {
     uint32_t idle_at; /* byte offset of an entry's struct ss_idle, 0: no idle timeouts */
     uint32_t entries, size, params_bytes;
     uint32_t range_bytes;
-    uint32_t longest; /* chain of entries with one masked key so far */
+    uint32_t longest;         /* chain of entries with one masked key so far */
+    uint32_t bitmaps_from;    /* entries, below which there was no room for bitmaps */
+    uint64_t *any_mask;       /* all masks so far, or-ed */
+    struct ss_map masks;      /* tuples by their mask */
+    struct ss_map identities; /* entries by all that tells them apart; without slots while chains are short */
 };
 
 static inline struct ss_meter *ss_entry_meter(const struct ss_table *t, struct ss_entry *e) {
@@ -173,8 +185,11 @@ static inline bool ss_same_key(const uint64_t *a, const uint64_t *b, unsigned wo
 
 static inline struct ss_entry *ss_tuple_find(const struct ss_tuple *t, const uint64_t *key, unsigned words) {
     uint32_t hash = ss_hash_key(key, words);
-    for (uint32_t i = hash & t->slot_mask; t->slots[i].entry; i = (i + 1) & t->slot_mask)
-        if (t->slots[i].hash == hash && ss_same_key(t->slots[i].entry->key, key, words)) return t->slots[i].entry;
+    const struct ss_map *keys = &t->keys;
+    for (uint32_t i = hash & keys->mask; keys->slots[i].item; i = (i + 1) & keys->mask) {
+        struct ss_entry *e = keys->slots[i].item;
+        if (keys->slots[i].hash == hash && ss_same_key(e->key, key, words)) return e;
+    }
     return NULL;
 }
 

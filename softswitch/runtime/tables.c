@@ -1,8 +1,10 @@
 /* Tables, counters, registers, multicast groups and clone sessions: what the control plane changes.
  *
- * A table is a list of tuples (one per distinct mask), each a hash table with linear probing. Entries with the same
- * masked key (they differ in priority or in their ranges) are chained in falling precedence. A table with many tuples
- * or long chains has bitmaps too (bitmaps.c).
+ * A table is a list of tuples (one per distinct mask), each a hash table. Entries with the same masked key (they differ
+ * in priority or in their ranges) are chained. Look-ups try one tuple after the other, in falling order of the best
+ * priority behind it, and go along chains in falling precedence. A table with many tuples or long chains has bitmaps
+ * instead (bitmaps.c), and then tuples and chains are in no order. Writes find a tuple by its mask in a hash table, and
+ * an entry by all that tells it apart in another one once a chain is long.
  */
 #include <errno.h>
 #include <limits.h>
@@ -10,7 +12,7 @@
 
 #include "runtime.h"
 
-#define FIRST_SLOTS 8u
+#define LONG 8u /* chain from which on entries are found by their identity */
 
 static void entry_free(struct ss_entry *entry) {
     free(entry);
@@ -56,14 +58,15 @@ bool ss_table_init(struct ss_table *table, const struct ss_table_info *info) {
     if (info->has_idle) table->idle_at = (uint32_t)end;
     uint64_t *zero = calloc(info->key_words + 1, sizeof *zero);
     uint8_t *ranges = calloc(table->range_bytes + 1, 1);
-    table->default_entry = zero && ranges ? entry_new(table, zero, ranges) : NULL;
+    table->any_mask = calloc(info->key_words + 1, sizeof *table->any_mask);
+    table->default_entry = zero && ranges && table->any_mask ? entry_new(table, zero, ranges) : NULL;
     free(zero);
     free(ranges);
     return table->default_entry != NULL;
 }
 
 static void tuple_free(struct ss_tuple *tuple) {
-    free(tuple->slots);
+    ss_map_free(&tuple->keys);
     free(tuple->mask);
     free(tuple);
 }
@@ -72,101 +75,217 @@ void ss_table_clear(struct ss_table *table) {
     ss_bitmaps_free(table);
     for (uint32_t i = 0; i < table->n_tuples; i++) {
         struct ss_tuple *tuple = table->tuples[i];
-        for (uint32_t s = 0; s <= tuple->slot_mask; s++)
-            for (struct ss_entry *e = tuple->slots[s].entry, *next; e; e = next) {
+        for (uint32_t s = 0; s <= tuple->keys.mask; s++)
+            for (struct ss_entry *e = tuple->keys.slots[s].item, *next; e; e = next) {
                 next = e->next;
                 entry_free(e);
             }
         tuple_free(tuple);
     }
     free(table->tuples);
+    free(table->any_mask);
+    ss_map_free(&table->masks);
+    ss_map_free(&table->identities);
     free(table->default_entry);
     memset(table, 0, sizeof *table);
 }
 
-static struct ss_tuple *tuple_find(const struct ss_table *t, const uint64_t *mask, uint32_t *at) {
-    for (uint32_t i = 0; i < t->n_tuples; i++)
-        if (ss_same_key(t->tuples[i]->mask, mask, t->key_words)) {
-            if (at) *at = i;
-            return t->tuples[i];
-        }
+/* ----------------------------------------------------------------------------------------------------------- tuples */
+
+static struct ss_slot *tuple_slot(const struct ss_table *t, const uint64_t *mask) {
+    const struct ss_map *map = &t->masks;
+    if (!map->slots) return NULL;
+    uint32_t hash = ss_hash_key(mask, t->key_words);
+    for (uint32_t i = hash & map->mask; map->slots[i].item; i = (i + 1) & map->mask) {
+        const struct ss_tuple *tuple = map->slots[i].item;
+        if (map->slots[i].hash == hash && ss_same_key(tuple->mask, mask, t->key_words)) return &map->slots[i];
+    }
     return NULL;
+}
+
+static struct ss_tuple *tuple_find(const struct ss_table *t, const uint64_t *mask) {
+    const struct ss_slot *slot = tuple_slot(t, mask);
+    return slot ? slot->item : NULL;
 }
 
 static struct ss_tuple *tuple_new(struct ss_table *t, const uint64_t *mask) {
     struct ss_tuple *tuple = calloc(1, sizeof *tuple);
-    struct ss_tuple **tuples = realloc(t->tuples, (t->n_tuples + 1) * sizeof *tuples);
-    if (tuples) t->tuples = tuples;
-    if (!tuple || !tuples) {
-        free(tuple);
-        return NULL;
+    bool room = tuple && ss_map_reserve(&t->masks) && ss_map_reserve(&tuple->keys);
+    if (room && (t->n_tuples & (t->n_tuples - 1)) == 0) { /* full: its room is a power of two */
+        struct ss_tuple **tuples = realloc(t->tuples, (t->n_tuples ? 2 * t->n_tuples : 1) * sizeof *tuples);
+        if (tuples) t->tuples = tuples;
+        else room = false;
     }
-    tuple->mask = malloc((t->key_words + 1) * sizeof *mask);
-    tuple->slots = calloc(FIRST_SLOTS, sizeof *tuple->slots);
-    if (!tuple->mask || !tuple->slots) {
-        tuple_free(tuple);
+    if (room) tuple->mask = malloc((t->key_words + 1) * sizeof *mask);
+    if (!room || !tuple->mask) {
+        if (tuple) tuple_free(tuple);
         return NULL;
     }
     memcpy(tuple->mask, mask, t->key_words * sizeof *mask);
-    tuple->slot_mask = FIRST_SLOTS - 1;
+    for (uint32_t w = 0; w < t->key_words; w++) t->any_mask[w] |= mask[w];
     tuple->best = INT32_MIN;
+    tuple->at = t->n_tuples;
     t->tuples[t->n_tuples++] = tuple;
+    ss_map_add(&t->masks, ss_hash_key(mask, t->key_words), tuple);
     return tuple;
 }
 
-/* Move the tuple at `at` to where its best priority belongs. */
-static void tuple_place(struct ss_table *t, uint32_t at) {
-    struct ss_tuple *tuple = t->tuples[at];
-    for (; at > 0 && t->tuples[at - 1]->best < tuple->best; at--) t->tuples[at] = t->tuples[at - 1];
-    for (; at + 1 < t->n_tuples && t->tuples[at + 1]->best > tuple->best; at++) t->tuples[at] = t->tuples[at + 1];
+static void tuple_put(struct ss_table *t, uint32_t at, struct ss_tuple *tuple) {
     t->tuples[at] = tuple;
+    tuple->at = at;
 }
 
-static bool tuple_grow(struct ss_tuple *tuple) {
-    uint32_t n = (tuple->slot_mask + 1) * 2;
-    struct ss_slot *slots = calloc(n, sizeof *slots);
-    if (!slots) return false;
-    for (uint32_t i = 0; i <= tuple->slot_mask; i++) {
-        if (!tuple->slots[i].entry) continue;
-        uint32_t s = tuple->slots[i].hash & (n - 1);
-        while (slots[s].entry) s = (s + 1) & (n - 1);
-        slots[s] = tuple->slots[i];
+/* Move a tuple whose best priority is higher than it was to where it belongs. */
+static void tuple_raise(struct ss_table *t, struct ss_tuple *tuple) {
+    uint32_t at = tuple->at;
+    for (; at > 0 && t->tuples[at - 1]->best < tuple->best; at--) tuple_put(t, at, t->tuples[at - 1]);
+    tuple_put(t, at, tuple);
+}
+
+static void tuple_remove(struct ss_table *t, struct ss_tuple *tuple) {
+    uint32_t at = tuple->at;
+    ss_map_remove(&t->masks, tuple_slot(t, tuple->mask));
+    t->n_tuples--;
+    if (t->bitmaps && at < t->n_tuples) tuple_put(t, at, t->tuples[t->n_tuples]);
+    else
+        for (; at < t->n_tuples; at++) tuple_put(t, at, t->tuples[at + 1]);
+    tuple_free(tuple);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- chains */
+
+static struct ss_slot *key_slot(const struct ss_tuple *tuple, const uint64_t *key, uint32_t hash, unsigned words) {
+    const struct ss_map *map = &tuple->keys;
+    for (uint32_t i = hash & map->mask; map->slots[i].item; i = (i + 1) & map->mask) {
+        const struct ss_entry *e = map->slots[i].item;
+        if (map->slots[i].hash == hash && ss_same_key(e->key, key, words)) return &map->slots[i];
     }
-    free(tuple->slots);
-    tuple->slots = slots;
-    tuple->slot_mask = n - 1;
-    return true;
+    return NULL;
 }
 
-static struct ss_slot *slot_find(struct ss_tuple *tuple, const uint64_t *key, uint32_t hash, unsigned words) {
-    uint32_t i = hash & tuple->slot_mask;
-    for (; tuple->slots[i].entry; i = (i + 1) & tuple->slot_mask)
-        if (tuple->slots[i].hash == hash && ss_same_key(tuple->slots[i].entry->key, key, words)) break;
-    return &tuple->slots[i];
+static bool before(const struct ss_entry *a, const struct ss_entry *b) {
+    return a->priority > b->priority || (a->priority == b->priority && a->handle < b->handle);
 }
 
-static void slot_remove(struct ss_tuple *tuple, struct ss_slot *slot) {
-    uint32_t hole = (uint32_t)(slot - tuple->slots);
-    for (uint32_t i = (hole + 1) & tuple->slot_mask; tuple->slots[i].entry; i = (i + 1) & tuple->slot_mask) {
-        uint32_t home = tuple->slots[i].hash & tuple->slot_mask;
-        if (((i - home) & tuple->slot_mask) >= ((i - hole) & tuple->slot_mask)) {
-            tuple->slots[hole] = tuple->slots[i];
-            hole = i;
+/* Put an entry into the chain of its slot. */
+static void chain_add(const struct ss_table *t, struct ss_slot *slot, struct ss_entry *e) {
+    struct ss_entry *after = NULL, *next = slot->item;
+    if (!t->bitmaps)
+        for (; next && before(next, e); next = next->next) after = next;
+    e->prev = after;
+    e->next = next;
+    if (next) next->prev = e;
+    if (after) after->next = e;
+    else slot->item = e;
+    slot->chain++;
+}
+
+static void chain_remove(struct ss_tuple *tuple, struct ss_slot *slot, struct ss_entry *e) {
+    if (e->next) e->next->prev = e->prev;
+    if (e->prev) e->prev->next = e->next;
+    else if (e->next) slot->item = e->next;
+    if (--slot->chain == 0) ss_map_remove(&tuple->keys, slot);
+}
+
+static struct ss_entry *merge(struct ss_entry *a, struct ss_entry *b) {
+    struct ss_entry *first = NULL, **link = &first;
+    while (a && b) {
+        struct ss_entry **from = before(a, b) ? &a : &b;
+        *link = *from;
+        link = &(*link)->next;
+        *from = *link;
+    }
+    *link = a ? a : b;
+    return first;
+}
+
+/* Sorts a chain of `n`; `prev` is left to the caller. */
+static struct ss_entry *chain_sort(struct ss_entry *first, uint32_t n) {
+    if (n < 2) return first;
+    struct ss_entry *last = first;
+    for (uint32_t i = 1; i < n / 2; i++) last = last->next;
+    struct ss_entry *rest = last->next;
+    last->next = NULL;
+    return merge(chain_sort(first, n / 2), chain_sort(rest, n - n / 2));
+}
+
+static int by_best(const void *a, const void *b) {
+    const struct ss_tuple *x = *(struct ss_tuple *const *)a, *y = *(struct ss_tuple *const *)b;
+    return (x->best < y->best) - (x->best > y->best);
+}
+
+/* Put tuples and chains in order: the table has no bitmaps any more. */
+void ss_table_sort(struct ss_table *t) {
+    if (t->n_tuples) qsort(t->tuples, t->n_tuples, sizeof *t->tuples, by_best);
+    for (uint32_t i = 0; i < t->n_tuples; i++) {
+        struct ss_map *keys = &t->tuples[i]->keys;
+        t->tuples[i]->at = i;
+        for (uint32_t s = 0; s <= keys->mask; s++) {
+            if (!keys->slots[s].item) continue;
+            keys->slots[s].item = chain_sort(keys->slots[s].item, keys->slots[s].chain);
+            struct ss_entry *prev = NULL;
+            for (struct ss_entry *e = keys->slots[s].item; e; prev = e, e = e->next) e->prev = prev;
         }
     }
-    tuple->slots[hole] = (struct ss_slot){0, NULL};
-    tuple->used--;
 }
+
+/* ------------------------------------------------------------------------------------------------------- identities */
 
 static bool same_ranges(const struct ss_table *t, const struct ss_entry *e, const uint8_t *ranges) {
     return t->range_bytes == 0 || memcmp(e->range, ranges, t->range_bytes) == 0;
 }
 
-static struct ss_entry *find(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
-                             int32_t priority) {
-    struct ss_tuple *tuple = tuple_find(t, mask, NULL);
+/* What tells an entry apart: tuple, key (as its hash), ranges, priority. */
+static uint32_t identity_hash(const struct ss_table *t, const struct ss_tuple *tuple, uint32_t key,
+                              const uint8_t *ranges, int32_t priority) {
+    uint64_t h = (uint64_t)(uintptr_t)tuple ^ (uint64_t)key << 32 ^ (uint32_t)priority;
+    for (uint32_t i = 0; i < t->range_bytes; i++) h = (h ^ ranges[i]) * 0x100000001b3u;
+    return ss_hash_key(&h, 1);
+}
+
+static struct ss_slot *identity_slot(const struct ss_table *t, const struct ss_tuple *tuple, const uint64_t *key,
+                                     uint32_t hash, const uint8_t *ranges, int32_t priority) {
+    const struct ss_map *map = &t->identities;
+    uint32_t identity = identity_hash(t, tuple, hash, ranges, priority);
+    for (uint32_t i = identity & map->mask; map->slots[i].item; i = (i + 1) & map->mask) {
+        const struct ss_entry *e = map->slots[i].item;
+        if (map->slots[i].hash == identity && e->tuple == tuple && e->priority == priority &&
+            same_ranges(t, e, ranges) && ss_same_key(e->key, key, t->key_words))
+            return &map->slots[i];
+    }
+    return NULL;
+}
+
+/* Add the entry to the identities. Without memory there are none: that costs time only. */
+static void identity_add(struct ss_table *t, struct ss_entry *e) {
+    if (ss_map_reserve(&t->identities))
+        ss_map_add(&t->identities, identity_hash(t, e->tuple, e->hash, e->range, e->priority), e);
+    else ss_map_free(&t->identities);
+}
+
+static void identities_build(struct ss_table *t) {
+    for (uint32_t i = 0; i < t->n_tuples; i++) {
+        const struct ss_map *keys = &t->tuples[i]->keys;
+        for (uint32_t s = 0; s <= keys->mask; s++)
+            for (struct ss_entry *e = keys->slots[s].item; e; e = e->next) {
+                identity_add(t, e);
+                if (!t->identities.slots) return;
+            }
+    }
+}
+
+static struct ss_entry *find(const struct ss_table *t, const uint64_t *key, const uint64_t *mask,
+                             const uint8_t *ranges, int32_t priority) {
+    const struct ss_tuple *tuple = tuple_find(t, mask);
     if (!tuple) return NULL;
-    struct ss_entry *e = slot_find(tuple, key, ss_hash_key(key, t->key_words), t->key_words)->entry;
+    uint32_t hash = ss_hash_key(key, t->key_words);
+    const struct ss_slot *slot;
+    if (t->identities.slots) {
+        slot = identity_slot(t, tuple, key, hash, ranges, priority);
+        return slot ? slot->item : NULL;
+    }
+    slot = key_slot(tuple, key, hash, t->key_words);
+    struct ss_entry *e = slot ? slot->item : NULL;
     while (e && !(e->priority == priority && same_ranges(t, e, ranges))) e = e->next;
     return e;
 }
@@ -180,31 +299,28 @@ int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, 
                  int32_t priority, uint64_t handle, struct ss_entry **out) {
     if (find(t, key, mask, ranges, priority)) return -EEXIST;
     if (t->entries >= t->size) return -ENOSPC;
-    struct ss_tuple *tuple = tuple_find(t, mask, NULL);
+    struct ss_tuple *tuple = tuple_find(t, mask);
     if (!tuple && !(tuple = tuple_new(t, mask))) return -ENOMEM;
-    if ((tuple->used + 1) * 2 > tuple->slot_mask + 1 && !tuple_grow(tuple)) return -ENOMEM;
-    struct ss_entry *e = entry_new(t, key, ranges);
-    if (!e) return -ENOMEM;
+    struct ss_entry *e = ss_map_reserve(&tuple->keys) ? entry_new(t, key, ranges) : NULL;
+    if (!e) {
+        if (!tuple->entries) tuple_remove(t, tuple);
+        return -ENOMEM;
+    }
     e->tuple = tuple;
     e->priority = priority;
     e->hash = ss_hash_key(key, t->key_words);
     e->handle = handle;
-    struct ss_slot *slot = slot_find(tuple, key, e->hash, t->key_words);
-    if (!slot->entry) tuple->used++;
-    struct ss_entry *first = slot->entry, **link = &first;
-    uint32_t before = 0;
-    for (; *link && (*link)->priority >= priority; before++) link = &(*link)->next;
-    e->next = *link;
-    *link = e;
-    if (before >= t->longest) t->longest = before + 1;
-    *slot = (struct ss_slot){e->hash, first};
+    struct ss_slot *slot = key_slot(tuple, key, e->hash, t->key_words);
+    if (!slot) slot = ss_map_add(&tuple->keys, e->hash, NULL);
+    chain_add(t, slot, e);
+    if (slot->chain > t->longest) t->longest = slot->chain;
     tuple->entries++;
     t->entries++;
+    if (t->identities.slots) identity_add(t, e);
+    else if (slot->chain > LONG) identities_build(t);
     if (priority > tuple->best) {
         tuple->best = priority;
-        uint32_t at;
-        tuple_find(t, mask, &at);
-        tuple_place(t, at);
+        if (!t->bitmaps) tuple_raise(t, tuple);
     }
     ss_bitmaps_add(t, e);
     *out = e;
@@ -253,23 +369,16 @@ SS_API int ss_table_delete(struct ss_device *device, uint32_t table, const uint6
     struct ss_entry *e = t ? find(t, key, mask, ranges, priority) : NULL;
     if (e) {
         struct ss_tuple *tuple = e->tuple;
-        struct ss_slot *slot = slot_find(tuple, key, e->hash, t->key_words);
-        struct ss_entry *first = slot->entry, **link = &first;
-        while (*link != e) link = &(*link)->next;
-        *link = e->next;
-        if (first) slot->entry = first;
-        else slot_remove(tuple, slot);
+        if (t->identities.slots)
+            ss_map_remove(&t->identities, identity_slot(t, tuple, key, e->hash, ranges, priority));
+        chain_remove(tuple, key_slot(tuple, key, e->hash, t->key_words), e);
         ss_idle_stop(&device->state, t, e);
         ss_bitmaps_remove(t, e);
         entry_free(e);
         t->entries--;
-        if (--tuple->entries == 0) { /* `best` may stay too high meanwhile: that costs time, never a wrong match */
-            uint32_t at;
-            tuple_find(t, mask, &at);
-            t->n_tuples--;
-            memmove(&t->tuples[at], &t->tuples[at + 1], (t->n_tuples - at) * sizeof *t->tuples);
-            tuple_free(tuple);
-        }
+        /* `best` may stay too high meanwhile: that costs time, never a wrong match */
+        if (--tuple->entries == 0) tuple_remove(t, tuple);
+        if (!t->entries) ss_map_free(&t->identities);
     }
     ss_thread_unlock(device->thread);
     return e ? 0 : t ? -ENOENT : -ENODEV;
@@ -324,8 +433,8 @@ SS_API int64_t ss_table_dump(struct ss_device *device, uint32_t table, uint8_t *
         uint8_t *at = *out = malloc(t->entries * ss_record_bytes(t) + 1);
         n = at ? (int64_t)t->entries : -ENOMEM;
         for (uint32_t i = 0; at && i < t->n_tuples; i++)
-            for (uint32_t s = 0; s <= t->tuples[i]->slot_mask; s++)
-                for (struct ss_entry *e = t->tuples[i]->slots[s].entry; e; e = e->next) at = ss_record_write(device, t, e, at);
+            for (uint32_t s = 0; s <= t->tuples[i]->keys.mask; s++)
+                for (struct ss_entry *e = t->tuples[i]->keys.slots[s].item; e; e = e->next) at = ss_record_write(device, t, e, at);
     }
     ss_thread_unlock(device->thread);
     return n;

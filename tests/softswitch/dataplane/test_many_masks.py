@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from softswitch import Fabric, Match
-from tests.softswitch.dataplane.programs import program
+from softswitch import Fabric, Match, Program
+from tests.softswitch.dataplane.programs import json_path, program
 from tests.softswitch.dataplane.test_tables import Key, Model, ask, name
 
 VALUES = (0, 1, 5, 0x0A000000, 0x0A000001, 0x0A010203, 0xFFFFFFFF)
@@ -62,3 +62,54 @@ def test_same_answers_as_a_model(fabric: Fabric, table: str) -> None:
             e = match[1].value | source.getrandbits(64) & ~match[1].mask if table == "masked" else e
         values = {"prefix": (a,), "masked": (a, e, b, c), "ranged": (a, b, c)}[table]
         assert ask(device, table, a, b, c, e) == (model.answer(values, widths) or 0)
+
+
+def test_answers_stay_while_bitmaps_come_and_go(fabric: Fabric) -> None:
+    """Bitmaps end when there are many more entries than masks and long chains: tuples and chains are in order again."""
+    source = random.Random("come and go")
+    device = fabric.add_device(1)
+    device.load(Program.load(json_path("matching").read_text().replace('"max_size":256', '"max_size":30000')))
+    model = Model("masked")
+
+    def masked(value: int, mask: int, exact: int = 0) -> Key:
+        first = Match("ternary", value & mask, mask=mask)
+        return (first, Match("ternary", 0), Match("exact", exact), Match("optional", 0, mask=0))
+
+    def insert(k: Key, priority: int) -> None:
+        if (k, priority) not in model.entries:
+            answer = source.randrange(1, 65535)
+            handle = device.insert(name("masked"), k, "MyIngress.answer", [answer], priority)
+            model.entries[k, priority] = (answer, handle)
+
+    def delete(k: Key, priority: int) -> None:
+        device.delete(name("masked"), k, priority)
+        del model.entries[k, priority]
+
+    def check() -> None:
+        for _ in range(60):
+            a = source.choice(VALUES)
+            assert ask(device, "masked", a, 0, 0, 0) == (model.answer((a, 0, 0, 0), (32, 64, 9, 7)) or 0)
+
+    for length in range(18):  # masks, and a chain of 18 for each of two of them
+        for _ in range(2):
+            insert(masked(source.choice(VALUES), (1 << length) - 1), source.randrange(1, 1000))
+        for mask in (0, 1):
+            insert(masked(mask, mask), source.randrange(1, 1000))
+    check()
+    others = [masked(i, 0xFFFFFFFF, exact=1) for i in range(22000)]
+    for k in others:
+        device.insert(name("masked"), k, "MyIngress.answer", [1], 1)
+    check()
+    for k, priority in sorted(model.entries, key=lambda entry: entry[1])[::2]:
+        delete(k, priority)
+    check()
+    for k in others:
+        device.delete(name("masked"), k, 1)
+    for length in range(18):  # bitmaps again
+        insert(masked(0, (1 << length) - 1), 2000 + length)
+    check()
+    assert {e.handle for e in device.entries(name("masked"))} == {handle for _, handle in model.entries.values()}
+    while model.entries:
+        delete(*max(model.entries, key=lambda entry: entry[1]))
+        if len(model.entries) % 8 == 0:
+            check()
