@@ -262,3 +262,34 @@ def test_the_command_line(tmp_path, capsys):
     assert rates == pytest.approx({"inart": 3, "lbmm": 4 / 3, "exact": 8 / 3}, rel=1e-6)
     assert main(["--topology", "testbed", "--strategy", "best"]) == 2
     assert "unknown strategy 'best'" in capsys.readouterr().err
+    assert main(["compare", "--topology", "testbed", "--strategies", "inart", "best"]) == 2
+    assert "unknown strategy 'best'" in capsys.readouterr().err
+    for option in ("--output", "--draw"):
+        assert main(["--topology", "testbed", option, str(tmp_path / "missing" / "plan.png")]) == 2
+        assert f"error: cannot write {tmp_path}/missing/plan.png: No such file" in capsys.readouterr().err
+    assert main(["--topology", "testbed", "--draw", str(tmp_path / "plan.abc")]) == 2
+    assert "plan.abc: Format 'abc' is not supported" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("network", "job", "message"),
+    [
+        ({}, {"workers": ["W1", "W9"]}, "job 'j': worker 'W9' does not exist in the topology"),
+        ({}, {"workers": ["W1", "V1"]}, "job 'j': worker 'V1' is a switch, it must be a server"),
+        ({}, {"parameter_servers": ["V1"]}, "job 'j': parameter server 'V1' is a switch, it must be a server"),
+        ({"aggregation_mbps": -6}, {}, "node 'V1': aggregation_mbps must not be negative, got -6"),
+        ({"links": ("W1", "W2")}, {}, "parameter server S1: no route with bandwidth left from W1 to S1"),
+    ],
+)
+def test_bad_input_is_named_on_the_command_line(tmp_path, capsys, network, job, message):
+    nodes = [
+        {"id": "V1", "kind": "switch", "aggregation_mbps": network.get("aggregation_mbps", 6)},
+        *({"id": name, "kind": "server"} for name in ("W1", "W2", "S1")),
+    ]
+    ends = network.get("links", ("W1", "W2", "S1"))
+    edges = [{"source": "V1", "target": end, "bandwidth_mbps": 6} for end in ends]
+    (tmp_path / "net.json").write_text(json.dumps({"nodes": nodes, "edges": edges}))
+    whole = {"name": "j", "workers": ["W1", "W2"], "parameter_servers": ["S1"], "model_bytes": 1000, **job}
+    (tmp_path / "job.json").write_text(json.dumps(whole))
+    assert main(["--topology", str(tmp_path / "net.json"), "--job", str(tmp_path / "job.json")]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
