@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import statistics
@@ -11,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import controlplane
 from controlplane.evaluate import evaluate
 from controlplane.generators import fattree, testbed
 from controlplane.job import Job, place_job
@@ -26,6 +28,11 @@ TESTBED_MODELS = {"VGG19": 548_000_000, "ResNet-50": 97_000_000}  # bytes, secti
 # The testbed's capacities are not printed. Fig. 1's, scaled so that LBMM sends the 15.4 Gbit/s that the paper measured
 # with 6 workers, are the one reading that fits the example it says the testbed has.
 TESTBED_UNIT_MBPS = 15_400 / (4 / 3)
+
+PLANNER_MODULES = ("evaluate", "generators", "job", "plan/model", "routing", "topology")
+STRATEGY_MODULES = (
+    "atp", "capacity", "columns", "common", "equal", "inart", "lbmm", "packing", "paper", "paths", "strict",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,20 @@ def compute(case: Case) -> tuple[Case, Result]:
     return case, measure(get_strategy(case.strategy)(topology, job, seed=case.seed), topology)
 
 
+def planner_digest() -> str:
+    """Of the source that plans come from: what other source has planned is not taken up."""
+    package = Path(controlplane.__file__).parent
+    files = [package / f"{name}.py" for name in PLANNER_MODULES] + [Path(__file__)]
+    files += [package / "strategies" / f"{name}.py" for name in STRATEGY_MODULES]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
+
+
 class Sweep:
-    """Results by case, kept in results/inart/plans.jsonl so that figures share them and a run can be taken up again."""
+    """Results by case, kept in results/inart/plans-DIGEST.jsonl so that figures share them and a run can be taken up
+    again, as long as the planner's source stays the same."""
 
     def __init__(self, directory: Path, jobs: int = 1) -> None:
-        self.file = directory / "plans.jsonl"
+        self.file = directory / f"plans-{planner_digest()}.jsonl"
         self.jobs = jobs
         self.results: dict[str, Result] = {}
         if self.file.exists():
