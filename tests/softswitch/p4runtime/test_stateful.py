@@ -524,7 +524,7 @@ def test_idle_timeouts(idle: Switch) -> None:
 
 def test_hits_put_it_off(idle: Switch) -> None:
     s = idle
-    kept, other = (s.entry("exact_table", key, s.call("set", 9), idle_timeout_ns=300 * MS) for key in (1, 2))
+    kept, other = (s.entry("exact_table", key, s.call("set", 9), idle_timeout_ns=1500 * MS) for key in (1, 2))
     assert s.codes(*(update(INSERT, table_entry=e) for e in (kept, other))) == [OK, OK]
     end = time.monotonic() + 20
     while s.stream.quiet() and time.monotonic() < end:
