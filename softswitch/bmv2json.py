@@ -101,6 +101,13 @@ class UnionRef:
 
 
 @dataclass(frozen=True)
+class UnionStackName:
+    """A whole stack of header unions."""
+
+    stack: str
+
+
+@dataclass(frozen=True)
 class UnionStackRef:
     """One of the headers of the next union of a union stack."""
 
@@ -138,7 +145,8 @@ class Op:
 
 
 Expr = (
-    Const | BoolConst | FieldRef | HeaderRef | StackRef | UnionRef | UnionStackRef | StackField | Param | Lookahead | Op
+    Const | BoolConst | FieldRef | HeaderRef | StackRef | UnionRef | UnionStackName | UnionStackRef | StackField | Param
+    | Lookahead | Op
 )
 
 
@@ -610,6 +618,8 @@ class _Reader:
                 inputs.append(CalcInput("const", value=_hex(part["value"]), width=int(part["bitwidth"])))
             elif kind == "payload":
                 inputs.append(CalcInput("payload"))
+            elif kind == "expression":  # bmv2 does not load this either
+                raise UnsupportedConstruct("hash or checksum over a bool (cast it to bit<1>)", source)
             else:
                 raise UnsupportedConstruct(f"calculation over {kind!r}", source)
         return Calculation(item["name"], item["algo"], tuple(inputs))
@@ -665,6 +675,8 @@ class _Reader:
             if not 0 <= int(value) < params:
                 raise BadProgram(f"{source}: action parameter {value} does not exist")
             return Param(int(value))
+        if kind == "header" and value in self.program.unions:  # so p4c calls an element of a union stack
+            return UnionRef(value)
         if kind == "header":
             return HeaderRef(self._header(value).name)
         if kind == "header_stack":
@@ -673,6 +685,10 @@ class _Reader:
             if value not in self.program.unions:
                 raise BadProgram(f"reference to header union {value!r}, which the program does not declare")
             return UnionRef(value)
+        if kind == "header_union_stack":
+            if value not in self.program.union_stacks:
+                raise BadProgram(f"reference to header union stack {value!r}, which the program does not declare")
+            return UnionStackName(value)
         if kind == "stack_field":
             stack = self._stack(value[0])
             if stack.type.find(value[1]) is None:

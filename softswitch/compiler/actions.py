@@ -19,6 +19,7 @@ from softswitch.bmv2json import (
     StackField,
     StackRef,
     UnionRef,
+    UnionStackName,
     Vector,
 )
 from softswitch.compiler.expr import ExprGen, Value
@@ -301,7 +302,10 @@ class ActionGen:
         """The headers of two unions of one type are in the same order; at most one of the source's is valid."""
         to, source = primitive.args
         assert isinstance(to, UnionRef) and isinstance(source, UnionRef)
-        members = zip(self.program.unions[to.union], self.program.unions[source.union], strict=True)
+        return [Statement(self._copy_union(to.union, source.union), barrier=True)]
+
+    def _copy_union(self, to: str, source: str) -> str:
+        members = zip(self.program.unions[to], self.program.unions[source], strict=True)
         pairs = [(self.expr.header(HeaderRef(a)), self.expr.header(HeaderRef(b))) for a, b in members]
         text = ""
         for a, b in pairs:
@@ -309,7 +313,7 @@ class ActionGen:
             text += f"if ({b.valid}) memmove({a.address}, {b.address}, {size}); {a.valid} = {b.valid}; "
             if a.varbit_length:
                 text += f"{a.varbit_length} = {b.varbit_length}; "
-        return [Statement(text, barrier=True)]
+        return text
 
     def _assign_stack(self, primitive: Primitive) -> list[Statement]:
         to, source = primitive.args
@@ -343,7 +347,10 @@ class ActionGen:
 
     def _shift_stack(self, primitive: Primitive, direction: str) -> list[Statement]:
         ref, count = primitive.args
-        assert isinstance(ref, StackRef) and isinstance(count, Const)
+        assert isinstance(count, Const)
+        if isinstance(ref, UnionStackName):
+            return [self._shift_union_stack(ref.stack, direction, count.value)]
+        assert isinstance(ref, StackRef)
         stack = self.program.stacks[ref.stack]
         base, size, valid = self.layout.stack_base(stack)
         depth = len(stack.headers)
@@ -357,6 +364,25 @@ class ActionGen:
             to, source = (n, 0) if direction == "push" else (0, n)
             text += f" memmove(&{first} + {to}, &{first} + {source}, {2 * (depth - n)});"
         return [Statement(text, barrier=True)]
+
+    def _shift_union_stack(self, stack: str, direction: str, count: int) -> Statement:
+        """Element by element, since the headers of a union differ in size."""
+        unions = self.program.union_stacks[stack]
+        depth = len(unions)
+        n = min(count, depth)
+        text = ""
+        for i in reversed(range(n, depth)) if direction == "push" else range(depth - n):
+            source = unions[i - n if direction == "push" else i + n]
+            text += self._copy_union(unions[i], source)
+        for union in unions[:n] if direction == "push" else unions[depth - n :]:
+            for name in self.program.unions[union]:
+                text += f"{self.layout.valid(name)} = 0; "
+        following = f"p->stack_next[{self.layout.stack_index[stack]}]"
+        if direction == "push":
+            text += f"{following} = (uint8_t)({following} + {n} < {depth} ? {following} + {n} : {depth});"
+        else:
+            text += f"{following} = (uint8_t)({following} > {n} ? {following} - {n} : 0);"
+        return Statement(text, barrier=True)
 
     def _drop(self, primitive: Primitive) -> list[Statement]:
         del primitive
@@ -488,7 +514,8 @@ class ActionGen:
             total += width
             lines.append(self._append(part, width))
         if has_payload:
-            lines.append("if (at % 8 == 0 && len) memcpy(buf + at / 8, payload, len);")
+            lines.append("at = (at + 7) / 8 * 8;")
+            lines.append("if (len) memcpy(buf + at / 8, payload, len);")
             lines.append("at += 8 * len;")
         algorithm = {
             "csum16": "ss_csum16",
@@ -540,9 +567,16 @@ class ActionGen:
             return f"if ({valid}) {{ ss_append_bits(buf, at, p->h + {base}, {part.offset}, {width}); at += {width}; }}"
         if isinstance(part.ref, FieldRef) and self.program.field_of(part.ref).varbit:
             return self._append_varbit(part.ref)
-        if isinstance(part.ref, HeaderRef) and self.layout.varbit_length(part.ref.header):
-            raise UnsupportedConstruct(f"hash over the whole header {part.ref.header!r}, which has a varbit field")
         if isinstance(part.ref, HeaderRef):
+            kind = self.program.headers[part.ref.header].type
+            if kind.varbit is not None:
+                before = kind.varbit.offset
+                after = before + kind.varbit.width
+                return (
+                    self._append(_Run(part.ref.header, 0, before), before)
+                    + self._append_varbit(FieldRef(part.ref.header, kind.varbit.name))
+                    + self._append(_Run(part.ref.header, after, width - after), width - after)
+                )
             base, valid = self.layout.header_at(part.ref.header), self.layout.valid(part.ref.header)
             return f"if ({valid}) {{ ss_append_bits(buf, at, p->h + {base}, 0, {width}); at += {width}; }}"
         temporary = Slot("bytes", "tmp", 0, -width % 8, width, False, ("tmp", 0))

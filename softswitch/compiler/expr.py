@@ -21,6 +21,7 @@ from softswitch.bmv2json import (
     StackField,
     StackRef,
     UnionRef,
+    UnionStackName,
 )
 from softswitch.compiler.layout import Layout, Slot, c_type, storage_bits
 from softswitch.errors import BadProgram, UnsupportedConstruct
@@ -581,9 +582,12 @@ class ExprGen:
         return f"({(kind.width - kind.varbit.width) // 8}u + {place.varbit_length})"
 
     def _stack_size(self, op: str, expr: Expr) -> Value:
-        if not isinstance(expr, StackRef):
+        if isinstance(expr, StackRef):
+            size = len(self.program.stacks[expr.stack].headers)
+        elif isinstance(expr, UnionStackName):
+            size = len(self.program.union_stacks[expr.stack])
+        else:
             raise BadProgram(f"{self.source}: {op} of something that is not a header stack")
-        size = len(self.program.stacks[expr.stack].headers)
         following = f"(uint32_t)p->stack_next[{self.layout.stack_index[expr.stack]}]"
         if op == "size_stack":
             return Value(f"{size}u", "u32", size, size)

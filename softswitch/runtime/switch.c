@@ -259,6 +259,7 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
         if (own) ss_buf_free(buf);
         return;
     }
+    if (p->target.recirculate_fields) p->target.truncate_to = UINT32_MAX; /* for what leaves the switch, as in bmv2 */
     buf = deparse(device, p, buf, parsed, own);
     if (!buf) return;
     if (p->target.recirculate_fields) {

@@ -59,10 +59,10 @@ def extern(root: Json) -> None:
     root["extern_instances"] = [{"name": "e", "source_info": SOURCE}]
 
 
-def union_stack(root: Json) -> None:
-    target = {"type": "header_union_stack", "value": "u"}
-    call = {"op": "push", "parameters": [target, {"type": "hexstr", "value": "0x1"}], "source_info": SOURCE}
-    root["actions"][0]["primitives"].append(call)
+def hash_over_bool(root: Json) -> None:
+    flag = {"op": "d2b", "left": None, "right": {"type": "field", "value": ["standard_metadata", "egress_spec"]}}
+    root["calculations"][0]["input"].append({"type": "expression", "value": flag})
+    root["calculations"][0]["source_info"] = SOURCE
 
 
 def varbit(root: Json) -> None:
@@ -82,7 +82,7 @@ def hash_algorithm(root: Json) -> None:
         (own_entries_of_profile_table, "action profile"),
         (meter, "meter 'm'"),
         (extern, "extern instance 'e'"),
-        (union_stack, "header_union_stack"),
+        (hash_over_bool, "over a bool"),
         (varbit, "varbit"),
         (hash_algorithm, "md5"),
     ],
