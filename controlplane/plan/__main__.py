@@ -118,9 +118,10 @@ def print_plan(plan: Plan, evaluation: Evaluation, topology: Topology, seconds: 
 def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """All strategies on one instance; those that cannot run there say why."""
     rows: list[dict[str, Any]] = []
-    for name in arguments.strategies or ():
+    names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
+    for name in names:
         get_strategy(name)  # a name that does not exist is an error, not a row
-    for name in arguments.strategies or COMPARED:
+    for name in names:
         try:
             plan, evaluation, seconds = solve(arguments, name, topology, job)
         except ERRORS as error:
@@ -141,6 +142,10 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
                 "solve_seconds": seconds,
             }
         )
+    proven = {row["strategy"]: row["proven_mbps"] for row in rows if "proven_mbps" in row}
+    for row in rows:  # what one strategy proves holds for the trees of all
+        if proven and row.get("trees"):
+            row["gap"] = max(0.0, 1 - row["rate_mbps"] / min(row["bound_mbps"], *proven.values()))
     if arguments.json:
         print(json.dumps({"topology": topology.name, "job": job.to_json(), "strategies": rows}, indent=2))
         return
@@ -163,7 +168,6 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     bounds = [row["bound_mbps"] for row in rows if row.get("trees")]
     if bounds:
         print(f"bound for any scheme: {bounds[0]:.4f} Mbit/s")
-    proven = {r["strategy"]: r["proven_mbps"] for r in rows if "proven_mbps" in r}
     for name, mbps in proven.items():
         print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
 
@@ -181,7 +185,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
     result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
     result.add_argument(
-        "--strategies", nargs="+", metavar="NAME", help="with compare: these (default: the in-network ones)"
+        "--strategies", nargs="+", metavar="NAME", help="with compare: these, or all (default: the in-network ones)"
     )
     result.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
     result.add_argument(

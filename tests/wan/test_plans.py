@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import networkx as nx
 import pytest
@@ -35,10 +36,34 @@ def test_every_strategy_plans_or_says_why_not(spec: str, capsys: pytest.CaptureF
     for row in rows:
         assert row["rate_mbps"] > 0 if "rate_mbps" in row else len(row["refused"]) > 10
     proven = rows[-1]["proven_mbps"]
+    for row in rows:
+        if "rate_mbps" in row:
+            assert row["gap"] == pytest.approx(max(0.0, 1 - row["rate_mbps"] / min(proven, row["bound_mbps"])))
     assert rows[-1]["rate_mbps"] <= proven * (1 + 1e-9)
     if parse_topology(spec).name in ("internet2", "netstorm", "aws"):
         assert all(row["rate_mbps"] <= proven * (1 + 1e-6) for row in rows)
         assert rows[-1]["rate_mbps"] >= proven * (1 - 1e-3)
+
+
+def test_the_command_line_compares_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--topology", "testbed", "--job", "workers=3,ps=2", "--strategies", "all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1 : 1 + len(STRATEGIES)]] == list(STRATEGIES)
+    assert lines[-1].startswith("bound for any trees over these links, proven by wan")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_line_names_what_is_cut_off(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No link, a link without bandwidth, a link one way."""
+    for broken in ([], [(1, 2, 0.0), (2, 1, 0.0)], [(1, 2, 5.0), (2, 1, 0.0)]):
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(3))
+        for u, v, mbps in ((0, 1, 5.0), (1, 0, 5.0), *broken):
+            graph.add_edge(u, v, mbps=mbps)
+        file = tmp_path / "cut.json"
+        file.write_text(json.dumps(overlay(graph).to_json()))
+        assert main(["--topology", str(file), "--strategy", name]) == 2
+        assert "no route with bandwidth left from h2 to p0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", NAMES)
