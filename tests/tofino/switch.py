@@ -11,7 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,10 +55,23 @@ class UpdateError(Exception):
 
 
 class TofinoSwitch:
-    """bf_switchd's BRI server with one device. Starts on a free port, or `port`; `stop` cuts everybody off."""
+    """bf_switchd's BRI server with one device. Starts on a free port, or `port`; `stop` cuts everybody off.
 
-    def __init__(self, bfrt: Path, *, program: str = "inart", device_id: int = 0, port: int = 0) -> None:
+    devices: device port by connector and channel (default: `device_port`).
+    """
+
+    def __init__(
+        self,
+        bfrt: Path,
+        *,
+        program: str = "inart",
+        device_id: int = 0,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        devices: Callable[[int, int], int] | None = None,
+    ) -> None:
         self.device_id, self.program = device_id, program
+        self.devices = devices
         self.faults = Faults()
         self.description = bfrt.read_bytes()
         self.fixed = FIXED.read_bytes()
@@ -71,7 +84,7 @@ class TofinoSwitch:
         self._streams: dict[int, queue.Queue] = {}
         self._server = grpc.server(ThreadPoolExecutor(16), options=(("grpc.so_reuseport", 0),))
         add_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.port = self._server.add_insecure_port(f"{host}:{port}")
         self._server.start()
 
     @property
@@ -242,7 +255,8 @@ class TofinoSwitch:
             entry = answer.entities.add().table_entry
             entry.table_id = table.id
             entry.key.CopyFrom(wanted.key)
-            entry.data.fields.add(field_id=1, stream=device_port(connector, channel).to_bytes(4, "big"))
+            device = (self.devices or device_port)(connector, channel)
+            entry.data.fields.add(field_id=1, stream=device.to_bytes(4, "big"))
             return
         if table.kind == "Counter":
             for index in range(table.size):

@@ -21,7 +21,7 @@ from p4src.artifacts import find
 from p4src.protocol import Flag
 from tests.controlplane.instances import instances, random_plan
 from tests.model.packet import Packet, decode
-from tests.model.tofino import LOOPBACK, Cell, Contribution, ReadOut, ingress
+from tests.tofino.dataplane import Switch
 from tests.tofino.plans import deployment, with_front_panel
 
 VALUES = 4
@@ -31,51 +31,23 @@ FEW = settings(
 )
 
 
-class Switch:
+def switch(entries: list[Entry], ports: PortMap) -> Switch:
     """A switch with these entries in its tables; its loopback ports bring back what leaves there."""
-
-    def __init__(self, entries: list[Entry], ports: PortMap) -> None:
-        self.labels: dict[tuple[int, int], tuple[str, dict[str, int]]] = {}
-        self.groups: dict[int, tuple[int, ...]] = {}
-        nodes: dict[int, tuple[int, ...]] = {}
-        for entry in entries:
-            data = dict(entry.data)
-            if local(entry.table) == "label_table":
-                key = dict(entry.key)
-                self.labels[key["ingress_port"], key["label"]] = local(entry.action or ""), data  # type: ignore[index, assignment]
-            elif entry.table == "$pre.node":
-                nodes[entry.key[0][1]] = data["$DEV_PORT"]  # type: ignore[index, assignment]
-        for entry in entries:
-            if entry.table == "$pre.mgid":
-                (node,) = dict(entry.data)["$MULTICAST_NODE_ID"]  # type: ignore[misc, union-attr]
-                self.groups[entry.key[0][1]] = nodes[node]  # type: ignore[index]
-        self.loopback = {ports.named(port.name) for port in ports.panel.loopback}
-        self.cells: dict[tuple[int, int], Cell] = {}
-        self.round = 0
-
-    def process(self, port: int, packet: Packet) -> list[tuple[int, Packet]]:
-        """(device port, packet) of all that leaves the switch."""
-        action, data = self.labels[port, packet.label]
-        if action == "replicate":
-            return [(out, packet) for out in self.groups[data["group"]]]
-        out = data["port"]
-        if action != "forward":
-            entry: Contribution | ReadOut = ReadOut(out)
-            if action != "read_out":
-                bits = data.get("contributor", 0), data.get("unexpected", 0)
-                entry = Contribution(data["flow"], data["everyone"], *bits, data["next_label"], out)
-            assert data["slot_base"] & data["slot_mask"] == 0
-            index = port // PORTS_PER_PIPE, data["slot_base"] ^ (packet.sequence & data["slot_mask"])
-            self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet, entry)
-            if outcome.packet is None:
-                return []
-            packet, out = outcome.packet, outcome.port
-            if out == LOOPBACK:
-                out = data["loopback"]
-                self.round += 1
-        if out in self.loopback:
-            return self.process(out, packet)
-        return [(out, packet)]
+    labels: dict[tuple[int, int], tuple[str, dict[str, int]]] = {}
+    nodes: dict[int, tuple[int, ...]] = {}
+    groups: dict[int, tuple[int, ...]] = {}
+    for entry in entries:
+        data = dict(entry.data)
+        if local(entry.table) == "label_table":
+            key = dict(entry.key)
+            labels[key["ingress_port"], key["label"]] = local(entry.action or ""), data  # type: ignore[index, assignment]
+        elif entry.table == "$pre.node":
+            nodes[entry.key[0][1]] = data["$DEV_PORT"]  # type: ignore[index, assignment]
+    for entry in entries:
+        if entry.table == "$pre.mgid":
+            (node,) = dict(entry.data)["$MULTICAST_NODE_ID"]  # type: ignore[misc, union-attr]
+            groups[entry.key[0][1]] = nodes[node]  # type: ignore[index]
+    return Switch(labels, groups, {ports.named(port.name) for port in ports.panel.loopback})  # type: ignore[misc]
 
 
 class Network:
@@ -89,7 +61,7 @@ class Network:
             panel = Panel.of(topology, name)
             devices = {port.name: port.connector % 2 * PORTS_PER_PIPE + port.connector for port in panel.ports}
             self.ports[name] = PortMap(panel, devices)
-            self.switches[name] = Switch(program.entries(rules, self.ports[name]), self.ports[name])
+            self.switches[name] = switch(program.entries(rules, self.ports[name]), self.ports[name])
         self.arrived: dict[str, list[Packet]] = {server: [] for server in topology.servers}
 
     def send(self, server: str, packet: Packet) -> None:

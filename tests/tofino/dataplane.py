@@ -1,0 +1,56 @@
+"""The program on a switch with these entries in its tables: registers for each pipe, in tests/model's terms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from controlplane.targets.bri.ports import PORTS_PER_PIPE
+from p4src.protocol import Verdict
+from tests.model.packet import Packet
+from tests.model.tofino import LOOPBACK, Cell, Contribution, ReadOut, ingress
+
+Labels = Mapping[tuple[int, int], tuple[str, Mapping[str, int]]]
+"""(device port, label) -> (action, its data): label_table."""
+
+
+class Switch:
+    """What leaves by the ports in `loopback` is back at once; other loopback ports are the caller's."""
+
+    def __init__(self, labels: Labels, groups: Mapping[int, Collection[int]], loopback: Collection[int] = ()) -> None:
+        self.labels, self.groups, self.loopback = labels, groups, loopback
+        self.cells: dict[tuple[int, int], Cell] = {}
+        self.round = 0
+        self.verdicts: Counter[Verdict] = Counter()
+
+    def process(self, port: int, packet: Packet) -> list[tuple[int, Packet]]:
+        """(device port, packet) of all that leaves the switch."""
+        if (port, packet.label) not in self.labels:
+            self.verdicts[Verdict.UNKNOWN] += 1
+            return []
+        action, data = self.labels[port, packet.label]
+        if action == "replicate":
+            self.verdicts[Verdict.REPLICATED] += 1
+            return [(out, packet) for out in self.groups[data["group"]]]
+        out = data["port"]
+        if action == "forward":
+            self.verdicts[Verdict.FORWARDED] += 1
+        else:
+            entry: Contribution | ReadOut = ReadOut(out)
+            if action != "read_out":
+                bits = data.get("contributor", 0), data.get("unexpected", 0)
+                entry = Contribution(data["flow"], data["everyone"], *bits, data["next_label"], out)
+            assert data["slot_base"] & data["slot_mask"] == 0
+            index = port // PORTS_PER_PIPE, data["slot_base"] ^ (packet.sequence & data["slot_mask"])
+            self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet, entry)
+            if outcome.verdict is not None:
+                self.verdicts[outcome.verdict] += 1
+            if outcome.packet is None:
+                return []
+            packet, out = outcome.packet, outcome.port
+            if out == LOOPBACK:
+                out = data["loopback"]
+                self.round += 1
+        if out in self.loopback:
+            return self.process(out, packet)
+        return [(out, packet)]

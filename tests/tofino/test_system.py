@@ -1,0 +1,146 @@
+"""The documented commands on the wiring of a tofino-model, with our model of the switch in its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from controlplane.frontpanel import FrontPanelPort
+from controlplane.generators import parse_topology
+from tests.tofino.conftest import TESTBED
+from topologies import tofino_model
+from topologies.tofino_model import ModelError, Wiring, device_port
+
+SECONDS = 60.0
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def test_device_ports_are_those_of_the_models_front_panel():
+    """A few of the table in the driver's source, and all are different."""
+    known = {(1, 0): 60, (7, 0): 36, (16, 3): 3, (17, 0): 128, (32, 0): 188, (33, 0): 316, (48, 1): 257, (64, 0): 444}
+    for (connector, channel), device in known.items():
+        assert device_port(FrontPanelPort(connector, channel, "25G")) == device
+    assert len({device_port(FrontPanelPort(c, n, "25G")) for c in range(1, 65) for n in range(4)}) == 256
+    with pytest.raises(ModelError, match="no front-panel port 65/0"):
+        device_port(FrontPanelPort(65, 0, "100G"))
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="making network namespaces needs root")
+
+
+@pytest.fixture
+def wiring(tmp_path) -> Iterator[Wiring]:
+    number = random.SystemRandom().randrange(1000)
+    made = Wiring(parse_topology(TESTBED), tmp_path, f"inart-t{number}", f"10.{200 + number % 50}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Start]:
+    """start(name, command, ...): a process whose output goes to a file of that name; ended with the test."""
+    running: list[subprocess.Popen[str]] = []
+    files: list[IO[str]] = []
+
+    def begin(name: str, *command: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        files.append((tmp_path / name).open("w"))
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=files[-1], stderr=subprocess.STDOUT, text=True, env=environment
+        )
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.communicate(timeout=SECONDS)
+    for file in files:
+        file.close()
+
+
+def says(file: Path, text: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while text not in file.read_text():
+        assert time.monotonic() < deadline, f"{file.name} does not say {text!r}: {file.read_text()}"
+        time.sleep(0.05)
+
+
+def sde(root: Path) -> str:
+    """The folder of an SDE whose client is our own: what $SDE_INSTALL names where it names nothing else."""
+    package = root / "lib/python3/site-packages/tofino/bfrt_grpc"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "client.py").write_text("from controlplane.targets.bri.wire.client import *\n")
+    return str(root)
+
+
+@needs_root
+@pytest.mark.namespaces
+def test_all_reduce_over_bri_real_agents_and_the_programs_model(wiring, start, tmp_path):
+    """deploy --tofino --serve, agents, frames and recirculation as documented; --remove leaves nothing."""
+    environment = {"SDE_INSTALL": sde(tmp_path / "sde"), **os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    wiring.make(mbps=4)
+    python = sys.executable, "-m"
+    models = {}
+    for switch in wiring.topology.switches:
+        ports = str(tmp_path / switch / "ports.json")
+        models[switch] = start(f"{switch}.log", *wiring.enter(switch).split(), *python, "tests.tofino.standin", ports)
+    switches = "--switches", str(tmp_path / "switches.json")
+    deploy = *python, "controlplane.deploy", "--tofino"
+    for switch in models:
+        says(tmp_path / f"{switch}.log", "BRI on port")
+    served = "--serve", f"unix:{tmp_path}/controller", "--topology", str(tmp_path / "topology.json")
+    controller = start("deploy.log", *deploy, *switches, *served, environment=environment)
+    says(tmp_path / "deploy.log", "controller serves on")
+    agents = {}
+    for server in wiring.topology.servers:
+        what = ("ps_server",)
+        if wiring.topology.role(server) == "worker":
+            what = "worker_agent", "allreduce", "--bytes", "16000", "--repeat", "1", "--json"
+        command = *wiring.enter(server).split(), *python, *what, "--controller", f"unix:{tmp_path}/controller"
+        agents[server] = start(f"{server}.log", *command)
+    for server, agent in agents.items():
+        if wiring.topology.role(server) == "worker":
+            assert agent.wait(SECONDS) == 0, (tmp_path / f"{server}.log").read_text()
+    controller.terminate()
+    assert controller.wait(SECONDS) == 0
+    removed = subprocess.run(
+        [*deploy, *switches, "--remove"], env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert "removed 72 entries from 2 switches" in removed.stderr
+    for switch, model in models.items():
+        model.communicate(timeout=SECONDS)
+        counted = json.loads((tmp_path / f"{switch}.log").read_text().splitlines()[-1])
+        # 63 chunks of 64 values of data and their exponents, over two trees; all sums of both switches go round.
+        flushed = counted.get("flushed", 0)  # by a resend on a busy machine: some of those leave at once
+        assert 63 <= counted["completed"] <= counted["went round"] <= counted["completed"] + flushed, counted
+        assert "refused" not in counted and "unknown" not in counted
+
+
+@needs_root
+@pytest.mark.namespaces
+def test_wiring_that_fails_in_the_middle_leaves_nothing(wiring, monkeypatch):
+    real = tofino_model._run
+    monkeypatch.setattr(tofino_model, "_run", lambda command: real(command.replace("mirred", "no-such-action")))
+    with pytest.raises(ModelError, match="no-such-action"):
+        wiring.make()
+    assert not list(Path("/run/netns").glob(f"{wiring.prefix}*"))
+
+
+@needs_root
+@pytest.mark.namespaces
+def test_wiring_that_is_there_is_left_alone(wiring):
+    subprocess.run(["ip", "netns", "add", f"{wiring.prefix}W2"], check=True)
+    with pytest.raises(ModelError, match=f"there is a namespace {wiring.prefix}W2 already"):
+        wiring.make()
+    assert [path.name for path in Path("/run/netns").glob(f"{wiring.prefix}*")] == [f"{wiring.prefix}W2"]
