@@ -151,6 +151,8 @@ def main(argv: list[str] | None = None) -> int:
             print(claim["claim"])
             for who in ("paper", "ours"):
                 print(f"  {who:<6}" + ", ".join(f"{name} {value:.4g}" for name, value in claim[who].items()))
+            if "bound_mbps" in claim:
+                print(f"  bound {claim['bound_mbps']:.4g}")
         return 0
     for number in sorted(FIGURES) if arguments.command == "all" else [arguments.number]:
         figure = FIGURES[number]

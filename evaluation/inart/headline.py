@@ -2,109 +2,109 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from controlplane.generators import testbed
 from controlplane.job import parse_job
 from controlplane.strategies import get_strategy
-from evaluation.inart.figures import MODEL_WORKERS, ROUND_TRIP, VGG19_COMPUTE_SECONDS
-from evaluation.inart.sweep import MODELS, STRATEGIES, TESTBED_MODELS, Case, Sweep, mean_and_spread, seconds
+from evaluation.inart.figures import FIGURES, MODEL_WORKERS, ROUND_TRIP, VGG19_COMPUTE_SECONDS
+from evaluation.inart.sweep import MODELS, STRATEGIES, TESTBED_MODELS, Case, Result, Sweep, mean_and_spread, seconds
+
+EXAMPLE = (
+    "2.5 is what the evaluator gives the paper's own plan. With one assignment per (PS, worker) 8/3 is the optimum "
+    "(exact, inart-strict); with sub-models split further 3, the bound of any scheme (inart)."
+)
+
+
+def compared(values: dict[str, float], others: tuple[str, ...], name: str, sign: int) -> dict[str, float]:
+    """How much inart is above (sign 1) or below (-1) others, as a part of theirs."""
+    return {f"{name}_{other}": sign * (values["inart"] / values[other] - 1) for other in others}
 
 
 def headline(sweep: Sweep, seeds: int) -> dict[str, Any]:
-    """Rates in Mbit/s (Fig. 1: units of its example), means over the seeds. The figures say why ours differ."""
+    """Rates in Mbit/s (Fig. 1: units of its example; testbed: Gbit/s), times in s, traffic in MB; means over seeds."""
     topology = testbed()
     job = parse_job("", topology)
     example = {name: get_strategy(name)(topology, job).rate_mbps for name in (*STRATEGIES, "exact")}
 
-    def mean(scenario: str, workers: int, strategy: str, what: str = "rate_mbps") -> float:
+    def mean(scenario: str, workers: int, strategy: str, value: Callable[[Result], float]) -> float:
         cases = [Case(scenario, workers, seed, strategy) for seed in range(seeds)]
         sweep.ensure(cases)
-        return mean_and_spread([getattr(sweep.get(case), what) for case in cases])[0]
+        return mean_and_spread([value(sweep.get(case)) for case in cases])[0]
 
-    def rates(scenario: str, workers: int) -> dict[str, float]:
-        return {name: mean(scenario, workers, name) for name in STRATEGIES}
+    def means(scenario: str, workers: int, value: Callable[[Result], float]) -> dict[str, float]:
+        return {name: mean(scenario, workers, name, value) for name in STRATEGIES}
 
-    testbed_rates = rates("testbed", 6)
-    messages = {name: ROUND_TRIP * seconds(TESTBED_MODELS["VGG19"], rate) for name, rate in testbed_rates.items()}
+    def claim(
+        figure: int, text: str, paper: dict[str, float], ours: dict[str, float], bound_mbps: float | None = None
+    ) -> dict[str, Any]:
+        bound = {} if bound_mbps is None else {"bound_mbps": bound_mbps}
+        why = FIGURES[figure].why if figure in FIGURES else EXAMPLE
+        return {"claim": f"Fig. {figure}{text}", "paper": paper, "ours": ours, **bound, "why": why}
+
+    everyone = ("r-inart", "atp", "lbmm")
+    vgg19, lstm, resnet = MODELS["VGG19"], MODELS["LSTM"], MODELS["ResNet-50"]
+    sent = means("testbed", 6, lambda r: r.rate_mbps / 1e3)
+    messages = means("testbed", 6, lambda r: ROUND_TRIP * seconds(TESTBED_MODELS["VGG19"], r.rate_mbps))
     iterations = {name: VGG19_COMPUTE_SECONDS + time for name, time in messages.items()}
-
-    def gains(values: dict[str, float]) -> dict[str, float]:
-        """How much more (rates)."""
-        others = ("r-inart", "atp", "lbmm")
-        return {f"above_{name}": values["inart"] / values[name] - 1 for name in others}
-
-    def savings(values: dict[str, float]) -> dict[str, float]:
-        """How much less (times)."""
-        others = ("r-inart", "atp", "lbmm")
-        return {f"below_{name}": 1 - values["inart"] / values[name] for name in others}
-
-    right = rates("heterogeneous", 50)
-    left = rates("homogeneous", MODEL_WORKERS)
-    times = {name: seconds(MODELS["LSTM"], rate) for name, rate in right.items()}
-    streams = {name: mean("homogeneous", MODEL_WORKERS, name, "ps_streams") for name in STRATEGIES}
-    sent = {name: 30 * mean("homogeneous", 30, name) for name in STRATEGIES}
-    return {
-        "seeds": seeds,
-        "claims": [
-            {
-                "claim": "Fig. 1: sending rate of the example",
-                "paper": {"lbmm": 4 / 3, "atp": 2.0, "inart": 2.5},
-                "ours": example,
-            },
-            {
-                "claim": "Fig. 2, testbed, W=6: InArt sends 13.4 % (R-InArt), 36.5 % (ATP), 72 % (LBMM) more (Gbit/s)",
-                "paper": {"inart": 26.2, "r-inart": 23.1, "atp": 19.25, "lbmm": 15.4},
-                "ours": {**{name: rate / 1e3 for name, rate in testbed_rates.items()}, **gains(testbed_rates)},
-            },
-            {
-                "claim": "Fig. 4, testbed, VGG19, W=6: an iteration takes 12 %, 19 %, 29 % less (s)",
-                "paper": {"inart": 0.69, "r-inart": 0.78, "atp": 0.85, "lbmm": 0.97},
-                "ours": {**iterations, **savings(iterations)},
-            },
-            {
-                "claim": "Fig. 5, testbed, VGG19, W=6: communication takes 19 %, 32 %, 45 % less (s)",
-                "paper": {"inart": 0.31, "r-inart": 0.38, "atp": 0.45, "lbmm": 0.56},
-                "ours": {**messages, **savings(messages)},
-            },
-            {
-                "claim": "Fig. 9 right, W=50: InArt sends 97 % faster than ATP",
-                "paper": {"inart": 8.73, "atp": 4.44, "gain": 0.97},
-                "ours": {**right, "gain": right["inart"] / right["atp"] - 1},
-                "bound_mbps": mean("heterogeneous", 50, "inart", "bound_mbps"),
-            },
-            {
-                "claim": "Fig. 8 left: sending rate, LSTM",
-                "paper": {"inart": 10.75, "atp": 4.7},
-                "ours": left,
-                "bound_mbps": mean("homogeneous", MODEL_WORKERS, "inart", "bound_mbps"),
-            },
-            {
-                "claim": "Fig. 10 left: communication time, ResNet-50 (s)",
-                "paper": {"inart": 0.068, "atp": 0.152, "lbmm": 0.35},
-                "ours": {name: seconds(MODELS["ResNet-50"], rate) for name, rate in left.items()},
-            },
-            {
-                "claim": "Fig. 11 right, W=50: communication time 81 % below LBMM, 49 % below ATP",
-                "paper": {"inart": 1.52, "lbmm": 8.13, "atp": 2.96, "below_lbmm": 0.81, "below_atp": 0.49},
-                "ours": {
-                    **times,
-                    "below_lbmm": 1 - times["inart"] / times["lbmm"],
-                    "below_atp": 1 - times["inart"] / times["atp"],
-                },
-            },
-            {
-                "claim": "Fig. 13, VGG19: ingress traffic of the parameter servers 53 % below ATP (MB)",
-                "paper": {"inart": 3.44, "atp": 7.33, "lbmm": 22.0, "below_atp": 0.53},
-                "ours": {
-                    **{name: value * MODELS["VGG19"] / 1e6 for name, value in streams.items()},
-                    "below_atp": 1 - streams["inart"] / streams["atp"],
-                },
-            },
-            {
-                "claim": "Fig. 12 left, W=30: network throughput (of all workers) 1.6 times higher than ATP (Mbit/s)",
-                "paper": {"inart": 420.0, "atp": 160.0, "lbmm": 90.0},
-                "ours": sent,
-            },
-        ],
-    }
+    right = means("heterogeneous", 50, lambda r: r.rate_mbps)
+    left = means("homogeneous", MODEL_WORKERS, lambda r: r.rate_mbps)
+    right_times = means("heterogeneous", 50, lambda r: seconds(lstm, r.rate_mbps))
+    ingress = means("homogeneous", MODEL_WORKERS, lambda r: r.ps_streams * vgg19 / 1e6)
+    right_bound = mean("heterogeneous", 50, "inart", lambda r: r.bound_mbps)
+    left_bound = mean("homogeneous", MODEL_WORKERS, "inart", lambda r: r.bound_mbps)
+    claims = [
+        claim(1, ": sending rate of the example", {"lbmm": 4 / 3, "atp": 2.0, "inart": 2.5}, example),
+        claim(
+            2,
+            ", testbed, W=6: InArt sends 13.4 % more than R-InArt, 36.5 % more than ATP, 72 % more than LBMM",
+            {"inart": 26.2, "r-inart": 23.1, "atp": 19.25, "lbmm": 15.4},
+            {**sent, **compared(sent, everyone, "above", 1)},
+        ),
+        claim(
+            4,
+            ", testbed, VGG19, W=6: an iteration takes 12 % less than with R-InArt, 19 % than ATP, 29 % than LBMM",
+            {"inart": 0.69, "r-inart": 0.78, "atp": 0.85, "lbmm": 0.97},
+            {**iterations, **compared(iterations, everyone, "below", -1)},
+        ),
+        claim(
+            5,
+            ", testbed, VGG19, W=6: communication takes 19 % less than with R-InArt, 32 % than ATP, 45 % than LBMM",
+            {"inart": 0.31, "r-inart": 0.38, "atp": 0.45, "lbmm": 0.56},
+            {**messages, **compared(messages, everyone, "below", -1)},
+        ),
+        claim(
+            9,
+            " right, W=50: InArt sends 97 % faster than ATP",
+            {"inart": 8.73, "atp": 4.44, "above_atp": 0.97},
+            {**right, **compared(right, ("atp",), "above", 1)},
+            right_bound,
+        ),
+        claim(8, " left: sending rate, LSTM", {"inart": 10.75, "atp": 4.7}, left, left_bound),
+        claim(
+            10,
+            " left: communication time, ResNet-50",
+            {"inart": 0.068, "atp": 0.152, "lbmm": 0.35},
+            means("homogeneous", MODEL_WORKERS, lambda r: seconds(resnet, r.rate_mbps)),
+        ),
+        claim(
+            11,
+            " right, W=50: communication time 81 % below LBMM, 49 % below ATP",
+            {"inart": 1.52, "lbmm": 8.13, "atp": 2.96, "below_lbmm": 0.81, "below_atp": 0.49},
+            {**right_times, **compared(right_times, ("lbmm", "atp"), "below", -1)},
+        ),
+        claim(
+            13,
+            ", VGG19: ingress traffic of the parameter servers 53 % below ATP",
+            {"inart": 3.44, "atp": 7.33, "lbmm": 22.0, "below_atp": 0.53},
+            {**ingress, **compared(ingress, ("atp",), "below", -1)},
+        ),
+        claim(
+            12,
+            " left, W=30: network throughput (of all workers) 1.6 times higher than ATP",
+            {"inart": 420.0, "atp": 160.0, "lbmm": 90.0},
+            means("homogeneous", 30, lambda r: 30 * r.rate_mbps),
+        ),
+    ]
+    return {"seeds": seeds, "claims": claims}

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from evaluation.inart.__main__ import main
-from evaluation.inart.sweep import Case, Sweep, compute
+from evaluation.inart.headline import headline
+from evaluation.inart.sweep import Case, Result, Sweep, compute
 
 
 def test_lbmm_under_the_papers_settings():
@@ -50,3 +51,31 @@ def test_hierarchy_is_chosen_and_better(capsys):
     found = json.loads(capsys.readouterr().out)[0]
     assert found["rate_mbps"] > 1.4 * found["single_level_mbps"] > 1.4 * found["baselines_mbps"]
     assert sum(share for depth, share in found["levels"].items() if int(depth) > 1) > 0.9
+
+
+def test_claims_have_ours_and_a_reason_beside_them(tmp_path, monkeypatch):
+    """With every plan of 8, 4, 2 or 1 Mbit/s."""
+    rates = {"inart": 8.0, "r-inart": 4.0, "atp": 2.0}
+
+    def planned(_, case):
+        return Result(rates.get(case.strategy, 1.0), 10.0, 0.0, 4.0, "", 1)
+
+    monkeypatch.setattr(Sweep, "ensure", lambda *_: None)
+    monkeypatch.setattr(Sweep, "get", planned)
+    claims = {claim["claim"].split()[1].strip(":,"): claim for claim in headline(Sweep(tmp_path), 2)["claims"]}
+    assert list(claims) == ["1", "2", "4", "5", "9", "8", "10", "11", "13", "12"]
+    assert all(claim["why"] and set(claim["paper"]) <= set(claim["ours"]) for claim in claims.values())
+    assert claims["1"]["ours"]["inart"] == pytest.approx(3)
+    assert claims["9"]["ours"]["above_atp"] == pytest.approx(3) and claims["9"]["bound_mbps"] == 10
+    assert claims["11"]["ours"]["below_lbmm"] == pytest.approx(7 / 8)
+    assert claims["11"]["ours"]["inart"] == pytest.approx(1627 * 8 / 8000)
+    assert claims["13"]["ours"]["below_atp"] == 0 and claims["13"]["ours"]["lbmm"] == pytest.approx(4 * 0.548)
+
+
+def test_plans_of_another_planner_are_not_taken_up(tmp_path, monkeypatch):
+    case = Case("testbed", 6, 0, "lbmm")
+    sweep = Sweep(tmp_path)
+    sweep.ensure([case])
+    assert Sweep(tmp_path).get(case) == sweep.get(case)
+    monkeypatch.setattr("evaluation.inart.sweep.PLANNER_MODULES", ("evaluate",))
+    assert not Sweep(tmp_path).results
