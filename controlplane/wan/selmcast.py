@@ -105,14 +105,15 @@ def completion(x: Bools, task: Instance) -> float:
 
 
 def select(task: Instance) -> Bools:
-    """Algorithm 1. Ties: by number ((load, id), then (i, j) in the Pareto improvement).
+    """Algorithm 1. Ties, which it leaves open: of senders the larger volume first, as what comes late should be small;
+    else by number ((load, id), then (i, j) in the Pareto improvement).
 
     O(n^2 log n) for the basic selection; the paper derives O(n^4) and claims O(n^3).
     """
     volumes, layer = task.volumes, task.layer
     x = task.must.copy()
     load = volumes @ x
-    for i in np.argsort(-x.sum(axis=1), kind="stable"):
+    for i in np.lexsort((-volumes, -x.sum(axis=1))):
         q = int(task.receivers[i] - x[i].sum())
         if q <= 0:
             continue

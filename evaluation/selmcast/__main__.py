@@ -1,4 +1,4 @@
-"""`python -m evaluation.selmcast fig4 .. fig13 | complexity | headline`."""
+"""`python -m evaluation.selmcast fig4 .. fig13 | unequal | complexity | headline`."""
 
 import sys
 
@@ -22,6 +22,8 @@ FIGURES = {
     "fig11": Figure(figures.fig11, "SSP over eta", "eta", "scale", SCHEME, 3, SSP),
     "fig12": Figure(figures.fig12, "SSP over the volume", "volume", "scale", SCHEME, 3, SSP),
     "fig13": Figure(figures.fig13, "SSP with changing bandwidths, over gamma", "gamma", "scale", SCHEME, 3, SSP),
+    "unequal": Figure(figures.unequal, "unequal volumes: Algorithm 1 over the MILP's optimum", "n", "completion",
+                      ("layer",), 10, panels(label="completion over the optimum's")),
     "complexity": Figure(figures.complexity, "CPU milliseconds of a selection over n", "n", "ms", ("algorithm",), 5,
                          panels(log=True)),
 }  # fmt: skip

@@ -39,10 +39,10 @@ def check(x: np.ndarray, task: selmcast.Instance) -> None:
 
 
 def literal_bsp(task: selmcast.Instance) -> np.ndarray:
-    """Algorithm 1, line by line, with Python's lists and no shortcut."""
+    """Algorithm 1, line by line, with Python's lists and no shortcut; of equals the larger volume first."""
     n, v = task.n, task.volumes
     x = task.must.copy()
-    for i in sorted(range(n), key=lambda i: -x[i].sum()):
+    for i in sorted(range(n), key=lambda i: (-x[i].sum(), -v[i])):
         q = max(0, int(task.receivers[i] - x[i].sum()))
         load = {j: (v[i] + sum(v[k] * x[k, j] for k in range(n) if k != j)) / task.download[j] for j in range(n)}
         for j in sorted((j for j in range(n) if j != i and not x[i, j]), key=lambda j: (load[j], j))[:q]:
