@@ -26,6 +26,7 @@ HARNESS = Path(__file__).with_name("harness.c")
 SANITIZERS = "address,undefined"
 WARNINGS = ("-std=gnu11", "-g", "-O1", "-march=native", "-fno-strict-aliasing", "-fno-omit-frame-pointer",
             "-fno-sanitize-recover=undefined", "-pthread", "-w")  # fmt: skip
+CHOICES = 4  # of each action profile: a power of two, of which table entries have one
 COVERED = ("tables.c", "bitmaps.c", "switch.c", "offload.c", "buffer.c", "profiles.c", "meters.c", "value_sets.c")
 """Of the runtime, what inputs can reach; the rest is threads, sockets and timers."""
 
@@ -59,12 +60,38 @@ def missing_sanitizers(compiler: str) -> str | None:
     return None
 
 
-def _tables_header(code: Generated, config: bytes) -> str:
-    """fuzz_tables.h: per table the bits that a key may have and, per action, those that its parameters may have."""
-    program = read_program(config)
+def _actions(name: str, n: int, code: Generated, action_ids: Sequence[int], size: int) -> tuple[list[str], str]:
+    """C of what each action's parameters may be, and the name of the array of it."""
+    actions = _parameter_bits(code, action_ids, size)
+    lines = [f"static const uint8_t {name}_params_{n}_{i}[] = {{{', '.join(map(str, data))}}};"
+             for i, data in enumerate(actions)]  # fmt: skip
+    names = ", ".join(f"{name}_params_{n}_{i}" for i in range(len(actions)))
+    lines.append(f"static const uint8_t *const {name}_actions_{n}[] = {{{names}}};")
+    return lines, f"{name}_actions_{n}"
+
+
+def _parameter_bits(code: Generated, action_ids: Sequence[int], size: int) -> list[bytes]:
+    """For each action the bits that the ``size`` bytes of parameters may have, as the native code has them."""
+    found: list[bytes] = []
+    for action_id in action_ids:
+        data = bytearray(max(size, 1))
+        for at, width in code.params[action_id][0]:
+            bits, full = storage_bits(width), (1 << width) - 1
+            count = bits // 8 if bits else (width + 7) // 8
+            data[at : at + count] = full.to_bytes(count, "little" if bits else "big")
+        found.append(bytes(data))
+    return found
+
+
+def _tables_header(code: Generated) -> str:
+    """fuzz_tables.h: per table the bits that a key may have and, per action, those that its parameters may have; the
+    same of the actions of each action profile. An entry of a table with a profile has the number of a choice."""
     lines = ["#include <stdint.h>",
-             "struct fuzz_table { uint32_t n_actions; const uint64_t *key; const uint8_t *const *actions; };",
-             ]  # fmt: skip
+             "struct fuzz_table { uint32_t n_actions, params_bytes; const uint64_t *key; "
+             "const uint8_t *const *actions; };",
+             f"enum {{ FUZZ_CHOICES = {CHOICES} }};",
+             f"static const uint8_t fuzz_choice[] = {{{CHOICES - 1}, 0, 0, 0}};",
+             "static const uint8_t *const fuzz_choices[] = {fuzz_choice};"]  # fmt: skip
     rows: list[str] = []
     words = ranges = params = 1
     for plan in code.tables.values():
@@ -75,23 +102,25 @@ def _tables_header(code: Generated, config: bytes) -> str:
             key[at : at + size] = full.to_bytes(size, "big")
         values = [int.from_bytes(key[i : i + 8], "little") for i in range(0, len(key), 8)]
         lines.append(f"static const uint64_t fuzz_key_{n}[] = {{{', '.join(f'{v:#x}u' for v in values) or '0'}}};")
-        names: list[str] = []
-        for number, action_id in enumerate(plan.action_ids):
-            data = bytearray(max(plan.params_bytes, 1))
-            for (at, width), _ in zip(code.params[action_id][0], program.actions[action_id].params, strict=True):
-                bits, full = storage_bits(width), (1 << width) - 1
-                size = bits // 8 if bits else (width + 7) // 8
-                data[at : at + size] = full.to_bytes(size, "little" if bits else "big")
-            names.append(f"fuzz_params_{n}_{number}")
-            lines.append(f"static const uint8_t {names[-1]}[] = {{{', '.join(map(str, data))}}};")
-        lines.append(f"static const uint8_t *const fuzz_actions_{n}[] = {{{', '.join(names)}}};")
-        rows.append(f"{{{len(names)}, fuzz_key_{n}, fuzz_actions_{n}}}")
+        actions, count = "fuzz_choices", 1
+        if plan.table.profile is None:
+            more, actions = _actions("fuzz", n, code, plan.action_ids, plan.params_bytes)
+            lines, count = lines + more, len(plan.action_ids)
+        rows.append(f"{{{count}, {plan.params_bytes}, fuzz_key_{n}, {actions}}}")
         words = max(words, plan.key_words)
         ranges = max(ranges, sum(2 * plan.key_places[i][1] for i in plan.ranges))
         params = max(params, plan.params_bytes)
+    profiles: list[str] = []
+    for profile in code.profiles.values():
+        ids = [profile.action_ids[name] for name in sorted(profile.numbers, key=profile.numbers.__getitem__)]
+        more, actions = _actions("fuzz_profile", profile.index, code, ids, profile.params_bytes)
+        lines += more
+        profiles.append(f"{{{len(ids)}, {profile.params_bytes}, 0, {actions}}}")
+        params = max(params, profile.params_bytes)
     lines += [f"#define FUZZ_KEY_WORDS {words}", f"#define FUZZ_RANGE_BYTES {ranges}",
               f"#define FUZZ_PARAM_BYTES {params}",
-              f"static const struct fuzz_table fuzz_tables[] = {{{', '.join(rows) or '{0}'}}};"]  # fmt: skip
+              f"static const struct fuzz_table fuzz_tables[] = {{{', '.join(rows) or '{0}'}}};",
+              f"static const struct fuzz_table fuzz_profiles[] = {{{', '.join(profiles) or '{0}'}}};"]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +133,7 @@ def build(
     """
     code = generate(read_program(config))
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "fuzz_tables.h").write_text(_tables_header(code, config))
+    (directory / "fuzz_tables.h").write_text(_tables_header(code))
     (directory / "program.c").write_text(code.source)
     common = [compiler, *WARNINGS, "-I", str(RUNTIME), "-I", str(directory)]
     plain = [f"-fsanitize={SANITIZERS}"]
@@ -150,6 +179,9 @@ def inputs(artifacts: Artifacts, known: Sequence[bytes], count: int, seed: int) 
         for _ in range(source.randrange(1, 4)):
             port, frame = packets.frame()
             ops += bytes([0, port]) + len(frame).to_bytes(2, "little") + frame
+        for op in (15, 16, 17, 18, 19):
+            if source.random() < 0.2:
+                ops += bytes([op]) + source.randbytes(24)
         if source.random() < 0.1:
             ops += bytes([13]) + source.randbytes(10) + b"\x40\x00" + source.randbytes(64)
         out.append(bytes(ops))

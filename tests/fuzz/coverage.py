@@ -23,9 +23,12 @@ from tests.fuzz.differential import ROOT, load
 
 OURS = (
     "p4src/artifacts/v1model-4/inart.json",
-    *(f"tests/conformance/programs/{name}.json" for name in ("stacks", "unions", "varbit", "copies", "tables")),
+    *(f"tests/conformance/programs/{name}.json" for name in (
+        "stacks", "unions", "union_stacks", "varbit", "hashes", "lookahead", "copies", "replicas", "tables", "profiles",
+        "meters", "value_sets")),
     "tests/softswitch/dataplane/p4/router.json",
     "tests/softswitch/dataplane/p4/features.json",
+    "tests/softswitch/p4runtime/digests.json",
 )
 MEMORY_MIB = 2048
 INPUT_SECONDS = 10  # an input that takes longer is a finding

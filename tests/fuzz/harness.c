@@ -1,5 +1,6 @@
 /* One fuzzing input is a list of operations on a device that runs one generated program: frames, table writes, groups,
- * registers, frames with a sender's offload request. Built by tests/fuzz/build.py with the runtime and the program;
+ * members and choices of action profiles, value sets, meters, idle timeouts, digests, frames with a sender's offload
+ * request. Built by tests/fuzz/build.py with the runtime and the program;
  * fuzz_tables.h (written there too) says which actions and parameters the control plane could have chosen.
  *
  * With FUZZ_STANDALONE it has a main that runs the inputs given as files, for compilers without libFuzzer. */
@@ -25,6 +26,19 @@ int ss_table_delete(struct ss_device *device, uint32_t table, const uint64_t *ke
                     const uint8_t *ranges, int32_t priority);
 int ss_table_set_default(struct ss_device *device, uint32_t table, uint32_t action, const uint8_t *params,
                          uint32_t params_len);
+int ss_table_idle(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
+                  const uint8_t *ranges, int32_t priority, uint64_t ttl_ns);
+int ss_table_meter(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
+                   const uint8_t *ranges, int32_t priority, const struct ss_meter *old,
+                   const struct ss_meter_config *config, uint32_t clear, struct ss_meter *out);
+int ss_meter_access(struct ss_device *device, uint32_t array, uint64_t first, uint64_t n, const struct ss_meter *old,
+                    const struct ss_meter_config *config, uint32_t clear, struct ss_meter *out);
+int ss_member_set(struct ss_device *device, uint32_t profile, uint32_t number, uint32_t action, const uint8_t *params,
+                  uint32_t params_len);
+int ss_choice_set(struct ss_device *device, uint32_t profile, uint32_t number, const uint32_t *members, uint32_t n);
+int ss_value_set_write(struct ss_device *device, uint32_t set, const uint64_t *values, uint32_t n);
+int ss_digest_enable(struct ss_device *device, uint32_t number, uint32_t enabled, uint32_t filter);
+int ss_digest_forget(struct ss_device *device, uint32_t number, const uint8_t *data, uint32_t len, uint32_t n);
 int64_t ss_table_dump(struct ss_device *device, uint32_t table, uint8_t **out);
 int ss_group_write(struct ss_device *device, uint32_t sessions, uint32_t id, const struct ss_replica *replicas,
                    int32_t n, uint32_t truncate);
@@ -82,6 +96,13 @@ static void run_frame(struct ss_device *device, struct input *in) {
     free(frame);
 }
 
+static struct ss_meter_config meter_config(struct input *in) {
+    uint8_t mode = byte(in), rate = byte(in), burst = byte(in);
+    return (struct ss_meter_config){mode % 4, rate, (uint64_t)rate << (mode >> 4), burst, 2u * burst};
+}
+
+enum { INSERT, MODIFY, DELETE, IDLE, METER };
+
 static void write_table(struct ss_device *device, struct input *in, int kind) {
     if (!ss_program.n_tables) return;
     uint32_t table = byte(in) % ss_program.n_tables;
@@ -106,15 +127,90 @@ static void write_table(struct ss_device *device, struct input *in, int kind) {
     const uint8_t *allowed = fuzz_tables[table].actions[action];
     for (uint32_t i = 0; i < info->params_bytes; i++) params[i] &= allowed[i];
     uint8_t *out = NULL;
-    if (kind == 0) {
+    if (kind == INSERT) {
         ss_table_insert(device, table, key, mask, ranges, priority, action, params, info->params_bytes, 0, &handle);
-    } else if (kind == 1) {
-        if (how & 64) ss_table_set_default(device, table, action, params, info->params_bytes);
+    } else if (kind == MODIFY) {
+        if (how & 64 && fuzz_tables[table].actions != fuzz_choices) ss_table_set_default(device, table, action, params, info->params_bytes);
         else ss_table_modify(device, table, key, mask, ranges, priority, action, params, info->params_bytes);
+    } else if (kind == IDLE) {
+        ss_table_idle(device, table, key, mask, ranges, priority, (uint64_t)how << (how & 31));
+    } else if (kind == METER) {
+        struct ss_meter_config config = meter_config(in);
+        struct ss_meter meter;
+        ss_table_meter(device, table, key, mask, ranges, priority, NULL, how & 64 ? &config : NULL, how & 128, &meter);
     } else {
         ss_table_delete(device, table, key, mask, ranges, priority);
         if (how & 64 && ss_table_dump(device, table, &out) >= 0) free(out);
     }
+}
+
+static void set_member(struct ss_device *device, struct input *in, uint32_t profile, uint32_t number) {
+    uint8_t params[FUZZ_PARAM_BYTES];
+    const struct fuzz_table *actions = &fuzz_profiles[profile];
+    uint32_t action = byte(in) % actions->n_actions;
+    bytes(in, params, actions->params_bytes);
+    for (uint32_t i = 0; i < actions->params_bytes; i++) params[i] &= actions->actions[action][i];
+    if (ss_member_set(device, profile, number, action, params, actions->params_bytes)) abort();
+}
+
+static void set_choice(struct ss_device *device, struct input *in, uint32_t profile, uint32_t number) {
+    uint32_t members[7], n = byte(in) % 8;
+    for (uint32_t i = 0; i < n; i++) members[i] = byte(in) % FUZZ_CHOICES;
+    if (ss_choice_set(device, profile, number, members, n)) abort();
+}
+
+/* What entries may point to is there from the beginning. */
+static void make_profiles(struct ss_device *device) {
+    struct input none = {(const uint8_t *)"", 0};
+    for (uint32_t i = 0; i < ss_program.n_profiles; i++) {
+        for (uint32_t k = 0; k < FUZZ_CHOICES; k++) set_member(device, &none, i, k);
+        for (uint32_t k = 0; k < FUZZ_CHOICES; k++) {
+            uint8_t n = (uint8_t)k;
+            struct input first = {&n, 1};
+            set_choice(device, &first, i, k);
+        }
+    }
+}
+
+static void write_profile(struct ss_device *device, struct input *in) {
+    if (!ss_program.n_profiles) return;
+    uint8_t what = byte(in);
+    uint32_t profile = (uint32_t)(what >> 4) % ss_program.n_profiles, number = (what >> 1) % FUZZ_CHOICES;
+    if (what & 1) set_member(device, in, profile, number);
+    else set_choice(device, in, profile, number);
+}
+
+static void write_value_set(struct ss_device *device, struct input *in) {
+    if (!ss_program.n_value_sets) return;
+    uint32_t set = byte(in) % ss_program.n_value_sets, n = byte(in) % 8, words = ss_program.value_sets[set];
+    uint64_t *values = calloc(n + 1, 2u * words * sizeof *values);
+    if (!values) abort();
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t *value = values + 2u * words * i;
+        uint8_t exact = byte(in);
+        bytes(in, value, words * sizeof *value);
+        if (exact & 1) memset(value + words, 0xff, words * sizeof *value);
+        else bytes(in, value + words, words * sizeof *value);
+        for (uint32_t k = 0; k < words; k++) value[k] &= value[words + k];
+    }
+    if (ss_value_set_write(device, set, values, n)) abort();
+    free(values);
+}
+
+static void write_meter(struct ss_device *device, struct input *in) {
+    if (!ss_program.n_meters) return;
+    uint32_t array = byte(in) % ss_program.n_meters;
+    uint64_t first = byte(in), n = byte(in) % 4;
+    struct ss_meter_config config = meter_config(in);
+    struct ss_meter out[3];
+    ss_meter_access(device, array, first, n, NULL, &config, n & 1, out);
+}
+
+static void write_digest(struct ss_device *device, struct input *in) {
+    uint8_t number = byte(in), how = byte(in), data[16];
+    ss_digest_enable(device, number % 4, how & 1, how & 2);
+    bytes(in, data, sizeof data);
+    ss_digest_forget(device, number % 4, data, 1u << (how >> 6), 2);
 }
 
 static void write_group(struct ss_device *device, struct input *in) {
@@ -152,14 +248,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     struct ss_device *device = the_device();
     if (ss_device_load(device, &ss_program)) abort();
     ss_device_activate(device);
+    make_profiles(device);
     struct input in = {data, len};
     while (in.len) {
-        uint8_t op = byte(&in) & 15;
+        uint8_t op = byte(&in) % 20;
         if (op < 8) run_frame(device, &in);
         else if (op < 11) write_table(device, &in, op - 8);
         else if (op < 13) write_group(device, &in);
         else if (op < 14) offload(&in);
-        else write_table(device, &in, 0);
+        else if (op < 15) write_table(device, &in, INSERT);
+        else if (op < 16) write_profile(device, &in);
+        else if (op < 17) write_value_set(device, &in);
+        else if (op < 18) write_meter(device, &in);
+        else if (op < 19) write_table(device, &in, byte(&in) & 1 ? IDLE : METER);
+        else write_digest(device, &in);
     }
     return 0;
 }
