@@ -178,6 +178,25 @@ def check_abilities() -> Iterable[Check]:
     )
 
 
+def check_tofino() -> Iterable[Check]:
+    """What Tofino switches need, and nothing else does: P4 Studio's BRI client, and p4c's Tofino back end."""
+    from controlplane.targets.bri.sde import VARIABLE, SdeMissing, client_folder, load_client
+    from p4src.tofino_toolchain import BUILD_FOLDER, BuildError, Toolchain
+
+    try:
+        load_client()
+        sde = Check("tofino", "P4 Studio", True, False, f"${VARIABLE}: its BRI client works ({client_folder()})")
+    except SdeMissing as error:
+        advice = "only deploy --tofino needs it (--dry-run does not): docs/tofino.md"
+        sde = Check("tofino", "P4 Studio", False, False, str(error).splitlines()[0], advice)
+    yield sde
+    try:
+        yield Check("tofino", "p4c", True, False, Toolchain.find().version())
+    except BuildError as error:
+        advice = f"only make p4-tofino needs it: p4c built with -DENABLE_TOFINO=ON, {BUILD_FOLDER} set to its folder"
+        yield Check("tofino", "p4c", False, False, str(error).split(". ")[0], advice)
+
+
 def check_machine() -> Iterable[Check]:
     """Cores, disk, limits, GPU."""
     cores = len(os.sched_getaffinity(0))
@@ -261,7 +280,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
     parser.add_argument("--switches", type=Path, metavar="FILE", help="also check the switches of this file")
     arguments = parser.parse_args(argv)
-    checks = [*check_packages(), *check_programs(), check_compiler(), *check_abilities(), *check_machine()]
+    checks = [
+        *check_packages(),
+        *check_programs(),
+        check_compiler(),
+        *check_abilities(),
+        *check_machine(),
+        *check_tofino(),
+    ]
     if arguments.controller is not None:
         checks += check_controller(arguments.controller)
     if arguments.switches is not None:

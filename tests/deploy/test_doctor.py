@@ -47,6 +47,16 @@ def test_failing_check_fails_the_doctor(monkeypatch, capsys):
     assert "missing: " in text.splitlines()[-1]
 
 
+def test_tofino_is_optional_and_what_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("SDE_INSTALL", str(tmp_path))
+    monkeypatch.setenv("P4C_TOFINO", str(tmp_path))
+    studio, compiler = doctor.check_tofino()
+    assert not studio.ok and not studio.required
+    assert f"$SDE_INSTALL is {tmp_path}, which has no BRI client" in studio.detail
+    assert not compiler.ok and not compiler.required
+    assert "p4c-barefoot is missing" in compiler.detail
+
+
 def test_probe_without_namespaces_tries_nothing_else(monkeypatch):
     def refuse():
         raise probe.Unable("not allowed here")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from p4src import artifacts, build, tofino_resources, tofino_toolchain
+from p4src import artifacts, build, tofino_install, tofino_resources, tofino_toolchain
 from p4src.protocol import PROTOCOL
 from p4src.tofino_toolchain import BuildError, CompilerMissing, Toolchain
 
@@ -120,6 +121,46 @@ def test_impossible_build_options(values: int, sizes: tuple[int, int, int], mess
     toolchain = Toolchain(tmp_path / "p4c-barefoot", tmp_path / "bfas")
     with pytest.raises(BuildError, match=message):
         tofino_toolchain.compile_program(toolchain, values, sizes, tmp_path / "out")
+
+
+def test_installed_where_the_sdes_scripts_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SDE_INSTALL", raising=False)
+    assert tofino_install.main([]) == 1
+    assert "Set SDE_INSTALL to P4 Studio's install folder" in capsys.readouterr().err
+    monkeypatch.setenv("SDE_INSTALL", str(tmp_path / "sde"))
+    assert tofino_install.main([]) == 1
+    assert "is no install folder of P4 Studio" in capsys.readouterr().err
+    (tmp_path / "sde" / "bin").mkdir(parents=True)
+    built = tmp_path / "tna-64"
+    built.mkdir()
+    kept = artifacts.find("tna").directory
+    for name in (artifacts.MANIFEST, artifacts.PROGRAMS["tna"], artifacts.P4INFO):
+        (built / name).write_bytes((kept / name).read_bytes())
+    assert tofino_install.main(["--artifacts", str(built)]) == 1
+    assert "bf-rt.json is missing: make p4-tofino" in capsys.readouterr().err
+    assert not (tmp_path / "sde" / "share").exists()
+    (built / "switch").mkdir()
+    for name in ("tofino.bin", "context.json", "bf-rt.json"):
+        (built / "switch" / name).write_text(name)
+    assert tofino_install.main(["--artifacts", str(built)]) == 0
+    program, path = "inart", tmp_path / "sde"
+    configuration = json.loads((path / "share/p4/targets/tofino" / f"{program}.conf").read_text())
+    (device,) = configuration["p4_devices"]
+    (described,) = device["p4_programs"]
+    (pipeline,) = described["p4_pipelines"]
+    assert described["program-name"] == program
+    found = [(path / name).read_text() for name in (described["bfrt-config"], pipeline["context"], pipeline["config"])]
+    assert found == ["bf-rt.json", "context.json", "tofino.bin"]
+
+
+def test_a_binary_of_other_sources_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    kept = artifacts.find("tna")
+    stale = artifacts.Artifact(kept.directory, replace(kept.manifest, sources="0" * 64))
+    with pytest.raises(tofino_install.InstallError, match="compiled from other sources than p4src/tofino: make p4-tof"):
+        tofino_install.install(stale, tmp_path)
 
 
 def stage(number: int, alus: int) -> dict[str, object]:

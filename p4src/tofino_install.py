@@ -1,0 +1,120 @@
+"""Put the compiled program where P4 Studio's scripts look for one: ``run_switchd.sh -p inart`` then loads it.
+
+    python -m p4src.tofino_install                    into $SDE_INSTALL
+    python -m p4src.tofino_install --sde-install DIR
+
+    share/p4/targets/tofino/inart.conf                which files, for bf_switchd and tofino-model
+    share/tofinopd/inart/bf-rt.json                   the tables
+    share/tofinopd/inart/pipe/tofino.bin, context.json
+
+What it takes from ``p4src/artifacts/tna-64/switch`` is not in the repository; ``make p4-tofino`` makes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from p4src.artifacts import PROGRAMS, SWITCH, Artifact, ArtifactError, find, load, source_digest
+from p4src.tofino_toolchain import SWITCH_FILES, TARGET
+
+NAME = "inart"
+PIPE = "pipe"
+"""The name of the program's only pipeline (the variable in ``tofino/inart.p4``); all pipes of the chip run it."""
+PIPES = (0, 1, 2, 3)
+VARIABLE = "SDE_INSTALL"
+
+
+class InstallError(Exception):
+    """The program cannot be installed; the message says why and what to do."""
+
+
+def configuration() -> dict[str, Any]:
+    """bf_switchd's configuration; paths are relative to its --install-dir."""
+    share = f"share/tofinopd/{NAME}"
+    return {
+        "chip_list": [
+            {
+                "chip_family": "tofino",
+                "instance": 0,
+                # Of one board; bf_switchd on a model does not look. docs/tofino.md says where a switch has its own.
+                "pcie_sysfs_prefix": "/sys/devices/pci0000:00/0000:00:03.0/0000:05:00.0",
+                "sds_fw_path": "share/tofino_sds_fw/avago/firmware",
+            }
+        ],
+        "p4_devices": [
+            {
+                "device-id": 0,
+                "p4_programs": [
+                    {
+                        "program-name": NAME,
+                        "bfrt-config": f"{share}/{PROGRAMS[TARGET]}",
+                        "p4_pipelines": [
+                            {
+                                "p4_pipeline_name": PIPE,
+                                "context": f"{share}/{PIPE}/context.json",
+                                "config": f"{share}/{PIPE}/tofino.bin",
+                                "pipe_scope": list(PIPES),
+                                "path": share,
+                            }
+                        ],
+                    }
+                ],
+                "agent0": "lib/libpltfm_mgr.so",
+            }
+        ],
+        "switch_options": [{"device-id": 0}],
+    }
+
+
+def install(artifact: Artifact, root: Path) -> list[Path]:
+    """Write the files into an SDE's install folder; returns them. Raises InstallError before anything is written."""
+    if not (root / "bin").is_dir():
+        raise InstallError(f"{root} is no install folder of P4 Studio: it has no bin/")
+    if artifact.manifest.target != TARGET:
+        raise InstallError(f"{artifact.directory} is for {artifact.manifest.target}, not for Tofino")
+    if artifact.manifest.sources != source_digest(TARGET):
+        raise InstallError(f"{artifact.directory} was compiled from other sources than p4src/tofino: make p4-tofino")
+    built = artifact.directory / SWITCH
+    share = root / "share" / "tofinopd" / NAME
+    copies = {
+        built / PROGRAMS[TARGET]: share / PROGRAMS[TARGET],
+        **{built / name: share / PIPE / name for name in SWITCH_FILES},
+    }
+    for source in copies:
+        if not source.is_file():
+            raise InstallError(f"{source} is missing: make p4-tofino (the repository keeps no binaries)")
+    for source, destination in copies.items():
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, destination)
+    conf = root / "share" / "p4" / "targets" / "tofino" / f"{NAME}.conf"
+    conf.parent.mkdir(parents=True, exist_ok=True)
+    conf.write_text(json.dumps(configuration(), indent=4) + "\n")
+    return [conf, *copies.values()]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m p4src.tofino_install", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sde-install", type=Path, metavar="DIR", help=f"default: ${VARIABLE}")
+    parser.add_argument("--artifacts", type=Path, metavar="DIR", help="a compiled program (default: tna-64)")
+    options = parser.parse_args(arguments)
+    root = options.sde_install or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+    try:
+        if root is None:
+            raise InstallError(f"where to? Set {VARIABLE} to P4 Studio's install folder, or give --sde-install")
+        for path in install(load(options.artifacts) if options.artifacts else find(TARGET), root):
+            print(path)
+    except (InstallError, ArtifactError, OSError) as error:
+        print(f"p4src.tofino_install: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
