@@ -30,7 +30,8 @@ def test_every_plan_is_feasible_and_reads_back_the_same(instance: tuple[Topology
     try:
         plan = get_strategy(name)(topology, job, seed=seed)
     except Infeasible as error:
-        assert name == "opr" and "no site with workers has a parameter server" in str(error)
+        own = "no site with workers has a parameter server" if name == "opr" else "has no capacity left"
+        assert own in str(error) and name in ("opr", "ring", "blink", "topo-adopt")  # of trees every site has to add
         return
     plan.check(topology)
     evaluation = evaluate(plan, topology)
