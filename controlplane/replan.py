@@ -1,12 +1,11 @@
 """The second phase: the next plan for a changed network with every parameter server's share kept, and what changes.
 
-A tree whose structure stays (root, points, routes, return tree) keeps its labels: only its share and rate change, which
-the agents are told. The others' labels are added beside the old ones, and the old ones removed once drained.
+The difference is between plans: a tree whose structure stays (root, points, routes, return tree) needs no new labels,
+only another share and rate. A running job changes over by versions, each with labels of its own (controlplane/update.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +14,6 @@ from controlplane.job import Job
 from controlplane.limits import DoesNotFit
 from controlplane.plan.model import Plan, PlanError, Tree
 from controlplane.routing import Network
-from controlplane.rules import LabelEntry, RuleSet
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.columns import Master, to_trees
 from controlplane.strategies.common import finish
@@ -132,23 +130,3 @@ def difference(old: Plan, new: Plan) -> Difference:
             added.append(i)
     gone = sorted(i for indices in left.values() for i in indices)
     return Difference(tuple(kept), tuple(gone), tuple(added))
-
-
-def entries_difference(
-    old: Mapping[str, RuleSet], new: Mapping[str, RuleSet]
-) -> dict[str, tuple[tuple[LabelEntry, ...], tuple[LabelEntry, ...]]]:
-    """Per switch, label entries to add and to remove between two deployments; only switches that change."""
-    result = {}
-    for switch in sorted({*old, *new}):
-        before = set(old[switch].labels) if switch in old else set()
-        after = set(new[switch].labels) if switch in new else set()
-        order = {entry: i for i, entry in enumerate((*_labels(new, switch), *_labels(old, switch)))}
-        add = tuple(sorted(after - before, key=order.__getitem__))
-        remove = tuple(sorted(before - after, key=order.__getitem__))
-        if add or remove:
-            result[switch] = (add, remove)
-    return result
-
-
-def _labels(rulesets: Mapping[str, RuleSet], switch: str) -> tuple[LabelEntry, ...]:
-    return rulesets[switch].labels if switch in rulesets else ()
