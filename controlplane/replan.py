@@ -1,7 +1,7 @@
 """The second phase: the next plan for a changed network with every parameter server's share kept, and what changes.
 
 The difference is between plans: a tree whose structure stays (root, points, routes, return tree) needs no new labels,
-only another share and rate. A running job changes over by versions, each with labels of its own (controlplane/update.py).
+only another share and rate. A running job changes over by versions with labels of their own (controlplane/update.py).
 """
 
 from __future__ import annotations
