@@ -12,7 +12,8 @@ from p4.config.v1 import p4info_pb2
 
 from softswitch.config import ConfigError, DeviceConfig, FabricConfig, Shape, check_shape
 from softswitch.device import Fabric, Program
-from softswitch.p4runtime import P4RuntimeServer, Tls
+from softswitch.errors import SoftswitchError
+from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer, Tls
 from softswitch.p4runtime.pipeline import config_of
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.trace import Trace
@@ -110,16 +111,19 @@ class Switches:
     def _load(self, device: DeviceConfig) -> None:
         if device.program is None:
             return
-        bmv2_json = device.program.read_bytes()
-        if device.p4info is None:
-            self._fabric.devices[device.device_id].load(Program.load(bmv2_json))
-        else:
-            self._server.targets[device.device_id].install(config_of(read_p4info(device.p4info), bmv2_json))
+        bmv2_json = _read(device.program)
+        try:
+            if device.p4info is None:
+                self._fabric.devices[device.device_id].load(Program.load(bmv2_json))
+            else:
+                self._server.targets[device.device_id].install(config_of(read_p4info(device.p4info), bmv2_json))
+        except (SoftswitchError, P4RuntimeError) as error:
+            raise ConfigError(f"{device.program}: {error}") from error
 
 
 def read_p4info(path: Path) -> p4info_pb2.P4Info:
     """A P4Info file, in text format or binary."""
-    data = path.read_bytes()
+    data = _read(path)
     try:
         return text_format.Parse(data.decode(), p4info_pb2.P4Info(), allow_unknown_field=True)
     except (UnicodeDecodeError, text_format.ParseError) as text_error:
@@ -127,3 +131,10 @@ def read_p4info(path: Path) -> p4info_pb2.P4Info:
             return p4info_pb2.P4Info.FromString(data)
         except DecodeError:
             raise ConfigError(f"{path} is not a P4Info file: {text_error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None

@@ -79,10 +79,10 @@ class P4RuntimeServer:
                         [(tls.private_key, tls.certificate)], tls.root_certificates, tls.require_client
                     ),
                 )
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from error
-        if port == 0:
-            raise OSError(f"cannot listen on {address}")
+        except RuntimeError:
+            port = 0
+        if port == 0:  # gRPC does not say why
+            raise OSError(f"cannot listen on {address}: in use by another process, or not an address of this machine")
         return address if address.startswith("unix") else f"{address.rsplit(':', 1)[0]}:{port}"
 
     def start(self) -> None:
