@@ -245,20 +245,27 @@ class Simulator:
         """Mbit still to send; 0 when finished."""
         return self._lib.fs_remaining(self._sim, self._flow(flow))
 
-    def remaining_many(self, flows: Sequence[int]) -> NDArray[np.float64]:
-        """Mbit still to send of each; -1 for finished ones."""
+    def _flows(self, flows: ArrayLike) -> NDArray[np.int32]:
         ids = _ids(flows)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._n_flows):
             raise SimulationError("a flow does not exist")
+        return ids
+
+    def remaining_many(self, flows: ArrayLike) -> NDArray[np.float64]:
+        """Mbit still to send of each; -1 for finished ones."""
+        ids = self._flows(flows)
         result = np.empty(len(ids))
         self._lib.fs_remaining_many(self._sim, len(ids), _address(ids), _address(result))
         return result
 
-    def set_group(self, flow: int, group: int) -> None:
-        """An unfinished flow counts for another group; the old one is not called back for that."""
-        if not 0 <= group < len(self._callbacks):
-            raise SimulationError(f"group {group} does not exist")
-        self._lib.fs_set_group(self._sim, self._flow(flow), group)
+    def set_groups(self, flows: ArrayLike, groups: ArrayLike) -> None:
+        """Unfinished flows count for other groups, one each; the old ones are not called back for that."""
+        ids, new = self._flows(flows), _ids(groups)
+        if len(ids) != len(new):
+            raise SimulationError(f"{len(ids)} flows, but {len(new)} groups")
+        if len(new) and not (new.min() >= 0 and new.max() < len(self._callbacks)):
+            raise SimulationError("a group does not exist")
+        self._lib.fs_set_group_many(self._sim, len(ids), _address(ids), _address(new))
 
     def rate(self, flow: int) -> float:
         """Mbit/s now; 0 when finished or waiting."""
@@ -269,6 +276,15 @@ class Simulator:
         if not (size >= 0 and math.isfinite(size)):
             raise SimulationError(f"a size must be finite and >= 0, got {size}")
         self._lib.fs_set_remaining(self._sim, self._flow(flow), size)
+
+    def set_remaining_many(self, flows: ArrayLike, sizes: ArrayLike) -> None:
+        """`set_remaining` of each, in their order."""
+        ids, left = self._flows(flows), _reals(sizes)
+        if len(ids) != len(left):
+            raise SimulationError(f"{len(ids)} flows, but {len(left)} sizes")
+        if not (np.isfinite(left).all() and (left >= 0).all()):
+            raise SimulationError("sizes must be finite and >= 0")
+        self._lib.fs_set_remaining_many(self._sim, len(ids), _address(ids), _address(left))
 
     def set_path(self, flow: int, path: Sequence[int]) -> None:
         """Moves an unfinished flow to other resources (a multicast loses receivers, a route changes)."""

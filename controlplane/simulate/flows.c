@@ -613,6 +613,12 @@ int fs_set_remaining(Sim *s, int flow, double remaining)
     return s->failed ? -1 : 0;
 }
 
+void fs_set_remaining_many(Sim *s, int count, const int *flows, const double *remaining)
+{
+    for (int k = 0; k < count; k++)
+        fs_set_remaining(s, flows[k], remaining[k]);
+}
+
 /* What each flow has yet to send; -1 for finished ones. */
 void fs_remaining_many(Sim *s, int count, const int *flows, double *remaining)
 {
@@ -633,6 +639,12 @@ void fs_set_group(Sim *s, int flow, int group)
     s->groups[f->group].waits--;
     s->groups[group].waits++;
     f->group = group;
+}
+
+void fs_set_group_many(Sim *s, int count, const int *flows, const int *groups)
+{
+    for (int k = 0; k < count; k++)
+        fs_set_group(s, flows[k], groups[k]);
 }
 
 /* Gives an unfinished flow other resources (all with coefficient 1); it keeps its place in the order. None: it

@@ -154,6 +154,7 @@ class Training:
             aware = setup.network_aware
             weights = crew.optimal_split(self.belief, everyone).weights if aware else crew.even_split(self.n)
             self.default = crew.split_model(weights, setup.chunks)
+        self.default_sizes = np.array([crew.size(block) for block in self.default])  # chunks
 
     @property
     def down(self) -> NDArray[np.bool_]:
@@ -195,7 +196,7 @@ class Training:
             self._train(worker)  # on its own, until it can ask for a group again
             return
         if not self.setup.blocking:
-            sizes = np.array([crew.size(block) for block in self.default]) * (self.setup.model_mbit / self.setup.chunks)
+            sizes = self.default_sizes * (self.setup.model_mbit / self.setup.chunks)
             blocks = np.flatnonzero(sizes > 0)
             flows = self.sim.send_many(
                 sizes[blocks],
@@ -300,7 +301,7 @@ class Training:
         """Algorithm 2: what each initiator has under way becomes what the group's own splitting wants."""
         unit = self.setup.model_mbit / self.setup.chunks
         new = crew.rearrange(task.weights, self.default)
-        old = np.array([crew.size(block) for block in self.default])
+        old = self.default_sizes
         now = np.array([crew.size(block) for block in new])
         kept = np.minimum(old, now)  # a block loses its largest indexes, and keeps the rest of its old ones
         task.weights = now / self.setup.chunks
@@ -321,12 +322,12 @@ class Training:
             sent[sending] -= np.maximum(left, 0)
             todo = np.maximum(kept * unit - sent, 0) + (now - kept) * unit
             running = np.zeros(self.n, dtype=bool)
-            for flow, block, rest in zip(flows, sending, left.tolist(), strict=True):
-                if rest >= 0:
-                    running[block] = True
-                    if now[block] > 0:
-                        self.sim.set_group(flow, int(groups[block]))
-                    self.sim.set_remaining(flow, todo[block] if todo[block] > 1e-9 else 0.0)
+            under_way = left >= 0
+            ids, own = np.array(flows)[under_way], np.array(sending)[under_way]
+            running[own] = True
+            wanted = now[own] > 0
+            self.sim.set_groups(ids[wanted], groups[own[wanted]])
+            self.sim.set_remaining_many(ids, np.where(todo[own] > 1e-9, todo[own], 0.0))
             fresh = np.flatnonzero(~running & (todo > 1e-9))
             self.sim.send_many(
                 todo[fresh], member * self.n + fresh, groups[fresh], priority=self._priority(0, False)

@@ -192,6 +192,23 @@ def test_groups_wait_for_their_flows_and_holds() -> None:
     assert ends == [5.0]
 
 
+def test_flows_change_their_group_and_what_they_have_to_send() -> None:
+    """Three flows of 10 Mbit on links of 10; at 0.5 s two of them go over to a group of their own, one with 1 Mbit left
+    and one with 20."""
+    simulator = Simulator([10.0, 10.0, 10.0])
+    ends: list[tuple[int, float]] = []
+    first, second = simulator.groups(2, lambda group: ends.append((group, simulator.now)))
+    flows = simulator.send_many([10, 10, 10], [0, 1, 2], [first] * 3)
+
+    def change() -> None:
+        simulator.set_groups(flows[1:], [second, second])
+        simulator.set_remaining_many(flows[1:], [1.0, 20.0])
+
+    simulator.at(0.5, change)
+    simulator.run()
+    assert ends == [(first, pytest.approx(1.0)), (second, pytest.approx(2.5))]
+
+
 def test_promised_flows_start_when_their_group_is_done() -> None:
     """0 and 1 arrive at 1 s and 2 s; what was promised for then takes 3 s more; its group has counted it from 0 on."""
     simulator = Simulator([1.0, 1.0, 1.0])
@@ -276,6 +293,11 @@ def test_local_and_empty_flows_take_no_time() -> None:
         lambda s: s.at(-1.0, lambda: None),
         lambda s: s.remaining(3),
         lambda s: s.set_path(s.send(1, [0]), [9]),
+        lambda s: s.set_groups([s.send(1, [0])], [9]),
+        lambda s: s.set_groups([s.send(1, [0])], [0, 0]),
+        lambda s: s.set_remaining_many([3], [1.0]),
+        lambda s: s.set_remaining_many([s.send(1, [0])], [-1.0]),
+        lambda s: s.set_remaining_many([s.send(1, [0])], []),
         lambda s: Simulator([math.nan]),
         lambda s: Simulator([1.0], "lifo"),
     ],
