@@ -231,6 +231,7 @@ def run(arguments: argparse.Namespace) -> None:
     limits = kind.limits
     plan = make_plan(arguments, limited(topology, limits))
     deployment = build(plan, topology, limits, job_id=arguments.job_id, epoch=0)
+    kind.check(plan, topology)
     if arguments.dry_run:
         if arguments.json:
             print(json.dumps(kind.json(plan, deployment, topology), indent=2))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from controlplane.frontpanel import SPEEDS_GBPS
+from controlplane.limits import check_fits, limited
 from controlplane.plan import Plan
 from controlplane.rpc.tls import Tls
-from controlplane.rules import MAXIMUM_FLOWS, Deployment, Limits, RuleSet
+from controlplane.rules import MAXIMUM_FLOWS, Deployment, DoesNotFit, Limits, RuleSet
 from controlplane.show import deployment_json, deployment_lines, rule_lines
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.bri.ports import Panel
@@ -21,6 +25,9 @@ from controlplane.targets.p4runtime import P4RuntimeTarget
 from controlplane.targets.program import Program
 from controlplane.topology import Topology
 from p4src.artifacts import Artifact
+
+SLACK = 1e-6
+"""Relative; rates are sums of fractions."""
 
 
 class Kind(ABC):
@@ -46,6 +53,10 @@ class Kind(ABC):
         self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
     ) -> SwitchTarget:
         """A switch, not connected yet. Without a topology everything of ours can be read and removed."""
+
+    def check(self, plan: Plan, topology: Topology) -> None:
+        """Raises DoesNotFit where the switches cannot hold or carry the plan."""
+        check_fits(plan, limited(topology, self.limits))
 
     def lines(self, plan: Plan, deployment: Deployment, topology: Topology) -> Iterator[str]:
         """What a dry run prints."""
@@ -94,6 +105,17 @@ class TofinoKind(Kind):
     ) -> SwitchTarget:
         panel = Panel.of(topology, name) if topology is not None else None
         return BriTarget(name, address, device_id, self.program, self.client, panel=panel, tls=tls)
+
+    def check(self, plan: Plan, topology: Topology) -> None:
+        """Every sum passes a loopback port once: those of a switch must carry what its aggregation points send."""
+        super().check(plan, topology)
+        sums: Counter[str] = Counter()
+        for tree in plan.trees:
+            sums.update(dict.fromkeys(tree.points, plan.rate_mbps * tree.share))
+        for switch, mbps in sums.items():
+            available = sum(1000 * SPEEDS_GBPS[port.speed] for port in topology.loopback_ports(switch))
+            if mbps > available * (1 + SLACK):
+                raise DoesNotFit(switch, "Mbit/s of loopback ports", math.ceil(mbps), available)
 
     def switch_lines(self, rules: RuleSet, flows: Mapping[int, str], topology: Topology) -> Iterator[str]:
         return entry_lines(self.program, topology, rules, flows)

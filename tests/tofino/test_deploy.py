@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,19 @@ def test_dry_run_needs_to_know_the_ports(capsys):
     assert 'switch V1: the link with S1 does not say which port it is plugged into; give it "front_panel"' in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("speed", "message"),
+    [("50G", "switch V1: the plan needs 100000 Mbit/s of loopback ports, available are 50000"), ("100G", "")],
+)
+def test_loopback_ports_must_carry_the_sums(speed, message, tmp_path, capsys):
+    data = json.loads(Path(TESTBED).read_text())
+    data["nodes"][0]["loopback_ports"][0]["speed"] = speed
+    file = tmp_path / "topology.json"
+    file.write_text(json.dumps(data))
+    assert main(["--tofino", "--topology", str(file), "--dry-run"]) == bool(message)
+    assert message in capsys.readouterr().err
 
 
 def test_programs_and_kinds_must_fit(capsys):
