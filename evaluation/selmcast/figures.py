@@ -23,6 +23,7 @@ from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread, watched
 
 READINGS = {"printed": 0.5, "quarter": 0.25}
+SIMULATED = 3  # seeds per setting that are also run in the simulator
 SECONDS = 60.0  # the paper: 600; fig7 has both
 WORKLOADS = ("lstm", "transformer", "resnet50")
 
@@ -61,7 +62,8 @@ def _choose(scheme: str, task: selmcast.Instance, seed: int) -> NDArray[np.bool_
 def bsp(
     labels: dict[str, Any], n: int, fraction: float, layer: selmcast.Layer, *, trials: int, ratio: float = 1.0
 ) -> list[Row]:
-    """A row per scheme and reading: planned and max-min completion over the ideal p v / b, receivers / n, CPU ms."""
+    """A row per scheme and reading: planned completion over the ideal p v / b, the simulated one (max-min) over the
+    planned one, receivers / n, CPU ms."""
     rows = []
     for reading in READINGS:
         for scheme in ("Orpheus", "SelMcast", "Optimal"):
@@ -73,7 +75,8 @@ def bsp(
                 times.append(1000 * (time.process_time() - begin))
                 ideal = max(1, round(fraction * n))
                 planned.append(selmcast.completion(x, task) / ideal)
-                fair.append(simulated(x, task) / ideal)
+                if seed < SIMULATED:
+                    fair.append(simulated(x, task) / selmcast.completion(x, task))
                 receivers.append(x.sum() / n / n)
             rows.append(
                 {
@@ -82,7 +85,7 @@ def bsp(
                     "bandwidths": reading,
                     "scheme": scheme,
                     "completion": float(np.mean(planned)),
-                    "max_min": float(np.mean(fair)),
+                    "simulated": float(np.mean(fair)),
                     "receivers": float(np.mean(receivers)),
                     "median_ms": float(np.median(times)),
                 }

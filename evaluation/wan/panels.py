@@ -57,7 +57,8 @@ def _draw(
             continue
         metric = metrics[k // across] if metrics else y
         _panel(axes, [r for r in rows if tuple(str(r[key]) for key in by) == title], x, metric, series, as_bars=as_bars)
-        axes.set_title(", ".join(title if len(by) == 1 else (f"{a} {b}" for a, b in zip(by, title, strict=True))))
+        named = (value if value[:1].isalpha() else f"{key} {value}" for key, value in zip(by, title, strict=True))
+        axes.set_title(", ".join(named))
         axes.set_ylabel(label or metric)
         if log:
             axes.set_yscale("log")
