@@ -12,7 +12,7 @@
 #include "runtime.h"
 
 #define MANY 16u                 /* tuples, or entries of one chain, from which on bitmaps are considered */
-#define ENTRIES_PER_PROBE 256u   /* that bitmaps make up for; four times as many end them */
+#define ENTRIES_PER_PROBE 64u    /* that bitmaps make up for (measured); twice as many end them */
 #define LEAST_CAPACITY 512u
 #define MOST_BYTES ((size_t)512 << 20) /* address space: what has no bit set is not touched */
 
@@ -126,7 +126,7 @@ void ss_bitmaps_add(struct ss_table *t, struct ss_entry *e) {
     bool had = t->bitmaps != NULL;
     if (!had) {
         if (probes(t) > MANY && t->entries <= limit && t->entries >= t->bitmaps_from) build(t);
-    } else if (t->entries > 4 * limit) {
+    } else if (t->entries > 2 * limit) {
         ss_bitmaps_free(t);
     } else if (t->bitmaps->n_unused && has_rows(t, e)) {
         e->bit = t->bitmaps->unused[--t->bitmaps->n_unused];
