@@ -9,10 +9,11 @@ import json
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.conformance.samples import FAIL, PASS, UNSUPPORTED, Result, find, run_sample
+from tests.conformance.samples import FAIL, PASS, STANDARD, UNSUPPORTED, Result, find, run_sample
 from tests.conformance.targets import TARGETS, missing
 
 
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where the samples are")
     parser.add_argument("--target", choices=sorted(TARGETS), default="softswitch", help="default: softswitch")
     parser.add_argument("--only", metavar="PATTERN", default="*", help="names to run, with * and ?")
+    parser.add_argument("--std", choices=("p4-14", "p4-16"), default=STANDARD, help="language of the samples (p4-16)")
     parser.add_argument("--jobs", type=int, default=2, help="samples at once (2)")
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
     options = parser.parse_args()
@@ -35,7 +37,7 @@ def main() -> int:
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         results: list[Result] = []
         width = max(len(s.name) for s in samples)
-        for result in pool.map(run_sample, samples, [options.target] * len(samples)):
+        for result in pool.map(run_sample, samples, repeat(options.target), repeat(options.std)):
             results.append(result)
             if not options.json:
                 print(f"{result.name:{width}}  {result.outcome:11}  {result.reason}", flush=True)

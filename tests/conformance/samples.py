@@ -21,6 +21,7 @@ from tests.conformance.control import Controller, ExpectationFailed
 from tests.conformance.targets import TARGETS, Frames, Switch
 
 COMPILER = "p4c-bm2-ss"
+STANDARD = "p4-16"
 PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"
 
 
@@ -51,8 +52,8 @@ def find(folder: Path) -> list[Sample]:
     return [Sample(path.stem, program, path) for path, program in pairs if program.exists()]
 
 
-def compile_sample(sample: Sample, directory: Path) -> tuple[bytes, str]:
-    """(bmv2 JSON, P4Info as text) of a program. Raises ``NotCompiled``."""
+def compile_sample(sample: Sample, directory: Path, std: str = STANDARD) -> tuple[bytes, str]:
+    """(bmv2 JSON, P4Info as text) of a program in this version of P4. Raises ``NotCompiled``."""
     included = re.search(r'#include\s*[<"](?:.*/)?(psa|pna|dpdk/pna|ubpf_model|ebpf_model)\.p4[>"]',
                          sample.program.read_text(errors="replace"))  # fmt: skip
     if included:
@@ -60,7 +61,7 @@ def compile_sample(sample: Sample, directory: Path) -> tuple[bytes, str]:
     if shutil.which(COMPILER) is None:
         raise NotCompiled(f"{COMPILER} is not on PATH")
     config, info = directory / "program.json", directory / "program.p4info.txtpb"
-    command = [COMPILER, "--std", "p4-16", "--p4runtime-files", str(info), "-o", str(config), str(sample.program)]
+    command = [COMPILER, "--std", std, "--p4runtime-files", str(info), "-o", str(config), str(sample.program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
@@ -78,7 +79,7 @@ def _without_removed_tables(info: str, config: bytes) -> str:
     return text_format.MessageToString(parsed)
 
 
-def run_sample(sample: Sample, target: str) -> Result:
+def run_sample(sample: Sample, target: str, std: str = STANDARD) -> Result:
     """Compile and run. Never raises for what is wrong with the sample or the switch: that is the result."""
     start = time.monotonic()
 
@@ -87,7 +88,7 @@ def run_sample(sample: Sample, target: str) -> Result:
 
     try:
         with tempfile.TemporaryDirectory(prefix="conformance-") as work:
-            config, info = compile_sample(sample, Path(work))
+            config, info = compile_sample(sample, Path(work), std)
         problems, note = run_compiled(sample.stf, config, info, target)
     except (NotCompiled, UnsupportedConstruct, stf.StfError) as error:
         return result(UNSUPPORTED, str(error))
