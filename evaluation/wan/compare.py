@@ -87,7 +87,9 @@ def _rates(instance: Instance, seed: int, simulated: bool, strategies: Sequence[
 def _one(item: tuple[int, int, bool]) -> tuple[str, list[Row]]:
     seed, k, simulated = item
     instance = list(instances(seed))[k]
-    return instance.name, _rates(instance, seed, simulated)
+    # Where only rates count, apsp is never ahead of apsp-exact.
+    strategies = STRATEGIES if simulated else tuple(name for name in STRATEGIES if name != "apsp")
+    return instance.name, _rates(instance, seed, simulated, strategies)
 
 
 def _all(trials: int, simulated: bool) -> list[list[tuple[str, list[Row]]]]:
