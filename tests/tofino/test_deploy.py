@@ -76,6 +76,19 @@ def test_programs_and_kinds_must_fit(capsys):
     assert "exclude each other" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("what", [PLAN, ["--tofino", "--remove"]])
+def test_without_an_sde_it_says_at_once_what_is_missing(what, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("SDE_INSTALL", raising=False)
+    file = tmp_path / "switches.json"
+    nobody = {"address": "192.0.2.1:50052", "device_id": 0}
+    file.write_text(json.dumps({"V1": nobody, "V2": {**nobody, "device_id": 1}}))
+    assert main([*what, "--switches", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert "$SDE_INSTALL is not set: installing on Tofino needs the SDE's BRI client" in said
+    assert "https://github.com/p4lang/open-p4studio" in said
+    assert "connected" not in said
+
+
 def test_installs_again_and_removes_without_a_topology(command, switches, capsys):
     assert main([*PLAN, *command]) == 0
     assert "changes on 2 switches" in capsys.readouterr().err
