@@ -163,7 +163,7 @@ class Arbiter:
         if election_id is not None and any(
             other is not session and other.election_id == election_id for other in role.sessions
         ):
-            raise invalid(f"election id {election_id} is in use by another live client of role {name!r}")
+            raise invalid(f"election id {election_id} is used by another live client of role {name!r}")
         if session.role is None:
             if len(role.sessions) >= MAX_SESSIONS_PER_ROLE:
                 raise P4RuntimeError(

@@ -40,6 +40,7 @@ async def tables(address: str, folder: Path) -> None:
         except fy.P4ClientError as error:
             print("refused", error.code.name, [detail.canonical_code.name for detail in error.details.values()])
         await switch.delete([entry])
+        print("deleted", [e.table_id async for e in switch.read(entry)])
         default = fy.P4TableEntry("keyless", action=fy.P4TableAction("forward", port=4), is_default_action=True)
         await switch.modify([default])
         group = fy.P4MulticastGroupEntry(1, replicas=((1, 1), (2, 1)))
@@ -72,6 +73,23 @@ async def digests(address: str, folder: Path) -> None:
         await switch.write([learned.ack()])
 
 
+async def arbitration(address: str) -> None:
+    """The second client finds the first one's election id in use, takes the one below, and is the backup until then."""
+    changed = asyncio.Event()
+    async with fy.Switch("second", address, fy.SwitchOptions()) as alone:
+        print("alone", alone.is_primary)
+    first = fy.Switch("first", address, fy.SwitchOptions())
+    second = fy.Switch("second", address, fy.SwitchOptions())
+    second.ee.add_listener(fy.SwitchEvent.BECOME_PRIMARY, lambda _: changed.set())
+    async with first:
+        opened = asyncio.ensure_future(second.__aenter__())
+        await asyncio.wait_for(opened, 10)
+        print("backup", first.is_primary, second.is_primary)
+    await asyncio.wait_for(changed.wait(), 30)
+    print("takes over", second.is_primary)
+    await second.__aexit__(None, None, None)
+
+
 async def _first(stream: Any) -> Any:
     async for item in stream:
         return item
@@ -92,6 +110,7 @@ async def main() -> None:
     address, folder = sys.argv[1], Path(sys.argv[2])
     await tables(address, folder)
     await digests(address, folder)
+    await arbitration(address)
 
 
 asyncio.run(main())

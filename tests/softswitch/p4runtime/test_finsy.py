@@ -27,6 +27,7 @@ def test_finsy_does_what_it_can(tmp_path: Path) -> None:
         finally:
             switch.terminate()
     assert done.returncode == 0, done.stdout + done.stderr
-    for line in ("pipeline True", "refused", "ALREADY_EXISTS", "register [77]", "packet-in 255 60", "counter [1]",
-                 "digest 291"):  # fmt: skip
+    for line in ("pipeline True", "entries acl const_table exact_table lpm_table", "ALREADY_EXISTS", "deleted []",
+                 "register [77]", "packet-in 255 60", "counter [1]", "digest 291", "backup True False",
+                 "takes over True"):  # fmt: skip
         assert line in done.stdout, done.stdout
