@@ -46,9 +46,12 @@ def named(objects: Iterable[Named], name: str, what: str) -> Named:
 class Controller:
     """The P4Runtime primary of one switch."""
 
-    def __init__(self, address: str, p4info: str, device_config: bytes, device_id: int = 1) -> None:
+    def __init__(
+        self, address: str, p4info: str, device_config: bytes, device_id: int = 1, election_id: int = 1
+    ) -> None:
         self.info = text_format.Parse(p4info, p4info_pb2.P4Info())
         self.device_id = device_id
+        self._election_id = p4runtime_pb2.Uint128(high=election_id >> 64, low=election_id & (1 << 64) - 1)
         self._nodes: list[list[tuple[int, int]]] = []  # mc_node_create, in order: (port, replication id)
         self._groups: dict[int, list[tuple[int, int]]] = {}
         self._requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
@@ -59,13 +62,13 @@ class Controller:
             self._stream = self._stub.StreamChannel(iter(self._requests.get, None))
             hello = p4runtime_pb2.StreamMessageRequest()
             hello.arbitration.device_id = device_id
-            hello.arbitration.election_id.low = 1
+            hello.arbitration.election_id.CopyFrom(self._election_id)
             self._requests.put(hello)
             next(self._stream)
             request = p4runtime_pb2.SetForwardingPipelineConfigRequest(
                 device_id=device_id, action=p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
             )
-            request.election_id.low = 1
+            request.election_id.CopyFrom(self._election_id)
             request.config.p4info.CopyFrom(self.info)
             request.config.p4_device_config = device_config
             self._stub.SetForwardingPipelineConfig(request, timeout=DEADLINE)
@@ -79,7 +82,7 @@ class Controller:
 
     def _write(self, kind: int, **entity: Any) -> None:
         request = p4runtime_pb2.WriteRequest(device_id=self.device_id)
-        request.election_id.low = 1
+        request.election_id.CopyFrom(self._election_id)
         request.updates.add(type=kind).entity.CopyFrom(p4runtime_pb2.Entity(**entity))  # type: ignore[arg-type]
         self._stub.Write(request, timeout=DEADLINE)
 

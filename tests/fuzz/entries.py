@@ -53,10 +53,14 @@ class EntrySource:
         source = self.source
         out: list[Statement] = []
         seen: set[tuple[object, ...]] = set()
+        choices: dict[int, list[Call]] = {}  # by action profile
+        for profile in self.info.action_profiles:
+            made, choices[profile.preamble.id] = self._profile(profile)
+            out += made
         for table in self.info.tables:
-            if table.is_const_table or table.implementation_id:
+            if table.is_const_table:
                 continue
-            if source.random() < 0.3 and not table.const_default_action_id:
+            if source.random() < 0.3 and not table.const_default_action_id and not table.implementation_id:
                 call = self._call(table, default=True)
                 if call is not None:
                     out.append(SetDefault(table.preamble.name, call))
@@ -68,7 +72,10 @@ class EntrySource:
                 for f in table.match_fields
             )  # fmt: skip
             for _ in range(min(source.randrange(per_table + 1), table.size)):
-                call = self._call(table, default=False)
+                if table.implementation_id:
+                    call = source.choice(choices[table.implementation_id] or [None])  # type: ignore[list-item]
+                else:
+                    call = self._call(table, default=False)
                 if call is None:
                     break
                 keys = self._keys(table)
@@ -80,6 +87,27 @@ class EntrySource:
                     out.append(Add(table.preamble.name, priority, keys, call))
         out += self._groups()
         return out
+
+    def _profile(self, profile: p4info_pb2.ActionProfile) -> tuple[list[Statement], list[Call]]:
+        """Members and groups (none empty, which bmv2 leaves undefined), and what entries can point to."""
+        source, name = self.source, profile.preamble.name
+        tables = [table for table in self.info.tables if table.implementation_id == profile.preamble.id]
+        out: list[Statement] = []
+        members: list[int] = []
+        for number in source.sample(range(1, 30), source.randrange(1, 6)) if tables else ():
+            call = self._call(tables[0], default=False)
+            if call is not None:
+                arguments = ",".join(f"{param}:{value:#x}" for param, value in call.arguments)
+                out.append(Command("member", (name, str(number), f"{call.action}({arguments})")))
+                members.append(number)
+        found = [Call("@member", (("id", number),)) for number in members]
+        if profile.with_selector and members:
+            for group in source.sample(range(1, 20), source.randrange(4)):
+                chosen = source.sample(members, source.randint(1, len(members)))
+                parts = [f"{number}*{source.choice((1, 1, 2, 5))}" for number in chosen]
+                out.append(Command("group", (name, str(group), *parts)))
+                found.append(Call("@group", (("id", group),)))
+        return out, found
 
     def _keys(self, table: p4info_pb2.Table) -> tuple[tuple[str, str], ...]:
         kinds = p4info_pb2.MatchField

@@ -36,6 +36,8 @@ from tests.fuzz.build import build, missing_sanitizers
 from tests.fuzz.differential import OURS, ROOT
 
 SLOW = 20.0  # seconds that reading a damaged program may take
+HIGHEST = (1 << 128) - 1  # election id
+PATIENCE = 60.0  # seconds for an answer: some ask for all registers
 FRAMES = 40  # for a damaged program that is accepted
 VALUES: tuple[Any, ...] = (None, 0, 1, -1, 7, 8, 65, 1 << 32, 1 << 70, "", "0x", "0x1", "0xffffffffffffffffffffffff",
                            "no such thing", "$valid$", [], {}, [1, 2], True, False, 3.5)  # fmt: skip
@@ -211,7 +213,8 @@ def fuzz_p4runtime(seconds: float, source: random.Random, folder: Path) -> Tally
                     _messages(address, controller, min(end, time.monotonic() + 5), source, tally)
                 finally:
                     controller.close()
-                Controller(address, info, program.read_bytes()).close()  # it still serves
+                # it still serves; random clients may have had any other election id
+                Controller(address, info, program.read_bytes(), election_id=HIGHEST).close()
                 tally.outcomes["servers"] += 1
             except (grpc.RpcError, grpc.FutureTimeoutError) as error:
                 tally.findings.append(f"{program.name}: no longer served: {error}")
@@ -232,11 +235,11 @@ def _messages(address: str, controller: Controller, end: float, source: random.R
                          channel.unary_stream if method == "Read" else channel.stream_stream)  # fmt: skip
             try:
                 if method == "StreamChannel":
-                    list(call(f"/p4.v1.P4Runtime/{method}")(iter([data]), timeout=10))
+                    list(call(f"/p4.v1.P4Runtime/{method}")(iter([data]), timeout=PATIENCE))
                 elif method == "Read":
-                    list(call(f"/p4.v1.P4Runtime/{method}")(data, timeout=10))
+                    list(call(f"/p4.v1.P4Runtime/{method}")(data, timeout=PATIENCE))
                 else:
-                    call(f"/p4.v1.P4Runtime/{method}")(data, timeout=10)
+                    call(f"/p4.v1.P4Runtime/{method}")(data, timeout=PATIENCE)
                 code, details = grpc.StatusCode.OK, ""
             except grpc.RpcError as error:
                 code, details = error.code(), str(error.details())

@@ -1,4 +1,5 @@
-// What P4 says and bmv2 does otherwise: push and pop of a stack of unions, signed action parameters.
+// What P4 says and bmv2 does otherwise: push and pop of a stack of unions, signed action parameters, and action_run after a
+// miss in a table with an action profile.
 #include <core.p4>
 #include <v1model.p4>
 
@@ -38,9 +39,21 @@ control I(inout headers hdr, inout metadata meta, inout standard_metadata_t stan
         actions = { set; NoAction; }
         default_action = NoAction;
     }
+    action mark() { hdr.base.result = 1; }
+    action_profile(32w4) profile;
+    table by_kinds {
+        key = { hdr.base.kinds: exact; }
+        actions = { mark; NoAction; }
+        implementation = profile;
+    }
     apply {
         standard.egress_spec = 1;
-        if (hdr.base.mode == 0) { }
+        if (hdr.base.mode == 0x20) {
+            switch (by_kinds.apply().action_run) {
+                mark: { hdr.base.number = 0xa1; }
+                default: { hdr.base.number = 0xa0; }
+            }
+        }
         else if (hdr.base.mode == 1) hdr.items.push_front(1);
         else if (hdr.base.mode == 2) {
             hdr.items.push_front(2);

@@ -75,7 +75,7 @@ control I(inout headers hdr, inout metadata meta, inout standard_metadata_t stan
             switch (ternary_table.apply().action_run) {
                 set: { hdr.base.more = 0xa1; }
                 both: { hdr.base.which = 0xa2; }
-                default: { hdr.base.more = 0xa0; }
+                drop: { hdr.base.more = 0xa0; }
             }
         } else if (hdr.base.which == 3) {
             small_table.apply();

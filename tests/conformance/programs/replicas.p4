@@ -1,5 +1,5 @@
 // Copies of copies: replication ids of several nodes, clones of multicast replicas, recirculated and resubmitted packets
-// with preserved fields and truncation, lengths, queueing metadata.
+// with preserved fields and truncation, lengths.
 #include <core.p4>
 #include <v1model.p4>
 
@@ -79,12 +79,6 @@ control E(inout headers hdr, inout metadata meta, inout standard_metadata_t stan
             recirculate_preserving_field_list(1);
         } else if (hdr.base.mode == 8) {
             hdr.base.rid = (bit<16>)standard.packet_length;
-        } else if (hdr.base.mode == 9) {
-            hdr.base.rid = (bit<16>)standard.enq_qdepth;
-            hdr.base.note = (bit<16>)standard.deq_qdepth;
-            if (standard.enq_timestamp == 0) hdr.base.kept = 0xee;
-            if (standard.egress_global_timestamp < standard.ingress_global_timestamp) hdr.base.lost = 0xee;
-            if (standard.egress_port != 1 || standard.ingress_port != 2) hdr.base.lost = 0xef;
         } else if (hdr.base.mode == 10) {
             hdr.base.note = (bit<16>)standard.instance_type;
             hdr.base.rid = standard.egress_rid;
