@@ -45,6 +45,7 @@ def test_files_are_small_enough_for_the_repository() -> None:
     assert sum(path.stat().st_size for path in kept) < 300_000
 
 
+@pytest.mark.timeout(900)
 def test_compiling_again_gives_the_same(tmp_path: Path) -> None:
     try:
         toolchain = Toolchain.find()
