@@ -19,6 +19,8 @@ from softswitch.p4runtime import roles
 from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
 
 MAX_SESSIONS_PER_ROLE = 64
+MAX_ROLES = 256  # of a device; one that had a primary is never forgotten, since its highest election id is not
+MAX_ROLE_NAME = 1024  # bytes
 
 
 class Session:
@@ -94,6 +96,8 @@ class Arbiter:
             if role.primary is session:
                 role.primary = None
                 self._notify(role, role.sessions)
+            if role.name and not role.sessions and role.highest is None:
+                del self._roles[role.name]
 
     def require_primary(self, role: str, election_id: int | None) -> None:
         """Refuse a write that does not come from the primary of ``role``."""
@@ -159,7 +163,15 @@ class Arbiter:
                 code_pb2.FAILED_PRECONDITION,
                 f"this stream has role {session.role!r}; open a new one for role {name!r}",
             )
-        role = self._roles.get(name) or _Role(name)
+        role = self._roles.get(name)
+        if role is None:
+            if len(name.encode()) > MAX_ROLE_NAME:
+                raise invalid(f"the role's name is longer than {MAX_ROLE_NAME} bytes")
+            if len(self._roles) >= MAX_ROLES:
+                raise P4RuntimeError(
+                    code_pb2.RESOURCE_EXHAUSTED, f"device {self._device_id} has had {MAX_ROLES} roles already"
+                )
+            role = _Role(name)
         if election_id is not None and any(
             other is not session and other.election_id == election_id for other in role.sessions
         ):

@@ -9,11 +9,12 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import any_pb2
+from google.rpc import code_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from p4.v1 import p4runtime_pb2 as p4rt
 
-from softswitch.p4runtime.arbitration import Arbiter, Session
+from softswitch.p4runtime.arbitration import MAX_ROLES, Arbiter, Session
 from softswitch.p4runtime.roles import P4RoleConfig
 from softswitch.p4runtime.status import P4RuntimeError
 from tests.softswitch.p4runtime.client import (
@@ -315,6 +316,28 @@ def test_restarted_device_forgets_clients_and_election_ids(served: Served, prima
     again.become_primary()
     assert not again.get_pipeline().HasField("config")
     again.set_pipeline(PROGRAM_JSON)
+
+
+def test_role_names_cannot_pile_up() -> None:
+    arbiter = Arbiter(1, threading.RLock())
+
+    def come_and_go(name: str, election_id: int | None) -> None:
+        session = Session(lambda _: True, lambda _: None)
+        message = p4rt.MasterArbitrationUpdate(device_id=1, role=p4rt.Role(name=name))
+        if election_id is not None:
+            message.election_id.low = election_id
+        arbiter.update(session, message)
+        arbiter.disconnect(session)
+
+    for number in range(2 * MAX_ROLES):
+        come_and_go(f"without primary {number}", None)
+    for number in range(MAX_ROLES - 1):  # and the default role
+        come_and_go(f"role {number}", 1)
+    for name, code in (("one more", code_pb2.RESOURCE_EXHAUSTED), ("x" * 2000, code_pb2.INVALID_ARGUMENT)):
+        with pytest.raises(P4RuntimeError) as refused:
+            come_and_go(name, 1)
+        assert refused.value.code == code
+    come_and_go("role 3", 2)
 
 
 # Any history of five clients that arbitrate (an election id or none) and leave.
