@@ -1,13 +1,11 @@
 """``python -m evaluation.softswitch``: softswitch, and bmv2 beside it in the same run where it is on PATH.
 
-Sections: traffic (packets per second and CPU per packet of forwarding and aggregation), tables (the same with large
-tables), look-ups (softswitch without ports), writes (over P4Runtime), start-up, memory, devices (several in a process).
+Writes report.md, figures.json and plots. A run of some sections replaces theirs and keeps the others that are there.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import json
 import os
@@ -16,27 +14,44 @@ from pathlib import Path
 
 from evaluation.softswitch import scale
 from evaluation.softswitch.bench import Bench
-from evaluation.softswitch.scale import Row
+from evaluation.softswitch.figures import Row
+from evaluation.softswitch.growth import growth
+from evaluation.softswitch.report import number, page, ratio
 from evaluation.softswitch.switches import Bmv2, Softswitch, Switch, is_root
 from evaluation.softswitch.workloads import TABLE_WORKLOADS, WORKLOADS, Workload
 
-SECTIONS = ("traffic", "tables", "look-ups", "writes", "start-up", "memory", "devices")
+SECTIONS = {
+    "traffic": "packets per second and CPU per packet of forwarding and aggregation",
+    "tables": "the same with large tables",
+    "look-ups": "softswitch without ports",
+    "writes": "entries per second over P4Runtime",
+    "start-up": "from start to loaded program",
+    "memory": "of a process, of each further device, of a table entry",
+    "devices": "several in a row, joined in memory and by veth",
+    "growth": "cost of writes, reads and look-ups of softswitch against the number of entries",
+}
 ALL = {**WORKLOADS, **TABLE_WORKLOADS}
+RESULTS = Path("results/softswitch")
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m evaluation.softswitch", description=__doc__)
-    parser.add_argument("what", nargs="*", default=[], metavar="SECTION|WORKLOAD",
-                        help=f"of {', '.join((*SECTIONS, *ALL))}; default: all sections")  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of one trial (default 2)")
+    listed = "\n".join(f"  {name:9} {what}" for name, what in SECTIONS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.softswitch", description=__doc__, epilog=f"sections:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("what", nargs="*", default=["all"], metavar="WHAT",
+                        help=f"all (default), sections (below), or workloads, which are printed only: "
+                             f"{', '.join(ALL)}")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of one trial [2]")
     parser.add_argument("--no-bmv2", action="store_true", help="measure softswitch only")
-    parser.add_argument("--csv", type=Path, help="also write the figures to this file")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--plot", type=Path, help="also draw them into this PNG")
+    parser.add_argument("--output", type=Path, default=RESULTS, help=f"directory for report and plots [{RESULTS}]")
     arguments = parser.parse_args()
     for name in arguments.what:
-        if name not in ALL and name not in SECTIONS:
-            parser.error(f"unknown section or workload {name!r}; there are {', '.join((*SECTIONS, *ALL))}")
+        if name != "all" and name not in ALL and name not in SECTIONS:
+            parser.error(f"unknown section or workload {name!r}; there are all, {', '.join((*SECTIONS, *ALL))}")
+    if "all" in arguments.what:
+        arguments.what = list(SECTIONS)
     return arguments
 
 
@@ -61,18 +76,12 @@ def traffic(
             yield Row(section, workload.name, name, trial.cpu_us, "us of CPU/packet", note)
 
 
-def measure(arguments: argparse.Namespace, switches: tuple[str, ...]) -> Iterator[Row]:
+def measure(wanted: Sequence[str], seconds: float, switches: tuple[str, ...]) -> Iterator[Row]:
     """All that was asked for."""
-    wanted = arguments.what or SECTIONS
-    seconds = arguments.seconds
-    chosen = {name: ALL[name] for name in wanted if name in ALL}
     with Bench() as bench:
         for section, workloads in (("traffic", WORKLOADS), ("tables", TABLE_WORKLOADS)):
-            if section in wanted:
-                yield from traffic(section, workloads.values(), switches, bench, seconds)
-            else:
-                makes = [make for name, make in chosen.items() if name in workloads]
-                yield from traffic(section, makes, switches, bench, seconds)
+            makes = [make for name, make in workloads.items() if section in wanted or name in wanted]
+            yield from traffic(section, makes, switches, bench, seconds)
         if "look-ups" in wanted:
             yield from scale.lookups()
         if "writes" in wanted:
@@ -83,15 +92,37 @@ def measure(arguments: argparse.Namespace, switches: tuple[str, ...]) -> Iterato
             yield from scale.memory(switches)
         if "devices" in wanted:
             yield from scale.devices(bench, switches, seconds)
+        if "growth" in wanted:
+            yield from growth()
 
 
-def _ratio(row: Row, others: Sequence[Row]) -> str:
-    """Softswitch's figure against bmv2's, when this row completes the pair."""
-    pair = [r for r in others if (r.section, r.what, r.unit) == (row.section, row.what, row.unit)]
-    if row.switch != "bmv2" or not pair or not row.value or not pair[-1].value:
-        return ""
-    factor = pair[-1].value / row.value
-    return f"softswitch: {factor:.1f} times" if factor >= 1 else f"softswitch: 1/{1 / factor:.1f}"
+def show(row: Row, rows: Sequence[Row]) -> None:
+    """Print a row, with the ratio if it completes a pair."""
+    ours = [r for r in rows if (r.section, r.what, r.unit) == (row.section, row.what, row.unit)]
+    notes = [row.note] if row.note else []
+    if row.switch == "bmv2" and ours:
+        notes.append(f"softswitch is better by {ratio(ours[-1], row)}")
+    entries = f"{row.entries:,}" if row.entries else ""
+    print(f"{row.section:9} {row.what:40} {entries:>8} {row.switch:11} {number(row.value):>10} {row.unit:17} "
+          f"{'; '.join(notes)}", flush=True)  # fmt: skip
+
+
+def save(rows: Sequence[Row], machine: str, output: Path) -> None:
+    """Write the figures, those of sections that were not measured again included."""
+    from evaluation.softswitch.plots import plot  # slow to import
+
+    path = output / "figures.json"
+    new = {row.section for row in rows}
+    kept: list[Row] = []
+    if path.exists():
+        kept = [Row(**row) for row in json.loads(path.read_text())["rows"] if row["section"] not in new]
+    everything = sorted([*kept, *rows], key=lambda row: list(SECTIONS).index(row.section))
+    output.mkdir(parents=True, exist_ok=True)
+    figures = {"machine": machine, "rows": [dataclasses.asdict(row) for row in everything]}
+    path.write_text(json.dumps(figures, indent=1) + "\n")
+    (output / "report.md").write_text(page(everything, machine))
+    made = [path, output / "report.md", *plot(everything, output)]
+    print("written:", *made)
 
 
 def main() -> int:
@@ -103,29 +134,15 @@ def main() -> int:
     switches: tuple[str, ...] = ("softswitch",) if reason else ("softswitch", "bmv2")
     if reason:
         print(f"bmv2 is not measured: {reason}")
-    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; generator and switch share them")
-    print(f"{'section':9} {'what':34} {'switch':11} {'figure':>11} {'unit':17} note")
+    machine = f"{os.cpu_count()} CPUs, which generator and switch share."
+    print(f"{machine} Load {os.getloadavg()[0]:.1f}", flush=True)
     rows: list[Row] = []
-    for row in measure(arguments, switches):
-        figure = f"{row.value:11,.0f}" if row.value >= 1000 else f"{row.value:11.2f}"
-        notes = "; ".join(n for n in (row.note, _ratio(row, rows)) if n)
-        print(f"{row.section:9} {row.what:34} {row.switch:11} {figure} {row.unit:17} {notes}", flush=True)
+    for row in measure(arguments.what, arguments.seconds, switches):
+        show(row, rows)
         rows.append(row)
-    for path in (arguments.csv, arguments.json):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-    if arguments.csv:
-        with arguments.csv.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([f.name for f in dataclasses.fields(Row)])
-            writer.writerows(dataclasses.astuple(row) for row in rows)
-    if arguments.json:
-        figures = {"cpus": os.cpu_count(), "load": os.getloadavg()[0], "rows": [dataclasses.asdict(r) for r in rows]}
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
-    if arguments.plot:
-        from evaluation.softswitch.plots import plot  # not needed otherwise, and slow to import
-
-        plot(rows, arguments.plot)
+    whole = [row for row in rows if row.section in arguments.what]
+    if whole:
+        save(whole, machine, arguments.output)
     return 0
 
 

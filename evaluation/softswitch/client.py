@@ -21,7 +21,7 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self._requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
-        self._channel = grpc.insecure_channel(address)
+        self._channel = grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)])
         try:
             grpc.channel_ready_future(self._channel).result(DEADLINE)
             self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
@@ -45,8 +45,11 @@ class Client:
         request.config.p4_device_config = workload.program.read_bytes()
         self._stub.SetForwardingPipelineConfig(request, timeout=DEADLINE)
 
-    def requests(self, rows: Sequence[Row], batch: int) -> list[p4runtime_pb2.WriteRequest]:
-        """The Write requests that insert the rows, so many in each."""
+    def requests(
+        self, rows: Sequence[Row], batch: int, *, delete: bool = False
+    ) -> list[p4runtime_pb2.WriteRequest]:
+        """The Write requests that insert (or delete) the rows, so many in each."""
+        kind = p4runtime_pb2.Update.DELETE if delete else p4runtime_pb2.Update.INSERT
         tables = {t.preamble.name: t for t in self.info.tables}
         actions = {a.preamble.name: a.preamble.id for a in self.info.actions}
         made: list[p4runtime_pb2.WriteRequest] = []
@@ -54,7 +57,7 @@ class Client:
             request = p4runtime_pb2.WriteRequest(device_id=DEVICE_ID)
             request.election_id.low = 1
             for row in rows[start : start + batch]:
-                entry = request.updates.add(type=p4runtime_pb2.Update.INSERT).entity.table_entry
+                entry = request.updates.add(type=kind).entity.table_entry
                 entry.table_id, entry.priority = tables[row.table].preamble.id, row.priority
                 for key, match in zip(tables[row.table].match_fields, row.match, strict=True):
                     if match.kind == "ternary" and not match.mask:
@@ -66,6 +69,8 @@ class Client:
                         field.ternary.value, field.ternary.mask = _bytes(match.value), _bytes(match.mask)
                     else:
                         field.exact.value = _bytes(match.value)
+                if delete:
+                    continue
                 entry.action.action.action_id = actions[row.action]
                 for number, value in enumerate(row.params, 1):
                     entry.action.action.params.add(param_id=number, value=_bytes(value))
@@ -76,6 +81,13 @@ class Client:
         """One after the other."""
         for request in requests:
             self._stub.Write(request, timeout=DEADLINE)
+
+    def read_all(self, table: str) -> int:
+        """The number of entries of a table, all of them read."""
+        request = p4runtime_pb2.ReadRequest(device_id=DEVICE_ID)
+        entry = request.entities.add().table_entry
+        entry.table_id = next(t.preamble.id for t in self.info.tables if t.preamble.name == table)
+        return sum(len(answer.entities) for answer in self._stub.Read(request, timeout=DEADLINE))
 
     def close(self) -> None:
         self._requests.put(None)

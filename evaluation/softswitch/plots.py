@@ -1,4 +1,4 @@
-"""The figures as a picture: one panel per section, softswitch beside bmv2."""
+"""The figures as pictures: softswitch beside bmv2, and what grows with the number of entries."""
 
 from __future__ import annotations
 
@@ -7,45 +7,97 @@ from pathlib import Path
 
 import matplotlib
 
-from evaluation.softswitch.scale import Row
+from evaluation.softswitch.figures import Row
+from evaluation.softswitch.report import number, ratio
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-PANELS = (
-    ("traffic", "packets/s", "packets per second, on veth ports"),
-    ("tables", "packets/s", "packets per second, one look-up each"),
-    ("writes", "entries/s", "table entries written per second"),
-    ("start-up", "s", "seconds from start to loaded program"),
-)
 COLOURS = {"softswitch": "#1f77b4", "bmv2": "#ff7f0e"}
+PANELS = (
+    ("traffic", "packets/s", "Forwarding and aggregation, veth ports"),
+    ("tables", "packets/s", "One look-up per frame, veth ports"),
+    ("writes", "entries/s", "Tables over P4Runtime"),
+    ("start-up", "s", "Start to loaded program (less is better)"),
+)
+GROWTH = (
+    ("insert", "insert"),
+    ("delete", "delete"),
+    ("look-up", "look-up, whole frame"),
+)
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """Write a PNG."""
-    panels = [p for p in PANELS if any(r.section == p[0] and r.unit == p[1] for r in rows)]
-    figure, axes = pyplot.subplots(1, max(1, len(panels)), figsize=(4.2 * max(1, len(panels)), 3.2), squeeze=False)
-    for axis, (section, unit, title) in zip(axes[0], panels, strict=False):
-        shown = [r for r in rows if r.section == section and r.unit == unit]
-        labels = list(dict.fromkeys(_label(r) for r in shown))
-        for offset, switch in ((0.2, "softswitch"), (-0.2, "bmv2")):
-            places = [labels.index(_label(r)) + offset for r in shown if r.switch == switch]
-            values = [r.value for r in shown if r.switch == switch]
-            bars = axis.barh(places, values, 0.38, label=switch, color=COLOURS[switch])
-            axis.bar_label(bars, fmt=lambda v: f" {v:,.0f}" if v >= 10 else f" {v:.2g}", fontsize=6)
-        axis.set_xscale("log")
-        axis.set_yticks(range(len(labels)), labels, fontsize=7)
-        axis.invert_yaxis()
-        axis.tick_params(axis="x", labelsize=7)
-        axis.set_title(title, fontsize=8)
-        axis.margins(x=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0][0].legend(fontsize=7, loc="lower right")
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+def plot(rows: Sequence[Row], directory: Path) -> list[Path]:
+    """Write the PNGs that there are figures for."""
+    made: list[Path] = []
+    panels = [p for p in PANELS if any(r.section == p[0] for r in rows)]
+    if panels:
+        made.append(directory / "beside-bmv2.png")
+        _bars(rows, panels, made[-1])
+    if any(r.section == "growth" for r in rows):
+        made.append(directory / "growth.png")
+        _lines([r for r in rows if r.section == "growth"], made[-1])
+    return made
 
 
 def _label(row: Row) -> str:
-    return row.what + (f"\n({row.note})" if row.section == "start-up" and row.note else "")
+    return row.what + (f", {row.note}" if row.section == "start-up" and row.note else "")
+
+
+def _bars(rows: Sequence[Row], panels: Sequence[tuple[str, str, str]], path: Path) -> None:
+    """A panel per section, one below the other's neighbour; each pair of bars carries figures and ratio."""
+    height = max(sum(r.section == p[0] and r.unit == p[1] and r.switch == "softswitch" for r in rows) for p in panels)
+    lines = (len(panels) + 1) // 2
+    figure, axes = pyplot.subplots(lines, 2, figsize=(11, (0.55 * height + 0.9) * lines), squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (section, unit, title) in zip(axes.flat, panels, strict=False):
+        shown = [r for r in rows if r.section == section and r.unit == unit]
+        ours = [r for r in shown if r.switch == "softswitch"]
+        for at, row in enumerate(ours):
+            other = next((r for r in shown if r.switch == "bmv2" and r.what == row.what), None)
+            text = number(row.value) + (f"   ({ratio(row, other)})" if other is not None else "")
+            axis.barh(at - 0.2, row.value, 0.38, color=COLOURS["softswitch"])
+            axis.text(row.value, at - 0.2, f" {text}", va="center", fontsize=8)
+            if other is not None:
+                axis.barh(at + 0.2, other.value, 0.38, color=COLOURS["bmv2"])
+                axis.text(other.value, at + 0.2, f" {number(other.value)}", va="center", fontsize=8)
+        axis.set_xscale("log")
+        low, high = axis.get_xlim()
+        axis.set_xlim(low, high * (high / low) ** 0.55)  # room for the figures
+        axis.set_yticks(range(len(ours)), [_label(r) for r in ours], fontsize=8)
+        axis.invert_yaxis()
+        axis.tick_params(axis="x", labelsize=8)
+        axis.set_title(f"{title} [{unit}]", fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
+    figure.legend(handles, list(COLOURS), loc="upper left", fontsize=9, ncols=2, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    _save(figure, path)
+
+
+def _lines(rows: Sequence[Row], path: Path) -> None:
+    """Microseconds against entries, one line per kind of table."""
+    figure, axes = pyplot.subplots(1, len(GROWTH), figsize=(11, 3.4), sharey=True)
+    for axis, (action, title) in zip(axes, GROWTH, strict=True):
+        kinds = dict.fromkeys(r.what.rpartition(": ")[0] for r in rows if r.what.endswith(f": {action}"))
+        for kind in kinds:
+            points = sorted((r.entries, r.value) for r in rows if r.what == f"{kind}: {action}")
+            axis.plot(*zip(*points, strict=True), marker="o", markersize=4, label=kind)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("entries in the table", fontsize=9)
+        axis.set_title(title, fontsize=9)
+        axis.tick_params(labelsize=8)
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("µs of CPU", fontsize=9)
+    axes[-1].legend(fontsize=8, frameon=False)
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _save(figure: pyplot.Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)

@@ -2,60 +2,41 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from evaluation.softswitch.bench import Bench, compiled
+from evaluation.softswitch.bench import Bench
+from evaluation.softswitch.client import Client
+from evaluation.softswitch.figures import Row
+from evaluation.softswitch.lookups import frames_per_second
 from evaluation.softswitch.switches import Bmv2, Process, Softswitch, SoftswitchProcess, Switch, resident_bytes
 from evaluation.softswitch.workloads import TABLE_WORKLOADS, Workload, aggregation, forwarding, table
-from softswitch import Fabric, Program, native
+from evaluation.softswitch.workloads import Row as Entry
+from softswitch import Fabric, Program
 
-LOOKUPS = Path(__file__).with_name("lookups.c")
 SINGLE, BATCHED, BATCH = 2000, 20000, 100  # entries written
+LARGE, PART = 100_000, 10_000
 LOOKUP_SECONDS = 1.0
 READY = 60.0  # seconds that a fabric may take to start
 
 
-@dataclass(frozen=True)
-class Row:
-    """One figure. ``switch``: softswitch, bmv2 or a variant of one."""
-
-    section: str
-    what: str
-    switch: str
-    value: float
-    unit: str
-    note: str = ""
-
-
 def lookups() -> Iterator[Row]:
     """Frames per second through one device without ports, on one thread."""
-    library = ctypes.CDLL(str(compiled(LOOKUPS, "-shared", "-fPIC")))
-    library.run.restype = ctypes.c_uint64
-    process = ctypes.cast(native.library().ss_process, ctypes.c_void_p)
     for make in TABLE_WORKLOADS.values():
         workload = make()
-        frames = workload.frames(0)
-        data = b"".join(frames)
         with Fabric() as fabric:
             device = fabric.add_device(1)
             device.load(Program.load(workload.program.read_bytes()))
             for row in workload.rows:
                 device.insert(row.table, row.match, row.action, row.params, row.priority)
-            answered = ctypes.c_uint64()
-            done = library.run(
-                process, ctypes.c_void_p(device._native), data, len(frames), len(frames[0]),
-                ctypes.c_uint64(int(LOOKUP_SECONDS * 1e9)), ctypes.byref(answered),
-            )  # fmt: skip
-        note = "" if answered.value == done else f"{done - answered.value} frames missed the table"
-        yield Row("look-ups", workload.name, "softswitch", done / LOOKUP_SECONDS, "frames/s", note)
+            rate, missed = frames_per_second(device, workload.frames(0), LOOKUP_SECONDS)
+        note = f"{missed} frames missed the table" if missed else ""
+        yield Row("look-ups", workload.name, "softswitch", rate, "frames/s", note)
 
 
 def _process(name: str, environment: dict[str, str] | None = None) -> Process:
@@ -63,21 +44,38 @@ def _process(name: str, environment: dict[str, str] | None = None) -> Process:
 
 
 def writes(switches: tuple[str, ...]) -> Iterator[Row]:
-    """Inserts per second over P4Runtime into an empty exact table."""
-    workload = table("exact", SINGLE + BATCHED)
+    """Entries per second over P4Runtime: into small tables and large ones, read back, deleted."""
     for name in switches:
         switch = _process(name)
         try:
             assert switch.client is not None
-            switch.client.load(workload)
-            single = switch.client.requests(workload.rows[:SINGLE], 1)
-            batched = switch.client.requests(workload.rows[SINGLE:], BATCH)
-            for what, requests, count in (("one per Write", single, SINGLE), (f"{BATCH} per Write", batched, BATCHED)):
-                start = time.monotonic()
-                switch.client.send(requests)
-                yield Row("writes", what, name, count / (time.monotonic() - start), "entries/s")
+            yield from _writes(name, switch.client)
         finally:
             switch.close()
+
+
+def _writes(name: str, client: Client) -> Iterator[Row]:
+    exact, lpm = table("exact", SINGLE + BATCHED), table("lpm", LARGE)
+    client.load(exact)
+
+    def timed(what: str, rows: Sequence[Entry], batch: int, delete: bool = False) -> Row:
+        requests = client.requests(rows, batch, delete=delete)
+        start = time.monotonic()
+        client.send(requests)
+        return Row("writes", what, name, len(rows) / (time.monotonic() - start), "entries/s")
+
+    yield timed("insert, exact, one per Write", exact.rows[:SINGLE], 1)
+    yield timed(f"insert, exact, {BATCH} per Write", exact.rows[SINGLE:], BATCH)
+    for first in (0, LARGE - PART):
+        if first:
+            client.send(client.requests(lpm.rows[PART:first], BATCH))
+        yield timed(f"insert, LPM, {first:,} there", lpm.rows[first : first + PART], BATCH)
+    start = time.monotonic()
+    found = client.read_all(lpm.rows[0].table)
+    if found != LARGE:
+        raise RuntimeError(f"{name} has {found} of {LARGE} entries")
+    yield Row("writes", f"read all, LPM, {LARGE:,}", name, found / (time.monotonic() - start), "entries/s")
+    yield timed(f"delete, LPM, of {LARGE:,}", lpm.rows[:PART], BATCH, delete=True)
 
 
 def startup(switches: tuple[str, ...]) -> Iterator[Row]:
@@ -106,11 +104,24 @@ def memory(switches: tuple[str, ...]) -> Iterator[Row]:
         yield Row("memory", "process with one device", "softswitch", used[1] / 2**20, "MiB")
         yield Row("memory", "each further device", "softswitch", (used[45] - used[1]) / 44 / 2**20, "MiB")
     if "bmv2" in switches:
-        switch = Bmv2(workload)
+        bmv2 = Bmv2(workload)
         try:
-            yield Row("memory", "process with one device", "bmv2", switch.resident_bytes() / 2**20, "MiB")
+            yield Row("memory", "process with one device", "bmv2", bmv2.resident_bytes() / 2**20, "MiB")
         finally:
-            switch.close()
+            bmv2.close()
+    for make in (TABLE_WORKLOADS["exact-65536"], TABLE_WORKLOADS["lpm-100000"], TABLE_WORKLOADS["ternary-4096"]):
+        full = make()
+        for name in switches:
+            switch = _process(name)
+            try:
+                assert switch.client is not None
+                switch.client.load(full)
+                before = switch.resident_bytes()
+                switch.client.send(switch.client.requests(full.rows, BATCH))
+                each = (switch.resident_bytes() - before) / len(full.rows)
+                yield Row("memory", f"an entry, of {full.name}", name, each, "bytes")
+            finally:
+                switch.close()
 
 
 def _fabric_bytes(workload: Workload, devices: int) -> int:

@@ -89,7 +89,7 @@ def forwarding(size: int) -> Workload:
                     directory / "inart.p4info.txtpb", rows, lambda _: [frame(i) for i in range(64)], 1, -1)  # fmt: skip
 
 
-def _lookup(kind: int, key: tuple[int, int, int, int, int]) -> bytes:
+def lookup_frame(kind: int, key: tuple[int, int, int, int, int]) -> bytes:
     """A frame that looks (protocol, source, target, source port, target port) up in the table of that number."""
     protocol, source, target, *ports = key
     addresses = bytes.fromhex("020000000001020000000002") + b"\x88\xb6"
@@ -108,7 +108,7 @@ def table(kind: str, entries: int, masks: int = 200, seed: int = 1) -> Workload:
     seen: set[tuple[Match, ...]] = set()
     lengths = [24] * 12 + [22, 22, 23, 23, 20, 21, 19, 18, 16, 16, 17, 32, 28, 12, 8]
     combinations = [
-        (draw.choice((0, 0xFF)), _prefix(draw.randint(0, 32)), _prefix(draw.randint(8, 32)),
+        (draw.choice((0, 0xFF)), prefix(draw.randint(0, 32)), prefix(draw.randint(8, 32)),
          draw.choice((0, 0, 0xFFFF, 0xFC00)), draw.choice((0xFFFF, 0xFFFF, 0xFFF0, 0)))
         for _ in range(masks)
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def table(kind: str, entries: int, masks: int = 200, seed: int = 1) -> Workload:
             match = (Match("exact", key[1]), Match("exact", key[2]))
         elif kind == "lpm":
             length = draw.choice(lengths)
-            match = (Match("lpm", key[2] & _prefix(length), prefix_len=length),)
+            match = (Match("lpm", key[2] & prefix(length), prefix_len=length),)
         else:
             combination = draw.choice(combinations)
             match = tuple(Match("ternary", v & m, mask=m) for v, m in zip(key, combination, strict=True))
@@ -134,10 +134,11 @@ def table(kind: str, entries: int, masks: int = 200, seed: int = 1) -> Workload:
     chosen = draw.sample(keys, min(4096, len(keys)))
     what = f"{entries} {kind} entries" + (f", {masks} masks" if kind == "ternary" else "")
     return Workload(what, TABLES, TABLES.with_suffix(".p4info.txtpb"), tuple(rows),
-                    lambda _: [_lookup(number, k) for k in chosen], 1, -1)  # fmt: skip
+                    lambda _: [lookup_frame(number, k) for k in chosen], 1, -1)  # fmt: skip
 
 
-def _prefix(length: int) -> int:
+def prefix(length: int) -> int:
+    """The mask of a 32-bit prefix."""
     return 0xFFFFFFFF ^ (0xFFFFFFFF >> length)
 
 

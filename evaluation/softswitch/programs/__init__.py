@@ -1,5 +1,6 @@
-"""The program with large tables, compiled; ``python -m evaluation.softswitch.programs`` compiles it again."""
+"""Programs with large tables, compiled; ``python -m evaluation.softswitch.programs`` compiles them again."""
 
 from pathlib import Path
 
 TABLES = Path(__file__).with_name("tables.json")
+STATEFUL = Path(__file__).with_name("stateful.json")

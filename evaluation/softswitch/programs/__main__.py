@@ -1,4 +1,4 @@
-"""``python -m evaluation.softswitch.programs``: compile tables.p4 again. Needs p4c-bm2-ss on PATH."""
+"""``python -m evaluation.softswitch.programs``: compile them again. Needs p4c-bm2-ss on PATH."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 
-from evaluation.softswitch.programs import TABLES
+from evaluation.softswitch.programs import STATEFUL, TABLES
 
 COMPILER = "p4c-bm2-ss"
 
@@ -15,12 +15,13 @@ def main() -> int:
     if shutil.which(COMPILER) is None:
         print(f"{COMPILER} is not on PATH")
         return 1
-    source, info = TABLES.with_suffix(".p4"), TABLES.with_suffix(".p4info.txtpb")
-    command = [COMPILER, "--std", "p4-16", "--p4runtime-files", str(info), "-o", str(TABLES), source.name]
-    subprocess.run(command, check=True, cwd=TABLES.parent, timeout=300)
-    root = json.loads(TABLES.read_text())
-    root["program"] = source.name
-    TABLES.write_text(json.dumps(root, separators=(",", ":")) + "\n")
+    for output in (TABLES, STATEFUL):
+        source, info = output.with_suffix(".p4"), output.with_suffix(".p4info.txtpb")
+        command = [COMPILER, "--std", "p4-16", "--p4runtime-files", str(info), "-o", str(output), source.name]
+        subprocess.run(command, check=True, cwd=output.parent, timeout=300)
+        root = json.loads(output.read_text())
+        root["program"] = source.name
+        output.write_text(json.dumps(root, separators=(",", ":")) + "\n")
     return 0
 
 

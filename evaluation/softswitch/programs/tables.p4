@@ -1,4 +1,4 @@
-// Large tables of three match kinds; the frame says which one is looked up.
+// Large tables of four match kinds; the frame says which one is looked up.
 #include <core.p4>
 #include <v1model.p4>
 
@@ -46,10 +46,17 @@ control I(inout headers hdr, inout metadata meta, inout standard_metadata_t stan
         default_action = drop;
         size = 4096;
     }
+    table range_table {
+        key = { hdr.key.target: lpm; hdr.key.source_port: range; hdr.key.target_port: range; }
+        actions = { to; drop; }
+        default_action = drop;
+        size = 4096;
+    }
     apply {
         if (hdr.key.which == 0) { exact_table.apply(); }
         else if (hdr.key.which == 1) { lpm_table.apply(); }
-        else { ternary_table.apply(); }
+        else if (hdr.key.which == 2) { ternary_table.apply(); }
+        else { range_table.apply(); }
     }
 }
 

@@ -1,0 +1,27 @@
+"""One measured figure."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 1)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. ``switch``: softswitch or bmv2; ``entries``: how many there were, where the section is about that.
+
+    ``load`` is the machine's (of one minute) when the figure was taken.
+    """
+
+    section: str
+    what: str
+    switch: str
+    value: float
+    unit: str
+    note: str = ""
+    entries: int = 0
+    load: float = field(default_factory=_load)

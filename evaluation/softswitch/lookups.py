@@ -1,0 +1,25 @@
+"""Frames through one device without ports, on one thread: what parser, table and deparser cost (``lookups.c``)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+from evaluation.softswitch.bench import compiled
+from softswitch import Device, native
+
+SOURCE = Path(__file__).with_name("lookups.c")
+
+
+def frames_per_second(device: Device, frames: Sequence[bytes], seconds: float) -> tuple[float, int]:
+    """(frames of one length that the device processes per second of CPU, how many of them it did not answer)."""
+    library = ctypes.CDLL(str(compiled(SOURCE, "-shared", "-fPIC")))
+    library.run.restype = ctypes.c_uint64
+    process = ctypes.cast(native.library().ss_process, ctypes.c_void_p)
+    answered = ctypes.c_uint64()
+    done = library.run(
+        process, ctypes.c_void_p(device._native), b"".join(frames), len(frames), len(frames[0]),
+        ctypes.c_uint64(int(seconds * 1e9)), ctypes.byref(answered),
+    )  # fmt: skip
+    return done / seconds, done - answered.value
