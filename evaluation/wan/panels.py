@@ -12,12 +12,17 @@ Draw = Callable[[Sequence[Row], str, str, Sequence[str], str], None]
 STYLES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "x"), ("-", "d"), ("--", "v"))  # so that equal lines both show
 
 
+def _names(keys: Sequence[str], values: Sequence[str]) -> list[str]:
+    """Values that are words speak for themselves."""
+    return [value if value[:1].isalpha() else f"{key} {value}" for key, value in zip(keys, values, strict=True)]
+
+
 def _panel(axes: Any, rows: Sequence[Row], x: str, y: str, series: Sequence[str], *, as_bars: bool) -> None:
     ticks = list(dict.fromkeys(str(row[x]) for row in rows))
     labels = list(dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows))
     for k, label in enumerate(labels):
         own = {str(row[x]): row for row in rows if tuple(str(row[key]) for key in series) == label}
-        text = " ".join(label)
+        text = " ".join(_names(series, label))
         if as_bars:
             width = 0.8 / len(labels)
             left = [i + (k - len(labels) / 2 + 0.5) * width for i, tick in enumerate(ticks) if tick in own]
@@ -57,8 +62,7 @@ def _draw(
             continue
         metric = metrics[k // across] if metrics else y
         _panel(axes, [r for r in rows if tuple(str(r[key]) for key in by) == title], x, metric, series, as_bars=as_bars)
-        named = (value if value[:1].isalpha() else f"{key} {value}" for key, value in zip(by, title, strict=True))
-        axes.set_title(", ".join(named))
+        axes.set_title(", ".join(_names(by, title)))
         axes.set_ylabel(label or metric)
         if log:
             axes.set_yscale("log")
