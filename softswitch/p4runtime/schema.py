@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from softswitch.device import ActionInfo, DigestInfo, Match, Program, TableInfo
 from softswitch.p4runtime.p4data import Shape, shape_of
 from softswitch.p4runtime.packetio import ControllerHeader
 from softswitch.p4runtime.status import invalid, unimplemented
+
+_log = logging.getLogger(__name__)
 
 _MATCH_KINDS: dict[int, str] = {
     p4info_pb2.MatchField.EXACT: "exact",
@@ -260,6 +263,20 @@ def _width(what: str, declared: int, actual: int, named_type: p4types_pb2.P4Name
     return min(declared, actual)
 
 
+def _check_left_out(table: p4info_pb2.Table, info: TableInfo, actions: dict[int, p4info_pb2.Action]) -> None:
+    """p4c leaves default actions and entries of tables with an action profile out of the bmv2 JSON, with a warning."""
+    name = table.preamble.name
+    if (table.is_const_table or table.has_initial_entries) and not info.const_entries:
+        raise invalid(f"table {name} has entries in the P4Info and none in the program (it has an action profile)")
+    default = actions.get(table.initial_default_action.action_id)
+    if default is not None and default.preamble.name != "NoAction":
+        _log.warning(
+            "table %s: p4c left out its default action %s (it has an action profile); a miss does nothing",
+            name,
+            default.preamble.name,
+        )
+
+
 def _table(
     table: p4info_pb2.Table,
     actions: dict[int, p4info_pb2.Action],
@@ -282,6 +299,8 @@ def _table(
         raise invalid(f"table {name} has not the same action profile in P4Info and program")
     if info.has_idle_timeout != (table.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT):
         raise invalid(f"table {name} has idle timeouts in the P4Info or in the program, not in both")
+    if profile is not None:
+        _check_left_out(table, info, actions)
     if info.const_entries and not (table.is_const_table or table.has_initial_entries):
         raise invalid(f"table {name} has const entries in the program and none in the P4Info")
     return TableSchema(
