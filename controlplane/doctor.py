@@ -1,6 +1,6 @@
 """What is installed, what is missing and what installs it, and whether this user and kernel can do what is needed.
 
-python -m controlplane.doctor [--json] [--controller HOST:PORT] [--switches FILE]
+python -m controlplane.doctor [--json] [--controller HOST:PORT] [--switches FILE [--tofino]]
 
 Ends with 0 when everything that is required is there.
 """
@@ -238,21 +238,42 @@ def check_controller(address: str) -> Iterable[Check]:
         yield Check("switches", switch.name, switch.state == "connected", True, f"{switch.address} {switch.state}", fix)
 
 
-def check_switches(file: Path) -> Iterable[Check]:
-    """Every switch of a switches file: its P4Runtime server answers and has the device."""
-    from controlplane.deploy import DeployError, SwitchAddress, load_switches
+def check_switches(file: Path, tofino: bool = False) -> Iterable[Check]:
+    """Every switch of a switches file: its P4Runtime server answers and has the device; its BRI server, our program."""
+    from controlplane.deploy import TOFINO_ARTIFACTS, DeployError, SwitchAddress, load_artifact, load_switches
     from controlplane.targets.base import TargetError
-    from controlplane.targets.session import ask
+    from controlplane.targets.bri.program import Program
+    from controlplane.targets.bri.sde import SdeMissing, load_client
+    from controlplane.targets.bri.target import ask as ask_bri
+    from controlplane.targets.session import ask as ask_p4runtime
 
     try:
         switches = list(load_switches(file).values())
+        client = load_client() if tofino else None
     except DeployError as error:
         yield Check("switches", str(file), False, True, str(error), "docs/deploy.md describes the file")
         return
+    except SdeMissing as error:
+        yield Check("switches", str(file), False, True, str(error).splitlines()[0], "docs/tofino.md")
+        return
+
+    def ask(switch: SwitchAddress) -> str:
+        if client is None:
+            return ask_p4runtime(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls)
+        program = Program.load(load_artifact(TOFINO_ARTIFACTS).program)
+        return ask_bri(
+            client,
+            program,
+            switch.name,
+            switch.address,
+            switch.device_id,
+            timeout=NETWORK_SECONDS,
+            tls=switch.tls,
+        )
 
     def one(switch: SwitchAddress) -> Check:
         try:
-            detail = ask(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls)
+            detail = ask(switch)
         except TargetError as error:
             return Check("switches", switch.name, False, True, str(error), f"start the switch at {switch.address}")
         return Check("switches", switch.name, True, True, f"{switch.address}: {detail}")
@@ -279,6 +300,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
     parser.add_argument("--switches", type=Path, metavar="FILE", help="also check the switches of this file")
+    parser.add_argument("--tofino", action="store_true", help="with --switches: they are Tofino switches (BRI)")
     arguments = parser.parse_args(argv)
     checks = [
         *check_packages(),
@@ -291,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.controller is not None:
         checks += check_controller(arguments.controller)
     if arguments.switches is not None:
-        checks += check_switches(arguments.switches)
+        checks += check_switches(arguments.switches, arguments.tofino)
     failed = [check for check in checks if check.required and not check.ok]
     if arguments.json:
         print(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}, indent=2))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from controlplane import doctor, kinds
 from controlplane import keeper as keeper_module
-from controlplane import kinds
 from controlplane.deploy import main
 from controlplane.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
-from controlplane.targets.bri import session
+from controlplane.targets.bri import sde, session
 from tests.tofino.conftest import BFRT, TESTBED
 from tests.tofino.plans import deployment
 from tests.tofino.switch import TofinoSwitch
@@ -97,6 +97,19 @@ def test_installs_again_and_removes_without_a_topology(command, switches, capsys
     assert "everything was there already" in capsys.readouterr().err
     assert main(["--tofino", *command, "--remove"]) == 0
     assert [switch.snapshot() for switch in switches.values()] == [{}, {}]
+
+
+def test_doctor_asks_switches_without_taking_the_program(command, switches, monkeypatch, client):
+    monkeypatch.setattr(sde, "load_client", lambda: client)
+    file = Path(command[1])
+    found = list(doctor.check_switches(file, tofino=True))
+    assert [check.ok for check in found] == [True, True]
+    assert "BRI, runs program inart as compiled here" in found[0].detail
+    assert [switch.binds for switch in switches.values()] == [0, 0]
+    switches["V2"].stop()
+    one, two = doctor.check_switches(file, tofino=True)
+    assert one.ok and not two.ok and two.required
+    assert "nobody answers; is bf_switchd running there" in two.detail
 
 
 def test_failure_is_reported_and_nothing_is_left(command, switches, capsys):

@@ -93,7 +93,7 @@ class Session:
 
     Args:
         switch: name for messages.
-        program: name of the P4 program.
+        program: name of the P4 program; None: to ask, not to bind.
         client_id: keep it over sessions: what a switch still holds of a session that was cut off is recognised by it.
         on_lost: called from another thread, with the reason, when the stream ends without `close`.
 
@@ -108,7 +108,7 @@ class Session:
         address: str,
         *,
         device_id: int,
-        program: str,
+        program: str | None,
         client_id: int,
         timeout: float,
         tls: Tls | None = None,
@@ -141,7 +141,7 @@ class Session:
                 ) from None
             self._subscribe()
             self._describe()
-            if program in self.programs:
+            if program is not None and program in self.programs:
                 self._bind(program, deadline)
                 self._info = self._call("reading the program's tables", lambda: interface.bfrt_info_get(program))
             self._ready = True

@@ -46,6 +46,48 @@ BATCH = 256
 START_BF_SWITCHD = "start bf_switchd with it: $SDE/run_switchd.sh -p {program} (docs/tofino.md)"
 
 
+def check_program(session: Session, program: Program) -> None:
+    """Raises TargetError when the switch does not run this build of the program."""
+    how = START_BF_SWITCHD.format(program=program.name)
+    if program.name not in session.programs:
+        runs = ", ".join(session.programs) or "no program"
+        raise TargetError(f"{session.where} runs {runs}, not {program.name}: {how}")
+    other = program.other_than(session.description(program.name))
+    if other:
+        raise TargetError(
+            f"{session.where} runs another build of {program.name} than {program.own.source}: {other}; "
+            f"compile this version's p4src/tofino for it, then {how}"
+        )
+
+
+def ask(
+    client: Any,
+    program: Program,
+    switch: str,
+    address: str,
+    device_id: int,
+    *,
+    timeout: float,
+    tls: Tls | None = None,
+) -> str:
+    """Whether a switch answers and runs the program, without binding to it, in a line. Raises TargetError."""
+    session = Session(
+        client,
+        switch,
+        address,
+        device_id=device_id,
+        program=None,
+        client_id=new_client_id(),
+        timeout=timeout,
+        tls=tls,
+    )
+    try:
+        check_program(session, program)
+    finally:
+        session.close()
+    return f"BRI, runs program {program.name} as compiled here"
+
+
 @dataclass(frozen=True)
 class Held:
     """What a switch holds: entries of ours; ports that somebody else made: that we use, or that the topology wants."""
@@ -144,17 +186,7 @@ class BriTarget:
 
     def load_pipeline(self) -> bool:
         """Nothing is loaded: raises TargetError when the switch does not run our program."""
-        session, name = self.session, self.program.name
-        how = START_BF_SWITCHD.format(program=name)
-        if name not in session.programs:
-            runs = ", ".join(session.programs) or "no program"
-            raise TargetError(f"{session.where} runs {runs}, not {name}: {how}")
-        other = self.program.other_than(session.description(name))
-        if other:
-            raise TargetError(
-                f"{session.where} runs another build of {name} than {self.program.own.source}: {other}; "
-                f"compile this version's p4src/tofino for it, then {how}"
-            )
+        check_program(self.session, self.program)
         return False
 
     # -- reading -------------------------------------------------------------------------------------------------
