@@ -40,6 +40,7 @@ class ParserGen:
         self.actions = actions
         self.trace = actions.trace
         self._labels = {name: i for i, name in enumerate(self.program.states)}
+        self._aheads = 0  # local copies of what lookahead reads
 
     def function(self) -> str:
         """``static uint32_t parse(state, packet, data, len)``: returns the bytes consumed."""
@@ -226,11 +227,16 @@ class ParserGen:
 
     def _lookahead(self, ahead: Lookahead) -> tuple[str, Value]:
         """(C that checks the packet's length, the value)."""
-        end = (ahead.offset + ahead.width + 7) // 8
-        slot = Slot(
-            "bytes", f"data + at + {ahead.offset // 8}", 0, ahead.offset % 8, ahead.width, False, ("packet", 0)
-        )
-        return f"if (len - at < {end}u) {self._fail('PacketTooShort')}", self.expr.load(slot)
+        first, end = ahead.offset // 8, (ahead.offset + ahead.width + 7) // 8
+        bounds = f"if (len - at < {end}u) {self._fail('PacketTooShort')}"
+        place = f"data + at + {first}"
+        if ahead.offset % 8 or ahead.width not in (8, 16, 32, 64):  # such loads read too far
+            self._aheads += 1
+            name, size = f"ahead{self._aheads}", end - first
+            bounds += f" uint8_t {name}[{size + 16}] = {{0}}; memcpy({name}, {place}, {size});"
+            place = name
+        slot = Slot("bytes", place, 0, ahead.offset % 8, ahead.width, False, ("packet", 0))
+        return bounds, self.expr.load(slot)
 
     # --------------------------------------------------------------------------------------------------- transitions
 
