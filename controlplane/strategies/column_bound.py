@@ -16,9 +16,11 @@ from controlplane.strategies.columns import Master, Prices, Pricing
 
 
 def column_bound(master: Master, prices: Prices) -> float:
-    """Upper bound of f in Mbit/s from the master program's prices."""
+    """Upper bound of f in Mbit/s from the master program's prices. Raises ValueError where servers are linked."""
     network, job = master.network, master.job
     pricing = Pricing(network, job)
+    if not pricing.complete:
+        raise ValueError("column bound: every server must hang on switches only")
     pricing.update(prices, np.zeros(len(network.ends)), tie=0.0)
     everything = np.concatenate([prices.link, prices.switch, prices.root])
     total = float(everything @ master.capacity)

@@ -13,6 +13,7 @@ tree for the results; both are solved by local search, the first also exactly on
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -225,12 +226,37 @@ class Pricing:
         self.cols = np.array([v for _, v, _ in self.inner], dtype=np.int32)
         self.links = np.array([e for _, _, e in self.inner], dtype=np.int64)
         self.usable = np.array([topology.residual_aggregation_mbps(v) > 0 for v in topology.switches])
+        # First and last links, as (node at the other end, link); a worker may be linked with a root directly.
+        self.up = [[way for way in network.out[leaf] if way[0] in self.position] for leaf in self.leaves]
+        self.down = [[way for way in network.into[leaf] if way[0] in self.position] for leaf in self.leaves]
+        self.starts = self._starts()
+
+    def _starts(self) -> list[list[tuple[int, int]]]:
+        """Per root: its links to switches that reach all workers; none where some worker does not reach the root."""
+        position, size, forwards = self.position, len(self.position), self.network.forwards
+        graph = csr_matrix((np.ones(len(self.rows)), (self.rows, self.cols)), shape=(size, size))
+        reaches = np.isfinite(dijkstra(graph, unweighted=True))  # a root only itself: servers do not forward
+
+        def serves(start: int, root: int, ways: list[tuple[int, int]]) -> bool:
+            return any(u == root or (forwards[u] and reaches[position[start], position[u]]) for u, _ in ways)
+
+        starts = []
+        for root in self.roots:
+            arrives = all(any(reaches[position[v], position[root]] for v, _ in ways) for ways in self.up)
+            ways_out = [way for way in self.network.out[root] if arrives and forwards[way[0]]]
+            starts.append([way for way in ways_out if all(serves(way[0], root, ways) for ways in self.down)])
+        return starts
 
     @property
     def applies(self) -> bool:
-        """Whether every worker and root hangs on switches only."""
+        """Whether all workers and roots reach each other over switches or links of their own."""
+        return all(self.starts)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are no trees but those over switches (else prices say nothing about a bound)."""
         network = self.network
-        return all(
+        return self.applies and all(
             network.forwards[v]
             for node in [*self.leaves, *self.roots]
             for v, _ in [*network.out[node], *network.into[node]]
@@ -238,19 +264,21 @@ class Pricing:
 
     def update(self, prices: Prices, utilisation: np.ndarray, tie: float = TIE) -> None:
         """Distances under new prices."""
-        network = self.network
         typical = 1.0 / (6 * max(1, len(self.leaves)))  # a tree costs about 1 and has about so many links
         self.price = prices.link + tie * typical * (1 + utilisation)
         size = len(self.position)
         graph = csr_matrix((self.price[self.links], (self.rows, self.cols)), shape=(size, size))
         count = len(self.switches)
         self.distance, self.before = dijkstra(graph, indices=np.arange(count), return_predecessors=True)
+        here = np.full((len(self.roots), size), np.inf)  # a root is its own end, and of nothing else on the way
+        here[np.arange(len(self.roots)), np.arange(count, size)] = 0.0
+        self.ahead = np.vstack([self.distance, here])
         self.first: list[np.ndarray] = []  # per worker: the access link of its best way to each node
         from_worker = np.full((len(self.leaves), size), np.inf)
-        for i, leaf in enumerate(self.leaves):
+        for i in range(len(self.leaves)):
             chosen = np.full(size, -1)
-            for v, e in network.out[leaf]:
-                way = self.price[e] + self.distance[self.position[v]]
+            for v, e in self.up[i]:
+                way = self.price[e] + self.ahead[self.position[v]]
                 better = way < from_worker[i]
                 from_worker[i] = np.where(better, way, from_worker[i])
                 chosen[better] = e
@@ -333,15 +361,15 @@ class Pricing:
     def results(self, root: int) -> tuple[float, list[int]]:
         """A cheap tree of links from the root to every worker (Takahashi and Matsuyama's heuristic) and its price."""
         network = self.network
-        source = self.roots[root]
         terminals: dict[int, list[int]] = {}
-        v, e = min(network.out[source], key=lambda pair: (self.price[pair[1]], pair))
+        v, e = min(self.starts[root], key=lambda pair: (self.price[pair[1]], pair))
         start = self.position[v]
         links = [e]
-        for leaf in self.leaves:
-            u, last = min(
-                network.into[leaf], key=lambda p: (self.distance[start, self.position[p[0]]] + self.price[p[1]], p)
-            )
+        for ways in self.down:
+            u, last = min(ways, key=lambda p: (self._behind(root, start, p[0]) + self.price[p[1]], p))
+            if u == self.roots[root]:
+                links.append(last)
+                continue
             terminals.setdefault(self.position[u], []).append(last)
         joined = {start}
         distance = self.distance[start].copy()
@@ -359,8 +387,16 @@ class Pricing:
                 origin[better] = new
             missing -= joined
         links += [link for group in terminals.values() for link in group]
+        if not terminals:
+            links.remove(e)
         counted = network.topology.results_on_links
         return float(self.price[links].sum()) if counted else 0.0, links
+
+    def _behind(self, root: int, start: int, node: int) -> float:
+        """Price from the start of the root's results to a node before a worker."""
+        if self.network.forwards[node]:
+            return float(self.distance[start, self.position[node]])
+        return 0.0 if node == self.roots[root] else math.inf
 
     def _walk(self, start: int, end: int) -> list[int]:
         """Links of the cheapest path between two positions."""
@@ -507,7 +543,7 @@ def generate(
     """Column generation from the trees of `start`, for at most `rounds` rounds or to an estimated `gap`.
 
     single_level: partial sums go to the root only (to see what hierarchy is worth).
-    Returns the master program and its columns' rates; None where a server does not hang on switches only.
+    Returns the master program and its columns' rates; None where some server hangs on no switch that all reach.
     """
     pricing = Pricing(network, job, single_level)
     if not pricing.applies:

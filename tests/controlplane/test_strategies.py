@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from controlplane.evaluate import bound, evaluate
-from controlplane.generators import fattree, testbed
+from controlplane.generators import fattree, random_topology, testbed
 from controlplane.job import Job, JobError, place_job
 from controlplane.plan import Assignment, Plan, Relay, Tree
 from controlplane.routing import Network, Unreachable
@@ -161,6 +161,19 @@ def test_where_links_bind_the_plan_meets_the_bound_over_all_trees(divisor):
     assert limit < 0.6 * bound(topology, job)
 
 
+@pytest.mark.parametrize(("seed", "rate"), [(9, 16.7), (36, 20.6), (52, 10.7)])
+def test_a_link_between_workers_is_no_hindrance(seed, rate):
+    """New trees go over switches all the same; without them these ran at 6.4, 5.2 and 4.9."""
+    fabric = random_topology(3, 6, 1, seed)
+    job = place_job(fabric, 4, 2, seed=seed)
+    beside = [(*pair, {"bandwidth_mbps": 1}) for pair in (job.workers[:2], job.workers[1::-1])]
+    nodes = {node: dict(fabric.graph.nodes[node]) for node in fabric.nodes}
+    topology = Topology(nodes, [*fabric.graph.edges(data=True), *beside])
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps >= rate
+
+
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.one_of(instances(max_switches=5, max_workers=5), troubled_instances(max_switches=5, max_workers=5)),
@@ -188,6 +201,9 @@ def test_every_plan_holds_and_ours_is_best(instance, frozen, seed):
         if baseline in rates:
             assert rates["inart"] >= rates[baseline] * (1 - 1e-9)
             assert rates["inart-strict"] >= rates[baseline] * (1 - 1e-9)
+    for other in ("inart-strict", "inart-paper", "r-inart"):
+        if other in rates:
+            assert rates["inart"] >= rates[other] * 0.99
 
 
 @settings(
