@@ -19,8 +19,9 @@ import numpy as np
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import get_strategy
 from controlplane.wan import crew, netstorm, selmcast
-from controlplane.wan.packing import pack
+from controlplane.wan.packing import Packing, pack
 from evaluation.apsp.figures import MODELS
+from evaluation.netstorm.figures import random_network
 from evaluation.wan.networks import aws, by_distance, netstorm_draw, overlay, whole_job
 from evaluation.wan.report import Claim, Row, bars, claim
 from evaluation.wan.runs import spread
@@ -169,34 +170,37 @@ def _auxiliary(graph: nx.DiGraph) -> None:
 
 
 def scaling(trials: int) -> list[Row]:
-    """CPU time over the number of sites (full meshes), the least of the trials; exponent: of n, from n / 2."""
+    """CPU time over the number of sites, the least of the trials; exponent: of n, from n / 2; wan: with its gap.
+
+    Full meshes; sparse: rings with n / 2 chords; half work: the other sites only pass traffic on.
+    """
     rows: list[Row] = []
     for n in (10, 20, 40, 80):
         rng = np.random.default_rng(n)
         matrix = rng.uniform(10, 100, (n, n))
-        graph = nx.DiGraph()
-        for i in range(n):
-            for j in range(n):
-                if i != j:
-                    graph.add_edge(i, j, mbps=float(matrix[i, j]))
+        mesh = nx.from_numpy_array(matrix - np.diag(np.diag(matrix)), create_using=nx.DiGraph, edge_attr="mbps")
+        sparse = random_network(n, np.random.default_rng(n))
         task = selmcast.instance(matrix[0], matrix[1], max(1, n // 3), layer="L7")
-        members = list(range(0, n, 2))
+        half = list(range(0, n, 2))
         jobs: dict[str, Callable[[], object]] = {
-            "crew split": partial(crew.optimal_split, matrix, members),
+            "crew split": partial(crew.optimal_split, matrix, half),
             "selmcast selection": partial(selmcast.select, task),
-            "netstorm, one root": partial(netstorm.fastest_tree, graph, 0),
-            "netstorm, n roots": partial(netstorm.multi_root, graph, list(graph)),
-            "netstorm, auxiliary paths of a node": partial(_auxiliary, graph),
+            "netstorm, one root": partial(netstorm.fastest_tree, mesh, 0),
+            "netstorm, n roots": partial(netstorm.multi_root, mesh, list(mesh)),
+            "netstorm, auxiliary paths of a node": partial(_auxiliary, mesh),
+            "wan, sparse": partial(pack, sparse),
+            "wan, sparse, half work": partial(pack, sparse, half, terminals=half),
         }
         if n <= 20:
-            jobs["wan, n roots"] = partial(pack, graph)
+            jobs["wan"] = partial(pack, mesh)
         for name, run in jobs.items():
             best = float("inf")
             for _ in range(trials):
                 begin = time.process_time()
-                run()
+                result = run()
                 best = min(best, time.process_time() - begin)
-            before = next((r["ms"] for r in reversed(rows) if r["algorithm"] == name), float("nan"))
-            exponent = float(np.log2(1000 * best / before))
-            rows.append({"algorithm": name, "n": n, "links": len(graph.edges), "ms": 1000 * best, "exponent": exponent})
+            before = next((r["ms"] for r in reversed(rows) if r["algorithm"] == name), None)
+            exponent = None if before is None else float(np.log2(1000 * best / before))
+            gap = round(100 * result.gap, 4) if isinstance(result, Packing) else None
+            rows.append({"algorithm": name, "n": n, "ms": 1000 * best, "exponent": exponent, "gap_%": gap})
     return rows
