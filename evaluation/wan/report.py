@@ -69,7 +69,9 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def plot(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) -> None:
+def plot(
+    rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str, *, label: str = "", log: bool = False
+) -> None:
     """One line per combination of the series' keys."""
     import matplotlib
 
@@ -77,15 +79,17 @@ def plot(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str) 
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for label in dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows):
-        own = [row for row in rows if tuple(str(row[key]) for key in series) == label]
-        axes.plot([str(row[x]) for row in own], [row[y] for row in own], marker="o", label=" ".join(label))
+    for each in dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows):
+        own = [row for row in rows if tuple(str(row[key]) for key in series) == each]
+        axes.plot([str(row[x]) for row in own], [row[y] for row in own], marker="o", label=" ".join(each))
     axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize="small")
-    figure.tight_layout()
-    figure.savefig(path)
+    axes.set_ylabel(label or y)
+    if log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, bbox_inches="tight")
     pyplot.close(figure)
 
 
