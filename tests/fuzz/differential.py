@@ -110,7 +110,8 @@ class Answers:
     rejected: list[int] = field(default_factory=list)  # frames that led to a parser error
 
 
-def on_softswitch(case: Case) -> Answers:
+def on_softswitch(case: Case, counting: bool = True) -> Answers:
+    """``counting``: also which frames are unfit or rejected; only under :func:`undefined.counted`."""
     switch = Softswitch(case.artifacts.config, ())
     try:
         controller = _controller(switch, case)
@@ -120,18 +121,26 @@ def on_softswitch(case: Case) -> Answers:
             controller.close()
         device = switch._device
         assert device.program is not None
-        unfit, errors = undefined.count(device.program), undefined.parser_errors(device.program)
+        program = device.program
+
+        def counts() -> tuple[int, int]:
+            if not counting:
+                return 0, 0
+            passes = device.drop_stats()["too_many_passes"]
+            return passes + undefined.count(program), undefined.parser_errors(program)
+
+        before = counts()
         for i, (port, frame) in enumerate(case.frames):
             out = device.process(port, frame)
             answers.each.append(out)
             for to, data in out:
                 answers.frames.setdefault(to, []).append(data)
-            now = device.drop_stats()["too_many_passes"] + undefined.count(device.program)
-            if now != unfit:
+            after = counts()
+            if after[0] != before[0]:
                 answers.unfit.append(i)
-            if undefined.parser_errors(device.program) != errors:
+            if after[1] != before[1]:
                 answers.rejected.append(i)
-            unfit, errors = now, undefined.parser_errors(device.program)
+            before = after
         return answers
     finally:
         switch.close()

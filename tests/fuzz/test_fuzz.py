@@ -1,0 +1,85 @@
+"""What the fuzzers rest on: recorded answers of bmv2, the shrinker, and short runs of those that need no bmv2."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from softswitch.errors import SoftswitchError
+from tests.conformance.stf import Command
+from tests.fuzz.build import build, inputs, missing_sanitizers
+from tests.fuzz.case import Artifacts, Case, multiset, read
+from tests.fuzz.differential import ROOT, Shrinker, load, on_softswitch
+from tests.fuzz.hostile import damaged, fuzz_json, fuzz_p4runtime
+from tests.fuzz.record import RECORDED
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
+PROGRAMS = ROOT / "tests" / "conformance" / "programs"
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.stf")), ids=lambda path: path.stem)
+def test_bmv2_answered_the_same(path: Path) -> None:
+    """What it answered to random frames after random writes; on a port, in any order."""
+    case, answers = read(path, ROOT)
+    assert multiset(on_softswitch(case, counting=False).frames) == multiset(answers)
+
+
+def test_the_shrinker_keeps_what_matters() -> None:
+    statements = tuple(Command("member", ("p", str(i), "a()")) for i in range(20))
+    frames = tuple((port, bytes([port]) * 40) for port in range(30))
+    asked: list[Case] = []
+
+    def differs(case: Case) -> bool:
+        asked.append(case)
+        return statements[13] in case.statements and any(port == 17 and len(data) >= 5 for port, data in case.frames)
+
+    small = Shrinker(differs, runs=200).shrink(Case(Artifacts("p", b"", ""), statements, frames))
+    assert small.statements == (statements[13],)
+    assert [(port, len(data)) for port, data in small.frames] == [(17, 5)]
+    assert len(asked) <= 200
+
+
+@pytest.fixture(name="runtime", scope="module")
+def _runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Objects of the runtime, for several programs."""
+    return tmp_path_factory.mktemp("runtime")
+
+
+@pytest.mark.parametrize("name", ["profiles", "lookahead"])
+def test_generated_code_with_sanitizers(tmp_path: Path, runtime: Path, name: str) -> None:
+    reason = missing_sanitizers("cc")
+    if reason:
+        pytest.skip(reason)
+    artifacts, known = load(PROGRAMS / f"{name}.json")
+    binary = build(artifacts.config, tmp_path / "build", libfuzzer=False, compiler="cc", runtime=runtime)
+    files = []
+    for number, data in enumerate(inputs(artifacts, known, 100, 1)):
+        files.append(tmp_path / str(number))
+        files[-1].write_bytes(data)
+    done = subprocess.run([str(binary), *map(str, files)], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "100 inputs\n"), done.stderr[-3000:]
+
+
+def test_damaged_json_is_damaged() -> None:
+    root = {"a": [1, {"b": 2}], "c": "d"}
+    places: list[tuple[object, ...]] = [("a",), ("a", 0), ("a", 1, "b"), ("c",)]
+    changed = [damaged(root, places, random.Random(seed)) for seed in range(50)]
+    assert root == {"a": [1, {"b": 2}], "c": "d"}
+    assert sum(other != root for other in changed) > 40
+
+
+def test_hostile_input_for_a_moment(tmp_path: Path) -> None:
+    source = random.Random(3)
+    json = fuzz_json(2, source, None, tmp_path)
+    assert json.findings == [] and json.outcomes
+    p4runtime = fuzz_p4runtime(2, source, tmp_path)
+    assert p4runtime.findings == [] and p4runtime.outcomes["servers"]
+
+
+def test_a_program_that_does_not_load_is_not_built(tmp_path: Path) -> None:
+    with pytest.raises(SoftswitchError):
+        build(b"{}", tmp_path, libfuzzer=False, compiler="cc")
