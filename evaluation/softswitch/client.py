@@ -82,12 +82,14 @@ class Client:
         for request in requests:
             self._stub.Write(request, timeout=DEADLINE)
 
-    def read_all(self, table: str) -> int:
-        """The number of entries of a table, all of them read."""
+    def read_all(self, table: str, expected: int) -> None:
+        """Read a table, which has so many entries."""
         request = p4runtime_pb2.ReadRequest(device_id=DEVICE_ID)
         entry = request.entities.add().table_entry
         entry.table_id = next(t.preamble.id for t in self.info.tables if t.preamble.name == table)
-        return sum(len(answer.entities) for answer in self._stub.Read(request, timeout=DEADLINE))
+        found = sum(len(answer.entities) for answer in self._stub.Read(request, timeout=DEADLINE))
+        if found != expected:
+            raise RuntimeError(f"table {table} has {found} entries, not {expected}")
 
     def close(self) -> None:
         self._requests.put(None)

@@ -60,7 +60,7 @@ def _range(draw: random.Random, i: int) -> tuple[tuple[Match, ...], Key, int]:
 Kind = tuple[str, int, Make, tuple[int, ...]]  # name, number in the frame, how to make an entry, numbers of entries
 TABLE_KINDS: tuple[Kind, ...] = (
     ("exact", 0, _exact, STEPS),
-    ("lpm", 1, _lpm, STEPS),
+    ("LPM", 1, _lpm, STEPS),
     ("ternary, 200 masks", 2, _ternary(200), STEPS),
     ("ternary, each its mask", 2, _ternary(1 << 62), (1_000, 4_000, 16_000, 64_000)),
     ("range, one prefix", 3, _range, (1_000, 4_000, 16_000, 64_000)),

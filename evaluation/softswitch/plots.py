@@ -99,5 +99,5 @@ def _lines(rows: Sequence[Row], path: Path) -> None:
 
 def _save(figure: pyplot.Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    figure.savefig(path, dpi=80)
     pyplot.close(figure)

@@ -132,7 +132,8 @@ def table(kind: str, entries: int, masks: int = 200, seed: int = 1) -> Workload:
         rows.append(Row(f"I.{kind}_table", match, "I.to", (2,), priority))
     number = ("exact", "lpm", "ternary").index(kind)
     chosen = draw.sample(keys, min(4096, len(keys)))
-    what = f"{entries} {kind} entries" + (f", {masks} masks" if kind == "ternary" else "")
+    name = {"exact": "exact", "lpm": "LPM", "ternary": "ternary"}[kind]
+    what = f"{entries:,} {name} entries" + (f", {masks:,} masks" if kind == "ternary" else "")
     return Workload(what, TABLES, TABLES.with_suffix(".p4info.txtpb"), tuple(rows),
                     lambda _: [lookup_frame(number, k) for k in chosen], 1, -1)  # fmt: skip
 
