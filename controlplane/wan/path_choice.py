@@ -98,10 +98,14 @@ class PathChoice:
         model.busy.setub(min(1.0, at_most / self.scale))
         for share in self._share:
             share.domain = pyo.Binary
-        solver = pyo.SolverFactory("appsi_highs")
-        solver.highs_options = {"time_limit": time_limit, "mip_rel_gap": gap, "threads": 1}
-        outcome = solver.solve(model, load_solutions=False)
-        condition = outcome.solver.termination_condition
+        # Where nothing is below `at_most`, HiGHS's presolve can end in an optimum that breaks a row: it refuses that.
+        for presolve in ("on", "off"):
+            solver = pyo.SolverFactory("appsi_highs")
+            solver.highs_options = {"time_limit": time_limit, "mip_rel_gap": gap, "threads": 1, "presolve": presolve}
+            outcome = solver.solve(model, load_solutions=False)
+            condition = outcome.solver.termination_condition
+            if condition != pyo.TerminationCondition.error:
+                break
         chosen = None
         proven = at_most
         if condition in (pyo.TerminationCondition.optimal, pyo.TerminationCondition.maxTimeLimit):
