@@ -205,16 +205,17 @@ class Plan:
         except (TypeError, ValueError) as error:
             if isinstance(error, PlanError) or type(error).__name__ == "JobError":
                 raise
-            raise PlanError(f"plan: {error}") from None
+            raise PlanError(f"plan: a field is not of its type: {error}") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         try:
-            return cls.from_json(json.loads(Path(path).read_text()))
+            content = json.loads(Path(path).read_text())
         except OSError as error:
             raise PlanError(f"cannot read plan file {path}: {error.strerror}") from None
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # no text, or no JSON
             raise PlanError(f"plan file {path} is not JSON: {error}") from None
+        return cls.from_json(content)
 
     def __str__(self) -> str:
         lines = [
