@@ -174,6 +174,12 @@ def inputs(artifacts: Artifacts, known: Sequence[bytes], count: int, seed: int) 
             plan = source.choice(list(code.tables.values()))
             ops += bytes([8, plan.index, source.randrange(256), source.randrange(256), source.randrange(3)])
             ops += source.randbytes(8 * plan.key_words + plan.params_bytes)
+        if info.tables and source.random() < 0.1:  # many masks: tables keep bitmaps then
+            plan = source.choice(list(code.tables.values()))
+            size = 16 * plan.key_words + sum(2 * plan.key_places[i][1] for i in plan.ranges) + plan.params_bytes
+            for _ in range(source.randrange(17, 40)):
+                ops += bytes([8, plan.index, source.randrange(256), source.randrange(256), 2])
+                ops += source.randbytes(size)
         if source.random() < 0.3:
             ops += bytes([11, source.randrange(8), *source.randbytes(6), source.randrange(16)])
         for _ in range(source.randrange(1, 4)):
