@@ -76,8 +76,12 @@ def _compile(source: bytes, files: Sequence[Path], headers: Sequence[Path], flag
     target = directory / f"{name}.so"
     if target.exists():
         return target, name
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as work:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(dir=directory, prefix="build-")
+    except OSError as error:
+        raise CompilerFailed(f"cannot write to {directory}: {error.strerror} (XDG_CACHE_HOME names another)") from None
+    with temporary as work:
         inputs = [str(f) for f in files]
         if source:
             main = Path(work) / "program.c"
