@@ -70,7 +70,7 @@ def _draw(
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
-            axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
+            axes.set_ylim(min(0, 1.08 * axes.dataLim.ymin), 1.08 * axes.dataLim.ymax)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     if series:
         columns = int(size[0] * 11 / (max(map(len, labels)) + 8))
