@@ -12,6 +12,7 @@ from evaluation.softswitch.report import number, ratio
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.ticker import NullFormatter
 
 COLOURS = {"softswitch": "#1f77b4", "bmv2": "#ff7f0e"}
 PANELS = (
@@ -63,8 +64,9 @@ def _bars(rows: Sequence[Row], panels: Sequence[tuple[str, str, str]], path: Pat
                 axis.barh(at + 0.2, other.value, 0.38, color=COLOURS["bmv2"])
                 axis.text(other.value, at + 0.2, f" {number(other.value)}", va="center", fontsize=8)
         axis.set_xscale("log")
-        low, high = axis.get_xlim()
-        axis.set_xlim(low, high * (high / low) ** 0.55)  # room for the figures
+        low, high = min(r.value for r in shown) / 3, max(r.value for r in shown)
+        axis.set_xlim(low, high * (high / low) ** 0.8)  # room for the figures
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_yticks(range(len(ours)), [_label(r) for r in ours], fontsize=8)
         axis.invert_yaxis()
         axis.tick_params(axis="x", labelsize=8)
