@@ -19,6 +19,8 @@ from softswitch.errors import (
     UnsupportedConstruct,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AlreadyExists",
     "BadProgram",

@@ -21,9 +21,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from softswitch import config, control, statistics
+from softswitch import __version__, config, control, statistics
 from softswitch.errors import SoftswitchError
 from softswitch.p4runtime import P4RuntimeError, Tls
+from softswitch.p4runtime.service import API_VERSION
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.switches import Switches
 from softswitch.tracing import Tracer
@@ -75,6 +76,9 @@ other commands, each with --help:
         metavar="PORT@INTERFACE",
         help="attach a Linux interface to a port; may be repeated",
     )
+    parser.add_argument(
+        "-v", "--version", action="version", version=f"softswitch {__version__}, P4Runtime {API_VERSION}"
+    )
     parser.add_argument("--device-id", type=int, default=0, help="P4Runtime device id [0]")
     parser.add_argument("--cpu-port", type=int, help="port of packet-in and packet-out; without it there is neither")
     parser.add_argument("--no-p4", action="store_true", help="start without program and wait for one over P4Runtime")
@@ -88,9 +92,17 @@ other commands, each with --help:
         help="HOST:PORT (port 0: any) or unix:PATH; may be repeated [0.0.0.0:9559]",
     )
     parser.add_argument("--control", metavar="PATH", help="control socket, for 'python -m softswitch ctl'")
+    parser.add_argument(
+        "--pcap",
+        type=Path,
+        metavar="FOLDER",
+        help="record what each interface receives and sends, in INTERFACE_in.pcap and INTERFACE_out.pcap of a folder "
+        "(--pcap=FOLDER; --pcap alone: this one)",
+    )
     _common(parser)
-    # simple_switch_grpc wants its target's options behind "--"; here they may be anywhere.
-    options = parser.parse_args([argument for argument in arguments if argument != "--"])
+    # simple_switch_grpc wants its target's options behind "--", here they may be anywhere; and a folder after "=".
+    given = [argument for argument in arguments if argument != "--"]
+    options = parser.parse_args(["--pcap=." if argument == "--pcap" else argument for argument in given])
     if options.program is None and not options.no_p4:
         parser.error("give the program's JSON, or --no-p4 to wait for one over P4Runtime")
     if options.program is not None and options.no_p4:
@@ -104,6 +116,7 @@ other commands, each with --help:
         options.program,
         options.p4info,
         tuple(_interface(parser, text) for text in options.interface),
+        options.pcap,
     )
     addresses = tuple(options.grpc_server_addr or ["0.0.0.0:9559"])
     fabric = config.FabricConfig((device,), addresses, options.control, options.threads or 1, options.seed or 0)

@@ -49,7 +49,10 @@ class PortConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """A device; ``program`` (bmv2 JSON) and ``p4info`` are loaded at start and after each reboot."""
+    """A device; ``program`` (bmv2 JSON) and ``p4info`` are loaded at start and after each reboot.
+
+    ``pcap``: folder for what its ports receive and send.
+    """
 
     device_id: int
     name: str
@@ -57,6 +60,13 @@ class DeviceConfig:
     program: Path | None = None
     p4info: Path | None = None
     ports: tuple[PortConfig, ...] = ()
+    pcap: Path | None = None
+
+    def pcap_files(self, port: PortConfig) -> tuple[Path, Path]:
+        """Files of what a port receives and sends: called after its interface, or after device and port."""
+        name = port.interface or f"{self.name}-{port.port}"
+        folder = self.pcap or Path()
+        return folder / f"{name}_in.pcap", folder / f"{name}_out.pcap"
 
 
 @dataclass(frozen=True)
@@ -172,7 +182,10 @@ def _device_ids(devices: list[object]) -> dict[str, int]:
 def _device(value: object, ids: dict[str, int], folder: Path) -> DeviceConfig:
     what = f"device {value.get('name', value.get('id', '?'))}" if isinstance(value, dict) else "a device"
     members = _members(
-        value, what, {"id": int}, {"name": str, "cpu_port": int, "program": str, "p4info": str, "ports": list}
+        value,
+        what,
+        {"id": int},
+        {"name": str, "cpu_port": int, "program": str, "p4info": str, "ports": list, "pcap": str},
     )
     if "p4info" in members and "program" not in members:
         raise ConfigError(f"{what}: p4info without program")
@@ -183,6 +196,7 @@ def _device(value: object, ids: dict[str, int], folder: Path) -> DeviceConfig:
         program=folder / members["program"] if "program" in members else None,
         p4info=folder / members["p4info"] if "p4info" in members else None,
         ports=tuple(_port(port, what, ids) for port in members.get("ports", [])),
+        pcap=folder / members["pcap"] if "pcap" in members else None,
     )
 
 

@@ -1077,6 +1077,11 @@ class Device:
         if native_shape is not None:
             self._fabric._apply_shape(self, port, native_shape)
 
+    def record(self, port: int, incoming: int, outgoing: int) -> None:
+        """Write frames to two open files, which are the device's from now on; see :func:`softswitch.pcap.record`."""
+        _check_port(port)
+        self._check(self._lib.ss_port_pcap(self._native, port, incoming, outgoing), f"port {port}")
+
     def remove_port(self, port: int) -> None:
         """Detach a port from its interface or link; ``NotFound`` if it has neither."""
         self._check(self._lib.ss_port_remove(self._native, port), f"port {port}")
@@ -1126,6 +1131,8 @@ class Device:
     def _handle_event(self, kind: int, port: int, data: bytes, generation: int) -> None:
         if kind == native.CAPTURE and self._capture is not None:
             self._capture(port, data)
+        elif kind == native.PCAP_ENDED:
+            log.warning("device %d: recording port %d ended: its file cannot be written", self.device_id, port)
         elif self._fabric.closed or generation != self._lib.ss_device_generation(self._native):
             return  # what a program that is gone had to say
         elif kind == native.PACKET_IN and self.packet_in is not None:

@@ -40,7 +40,7 @@ class Event(ctypes.Structure):
     )
 
 
-PACKET_IN, CAPTURE, LOG, DIGEST, TRACE, IDLE = 1, 2, 3, 4, 5, 6
+PACKET_IN, CAPTURE, LOG, DIGEST, TRACE, IDLE, PCAP_ENDED = 1, 2, 3, 4, 5, 6, 7
 # struct entry_record: handle, packets, bytes, idle timeout in ns, us since the last hit, priority, action, is_const,
 # reserved
 ENTRY = "<QQQQQiIII"
@@ -79,6 +79,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ss_port_add": (_i32, (_p, _u32, _bytes)),
     "ss_port_remove": (_i32, (_p, _u32)),
     "ss_port_shape": (_i32, (_p, _u32, ctypes.POINTER(Shape))),
+    "ss_port_pcap": (_i32, (_p, _u32, _i32, _i32)),
     "ss_port_stats": (_i32, (_p, _u32, _p)),
     "ss_link": (_i32, (_p, _u32, _p, _u32)),
     "ss_inject": (_i32, (_p, _u32, _bytes, _u32)),

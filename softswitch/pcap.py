@@ -1,7 +1,8 @@
-"""Classic pcap files in place of interfaces, for tests: frames arrive from files and leave into files."""
+"""Classic pcap files: read, written, recorded from a port, and in place of interfaces."""
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from softswitch.device import Device
 from softswitch.errors import InvalidValue
 
 ETHERNET = 1  # link type
+HEADER = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65536, ETHERNET)  # times in microseconds
 _MAGIC = {b"\xd4\xc3\xb2\xa1": ("<", 1e-6), b"\xa1\xb2\xc3\xd4": (">", 1e-6),
           b"\x4d\x3c\xb2\xa1": ("<", 1e-9), b"\xa1\xb2\x3c\x4d": (">", 1e-9)}  # fmt: skip
 
@@ -38,10 +40,29 @@ def read(path: Path) -> list[tuple[float, bytes]]:
 def write(path: Path, frames: Iterable[tuple[float, bytes]]) -> None:
     """Write frames with their times, in microseconds."""
     with path.open("wb") as file:
-        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65536, ETHERNET))
+        file.write(HEADER)
         for time, frame in frames:
             seconds, micros = divmod(round(time * 1e6), 1_000_000)
             file.write(struct.pack("<IIII", seconds, micros, len(frame), len(frame)) + frame)
+
+
+def record(device: Device, port: int, incoming: Path, outgoing: Path) -> None:
+    """Write what comes in by a port, and what leaves by it, to two files from now on, each frame at once.
+
+    Frames are as the program gets them (of a segmented TCP packet: the segments) and as they leave, after shaping. What
+    the files had is lost. It costs a system call per frame, and ends with the port, or with a warning when the disk is
+    full. Raises OSError, and ``NotFound`` for a port without interface or link.
+    """
+    files: list[int] = []
+    try:
+        for path in (incoming, outgoing):
+            files.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+            os.write(files[-1], HEADER)
+    except OSError:
+        for file in files:
+            os.close(file)
+        raise
+    device.record(port, *files)
 
 
 def replay(device: Device, inputs: Mapping[int, Path], outputs: Path) -> dict[int, Path]:

@@ -10,7 +10,8 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from p4.config.v1 import p4info_pb2
 
-from softswitch.config import ConfigError, DeviceConfig, FabricConfig, Shape, check_shape
+from softswitch import pcap
+from softswitch.config import ConfigError, DeviceConfig, FabricConfig, PortConfig, Shape, check_shape
 from softswitch.device import Fabric, Program
 from softswitch.errors import SoftswitchError
 from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer, Tls
@@ -43,6 +44,8 @@ class Switches:
             for port in device.ports:
                 if port.interface is not None:
                     self._fabric.devices[device.device_id].add_port(port.port, port.interface)
+                if device.pcap is not None:
+                    self._record(device, port)
                 self._shapes[device.device_id, port.port] = {}
                 if port.shape:
                     self.shape(device.device_id, port.port, port.shape)
@@ -107,6 +110,13 @@ class Switches:
             "shape": {str(port): shape for (owner, port), shape in self._shapes.items() if owner == device.device_id},
             "p4runtime": self._server.targets[device.device_id].summary(),
         }
+
+    def _record(self, device: DeviceConfig, port: PortConfig) -> None:
+        files = device.pcap_files(port)
+        try:
+            pcap.record(self._fabric.devices[device.device_id], port.port, *files)
+        except OSError as error:
+            raise ConfigError(f"cannot record into {error.filename}: {error.strerror}") from None
 
     def _load(self, device: DeviceConfig) -> None:
         if device.program is None:

@@ -83,7 +83,8 @@ void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void 
     }
     pthread_mutex_unlock(&fabric->event_lock);
     if (full) {
-        if (type != SS_EVENT_LOG && type != SS_EVENT_IDLE) ss_drop(device, NULL, SS_DROP_HOST_QUEUE_FULL);
+        if (type != SS_EVENT_LOG && type != SS_EVENT_IDLE && type != SS_EVENT_PCAP_ENDED)
+            ss_drop(device, NULL, SS_DROP_HOST_QUEUE_FULL);
         free(event);
     }
 }
@@ -433,7 +434,7 @@ static struct ss_port *port_get(struct ss_device *device, uint32_t number) {
         if (!port) return NULL;
         port->device = device;
         port->number = (uint16_t)number;
-        port->rx_fd = port->tx_fd = port->heap_at = -1;
+        port->rx_fd = port->tx_fd = port->pcap_in = port->pcap_out = port->heap_at = -1;
         port->random = device->fabric->seed ^ (device->id << 16 | number) * 0x9fb21c651e98df25u;
         device->ports[number] = port;
     }
@@ -462,6 +463,7 @@ static void unlink_port(struct ss_device *device, uint32_t number) {
     if (!port) return;
     if (port->rx_fd >= 0) epoll_ctl(device->thread->epoll, EPOLL_CTL_DEL, port->rx_fd, NULL);
     ss_interface_close(port);
+    ss_pcap_close(port);
     ss_port_drain(device->thread, port);
     port->kind = SS_PORT_UNUSED;
     port->peer = NULL;

@@ -80,6 +80,7 @@ struct ss_port {
     uint16_t number;
     enum ss_port_kind kind;
     int rx_fd, tx_fd;
+    int pcap_in, pcap_out;   /* files that record what passes, -1: none */
     struct ss_device *peer;
     uint16_t peer_port;
     /* shaping of what leaves */
@@ -203,6 +204,7 @@ enum {
     SS_EVENT_DIGEST = 4,
     SS_EVENT_TRACE = 5,
     SS_EVENT_IDLE = 6,
+    SS_EVENT_PCAP_ENDED = 7,
     SS_EVENT_TYPES
 };
 
@@ -280,6 +282,10 @@ void ss_drop(struct ss_device *device, struct ss_port *port, enum ss_drop reason
 /* digests (digest.c) */
 void ss_digest_service(void *device, uint32_t digest, const uint8_t *data, uint32_t len);
 void ss_digests_free(struct ss_digest *digests, uint32_t n);
+
+/* recording (pcap.c) */
+void ss_pcap(struct ss_port *port, int *file, const struct ss_buf *buf);
+void ss_pcap_close(struct ss_port *port);
 
 /* traces (trace.c) */
 void ss_trace_service(void *device, uint32_t point, const uint8_t *data, uint32_t len);

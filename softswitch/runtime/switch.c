@@ -278,9 +278,11 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
 
 void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf) {
     const struct ss_program *program = device->program;
-    if (device->ports[port]) {
-        device->ports[port]->rx_packets++;
-        device->ports[port]->rx_bytes += buf->len;
+    struct ss_port *in = device->ports[port];
+    if (in) {
+        in->rx_packets++;
+        in->rx_bytes += buf->len;
+        if (__builtin_expect(in->pcap_in >= 0, 0)) ss_pcap(in, &in->pcap_in, buf);
     }
     if (!device->active || !scratch(thread, program)) {
         ss_drop(device, device->ports[port], device->active ? SS_DROP_NO_MEMORY : SS_DROP_NO_PROGRAM);

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import struct
+import time
 from pathlib import Path
 
 import pytest
 
-from softswitch import Fabric, InvalidValue, Match, pcap
+from softswitch import Device, Fabric, InvalidValue, Match, NotFound, pcap
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet
+from tests.softswitch.dataplane.waiting import until
 
 
 def test_replay_takes_frames_in_the_order_of_their_times(fabric: Fabric, tmp_path: Path) -> None:
@@ -24,6 +28,68 @@ def test_replay_takes_frames_in_the_order_of_their_times(fabric: Fabric, tmp_pat
     files = pcap.replay(device, {1: tmp_path / "a", 4: tmp_path / "b"}, tmp_path)
     assert pcap.read(files[2]) == [(1.5, frames[0]), (3.0, frames[3]), (3.25, frames[2])]
     assert pcap.read(files[3]) == [(2.0, frames[1])]
+
+
+FRAME = ethernet(5, 6, 0x1234) + b"payload"
+
+
+def linked(fabric: Fabric) -> Device:
+    """A device that forwards what comes in to its port 2, a link to another device."""
+    device, other = (fabric.add_device(number) for number in (1, 2))
+    device.load(program("router"))
+    device.insert("MyIngress.switching", [Match("exact", 5), Match("exact", 0)], "MyIngress.forward", [2])
+    fabric.connect((1, 2), (2, 1))
+    other.load(program("router"))
+    fabric.start()
+    return device
+
+
+def test_records_what_passes_a_port(fabric: Fabric, tmp_path: Path) -> None:
+    device = linked(fabric)
+    begin = time.time()
+    pcap.record(device, 2, tmp_path / "in", tmp_path / "out")
+    pcap.record(fabric.devices[2], 1, tmp_path / "other-in", tmp_path / "other-out")
+    frames = [FRAME + bytes([n]) for n in range(100)]
+    for frame in frames:
+        device.inject(9, frame)
+    until(lambda: fabric.devices[2].port_stats()[1].rx_packets == len(frames))
+    for name in ("out", "other-in"):
+        recorded = pcap.read(tmp_path / name)
+        assert [frame for _, frame in recorded] == frames
+        assert begin - 0.001 <= recorded[0][0] <= recorded[-1][0] <= time.time()
+    assert pcap.read(tmp_path / "in") == pcap.read(tmp_path / "other-out") == []
+    pcap.record(device, 2, tmp_path / "in", tmp_path / "out")
+    assert pcap.read(tmp_path / "out") == []
+    with pytest.raises(NotFound):
+        pcap.record(device, 5, tmp_path / "in", tmp_path / "out")
+    with pytest.raises(OSError, match="No space"):
+        pcap.record(device, 2, tmp_path / "in", Path("/dev/full"))
+
+
+def test_a_full_disk_ends_a_record_whole(
+    fabric: Fabric, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = linked(fabric)
+    pcap.record(device, 2, tmp_path / "in", tmp_path / "out")
+    limit = 64 << 20  # larger than any file that is written meanwhile
+    record = 16 + len(FRAME)
+    files = [os.open(tmp_path / name, os.O_RDWR) for name in ("in", "out")]
+    os.lseek(files[1], limit - record - 10, os.SEEK_SET)  # one record fits, the second is cut
+    device.record(2, *files)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        for _ in range(3):
+            device.inject(9, FRAME)
+        until(lambda: "recording port 2 ended" in caplog.text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    until(lambda: device.port_stats()[2].tx_packets == 3)  # the traffic goes on
+    assert (tmp_path / "out").stat().st_size == limit - 10
+    with (tmp_path / "out").open("rb") as file:
+        file.seek(limit - 10 - len(FRAME))
+        assert file.read() == FRAME
+    assert caplog.text.count("ended") == 1
 
 
 def test_both_byte_orders_and_resolutions(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from p4.v1 import p4runtime_pb2 as p4rt
 from p4.v1 import p4runtime_pb2_grpc
 
-from softswitch import control
+from softswitch import control, pcap
 from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, MODIFY, Client, action, demo_p4info, update
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 
@@ -132,6 +133,7 @@ def write_fabric(folder: Path, **more: Any) -> Path:
                 "id": 1,
                 "name": "left",
                 "cpu_port": 255,
+                "pcap": ".",
                 "program": str(HERE / "demo.json"),
                 "p4info": str(HERE / "demo.p4info.txtpb"),
                 "ports": [{"port": 1, "peer": {"device": "right", "port": 2}}],
@@ -181,6 +183,8 @@ def test_fabric(start: Start, tmp_path: Path) -> None:
     fill()
     stream.send(packet_out(1))  # out of left's port 1, over the link, to right's CPU port
     assert other.next().packet.payload == FRAME
+    assert [frame for _, frame in pcap.read(tmp_path / "left-1_out.pcap")] == [FRAME]
+    assert not (tmp_path / "right-2_in.pcap").exists()
 
     def left_port() -> dict[str, Any]:
         return json.loads(ctl(path, "stats", "left").stdout)["devices"]["1"]["ports"]["1"]
@@ -231,6 +235,7 @@ def test_fabric(start: Start, tmp_path: Path) -> None:
         (["fabric", "/nowhere.json"], 1, "/nowhere.json"),
         (["fabric", str(HERE / "demo.json")], 1, "'devices' is missing"),
         (["ctl", "/nowhere.sock", "stats"], 1, "/nowhere.sock"),
+        (["--no-p4", "--pcap", "prog.json"], 2, "exclude"),  # as with simple_switch_grpc, a folder wants "="
         (["--thrift-port", "9090", *LOCAL], 2, "--thrift-port"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else str(value),
@@ -248,6 +253,19 @@ def test_mistakes_are_explained(arguments: list[str], status: int, text: str) ->
     assert text in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    file = write_fabric(tmp_path)
+    file.write_text(file.read_text().replace('"pcap": "."', '"pcap": "none"'))
+    done = run("fabric", str(file))
+    assert done.returncode == 1
+    assert f"cannot record into {tmp_path}/none/left-1_in.pcap: No such file" in done.stderr
+
+
+def test_version() -> None:
+    project = tomllib.loads((HERE.parents[2] / "pyproject.toml").read_text())["project"]
+    assert run("--version").stdout == f"softswitch {project['version']}, P4Runtime 1.4.1\n"
 
 
 # Sends a frame into one interface and prints what comes out of another.
@@ -283,7 +301,7 @@ def test_frames_through_linux_interfaces(start: Start, tmp_path: Path) -> None:
                 run(*inside, "sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1")
                 run(*inside, "ip", "link", "set", name, "up")
         address = f"unix:{tmp_path}/grpc"
-        ports = ["-i", "0@veth0", "-i", "1@veth1"]
+        ports = ["-i", "0@veth0", "-i", "1@veth1", f"--pcap={tmp_path}"]
         process = start(*PROGRAM, *ports, "--device-id", "1", "--grpc-server-addr", address, prefix=inside)
         client = Client(address)
         client.become_primary()
@@ -291,6 +309,8 @@ def test_frames_through_linux_interfaces(start: Start, tmp_path: Path) -> None:
         client.write(update(MODIFY, table_entry=entry))
         printed = run(*inside, sys.executable, "-c", THROUGH, "host0", "host1", FRAME.hex())
         assert printed.strip() == FRAME.hex()
+        for name in ("veth0_in", "veth1_out"):
+            assert FRAME in [frame for _, frame in pcap.read(tmp_path / f"{name}.pcap")]
         client.close()
         assert process.end() == (0, "")
     finally:
