@@ -121,7 +121,8 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
     for name in names:
         get_strategy(name)  # a name that does not exist is an error, not a row
-    for name in names:
+    for done, name in enumerate(names):
+        _progress(f"{name} is planning, {done} of {len(names)} done")
         try:
             plan, evaluation, seconds = solve(arguments, name, topology, job)
         except ERRORS as error:
@@ -142,6 +143,7 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
                 "solve_seconds": seconds,
             }
         )
+    _progress("")
     proven = {row["strategy"]: row["proven_mbps"] for row in rows if "proven_mbps" in row}
     for row in rows:  # what one strategy proves holds for the trees of all
         if proven and row.get("trees"):
@@ -170,6 +172,12 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         print(f"bound for any scheme: {bounds[0]:.4f} Mbit/s")
     for name, mbps in proven.items():
         print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
+
+
+def _progress(text: str) -> None:
+    """For who watches a terminal: what is being done, over what was said before."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
