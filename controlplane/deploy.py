@@ -34,7 +34,7 @@ from controlplane.plan import Plan, PlanError
 from controlplane.roster import Roster
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
-from controlplane.rules import Deployment, DoesNotFit, Limits, build
+from controlplane.rules import Deployment, DoesNotFit, build
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
@@ -170,7 +170,7 @@ class Installation:
 
     plan: Plan
     topology: Topology
-    limits: Limits
+    kind: Kind
     deployment: Deployment
 
 
@@ -191,11 +191,12 @@ def serve(
         plan,
         installed.topology,
         deployment,
-        limits=installed.limits,
+        limits=installed.kind.limits,
         keepers=keepers,
         roster=roster,
         log=log,
         job_id=arguments.job_id,
+        check=installed.kind.check,
     )
     summary = PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
     controller = Controller(summary, roster, keepers, log, updater)
@@ -246,7 +247,7 @@ def run(arguments: argparse.Namespace) -> None:
         changes = sum(one.changes for one in installed)
         log(f"installed: {changes} changes on {len(installed)} switches" if changes else "everything was there already")
         if arguments.serve is not None:
-            serve(arguments, Installation(plan, topology, limits, deployment), targets, log)
+            serve(arguments, Installation(plan, topology, kind, deployment), targets, log)
     finally:
         for target in targets:
             target.close()

@@ -62,6 +62,7 @@ class Updater:
         limits: of the switches.
         keepers: of its switches; they take over what they keep.
         pace: share of the planned rate at which agents send.
+        check: raises DoesNotFit where the switches cannot hold or carry a plan (`Kind.check`).
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Updater:
         log: Callable[[str], None] = lambda line: None,
         job_id: int = 1,
         pace: float = 1.0,
+        check: Callable[[Plan, Topology], None] = lambda plan, topology: None,
     ) -> None:
         self.plan = plan
         self.topology = topology
@@ -87,6 +89,7 @@ class Updater:
         self._log = log
         self._job_id = job_id
         self._pace = pace
+        self._check = check
         self._lock = threading.Lock()
 
     def state(
@@ -148,6 +151,10 @@ class Updater:
         new = replan(self.plan, limited(topology, self._limits), strategy=strategy)
         if strategy is None and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
+        try:
+            self._check(new, topology)
+        except DoesNotFit as error:
+            raise UpdateError(f"the new plan does not fit: {error}") from None
         return new, before, difference(self.plan, new)
 
     def _change(self, result: Update, topology: Topology) -> Update:

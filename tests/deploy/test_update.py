@@ -91,6 +91,7 @@ class Rig:
         self.roster = Roster(self.deployment.agents, EpochStore(folder / "epoch"), VERSION, self.log.append)
         self.keepers = [Keeper(target, self.deployment.rulesets[target.name], self.log.append) for target in targets]
         self.agents = Agents(self.roster)
+        self.carries: int | None = None
         self.updater = Updater(
             self.plan,
             self.topology,
@@ -99,7 +100,12 @@ class Rig:
             keepers=self.keepers,
             roster=self.roster,
             log=self.log.append,
+            check=self._check,
         )
+
+    def _check(self, plan: Plan, topology: Topology) -> None:
+        if plan.version > self.plan.version and self.carries is not None:
+            raise DoesNotFit("V1", "Mbit/s of loopback ports", 60, self.carries)
 
     def snapshots(self) -> list[dict[bytes, bytes]]:
         return [switch.snapshot() for switch in self.switches]
@@ -189,6 +195,19 @@ def test_switch_that_refuses_an_entry_leaves_plan_and_agents_alone(rig):
     assert all("prepare" not in events for events in rig.agents.events.values())
     assert rig.updater.plan is rig.plan
     assert rig.updater.update(rig.updater.state(changes=BUSY)).changed, "and it can be tried again"
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_plan_that_switches_cannot_carry_is_refused_before_anything_changes(rig, dry_run):
+    rig.agents.join()
+    before = rig.snapshots()
+    rig.carries = 50
+    with pytest.raises(UpdateError, match=r"the new plan does not fit: switch V1: .* 60 Mbit/s of loopback ports"):
+        rig.updater.update(rig.updater.state(changes=BUSY), dry_run=dry_run)
+    assert rig.snapshots() == before
+    assert rig.updater.plan is rig.plan
+    rig.carries = None
+    assert rig.updater.update(rig.updater.state(changes=BUSY)).changed
 
 
 @pytest.mark.parametrize("problem", ["unwilling", "silent"])
