@@ -93,29 +93,6 @@ def plot(
     pyplot.close(figure)
 
 
-def bars(rows: Sequence[Row], x: str, y: str, series: Sequence[str], path: str, *, label: str = "") -> None:
-    """A group of bars per x, one bar per combination of the series' keys, logarithmic."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    groups = list(dict.fromkeys(str(row[x]) for row in rows))
-    labels = list(dict.fromkeys(tuple(str(row[key]) for key in series) for row in rows))
-    figure, axes = pyplot.subplots(figsize=(11, 5))
-    for k, each in enumerate(labels):
-        own = {str(row[x]): row[y] for row in rows if tuple(str(row[key]) for key in series) == each}
-        places = [i + (k - len(labels) / 2 + 0.5) * 0.8 / len(labels) for i in range(len(groups))]
-        axes.bar(places, [own.get(group, math.nan) for group in groups], 0.8 / len(labels), label=" ".join(each))
-    axes.set_xticks(range(len(groups)), groups)
-    axes.set_yscale("log")
-    axes.set_ylabel(label or y)
-    axes.legend(fontsize="small")
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
 @dataclass(frozen=True)
 class Figure:
     """run(trials) -> rows; x, y, series: how to draw them; trials: the default; check(rows): what was missed."""
