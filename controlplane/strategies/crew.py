@@ -150,14 +150,20 @@ def _roots(
     return {min((site for site in members if site in servers), key=lambda v: (distance[members.index(v)], v)): 1.0}
 
 
+def _members(view: Sites, servers: Owners, given: Mapping[str, float] | None) -> list[str]:
+    """Sites that are in every tree: those with workers, those that root a share; at least one has a server."""
+    members = list(dict.fromkeys([*view.busy, *(site for site, share in (given or {}).items() if share > 0)]))
+    if not any(site in servers for site in members):
+        members.append(next(iter(servers)))
+    return members
+
+
 def _trees(
     name: str, pack: Pack, topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None
 ) -> Plan:
     view = sites(topology, job)
     servers, given = owners(view, frozen_split)
-    members = list(dict.fromkeys([*view.busy, *(site for site, share in (given or {}).items() if share > 0)]))
-    if not any(site in servers for site in members):
-        members.append(next(iter(servers)))
+    members = _members(view, servers, given)
     routes = _widest_routes(view)
     router = Router(view.network)
     try:
@@ -199,9 +205,7 @@ def ring(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | N
     """
     view = sites(topology, job)
     servers, given = owners(view, frozen_split)
-    members = list(dict.fromkeys([*view.busy, *(site for site, share in (given or {}).items() if share > 0)]))
-    if not any(site in servers for site in members):
-        members.append(next(iter(servers)))
+    members = _members(view, servers, given)
     routes = _widest_routes(view)
     router = Router(view.network)
     around = [members[k] for k in allreduce.greedy_ring(_mesh(view, members, routes), range(len(members)), seed)]

@@ -6,7 +6,6 @@ from 2^15 for itself, and applies the good updates of a batch when others fail.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from p4.v1 import p4runtime_pb2
@@ -18,10 +17,10 @@ from controlplane.targets.base import (
     Change,
     Counters,
     InstallError,
-    NotPrimary,
     TargetError,
     UpdateFailure,
 )
+from controlplane.targets.connecting import connect_within
 from controlplane.targets.program import LABEL_TABLE, VERDICT_COUNTER, Program
 from controlplane.targets.session import Session, WriteRejected, new_election_id
 from p4src.protocol import VERDICTS
@@ -74,27 +73,19 @@ class P4RuntimeTarget:
 
     def connect(self, timeout: float) -> None:
         """Connect, retrying until `timeout` seconds have passed: switches may still be starting."""
-        deadline = time.monotonic() + timeout
-        pause = 0.05
-        while True:
-            try:
-                self.close()
-                self._session = Session(
-                    self.name,
-                    self.device_id,
-                    self.address,
-                    new_election_id(),
-                    tls=self.tls,
-                    on_lost=lambda reason: self.on_lost(reason),
-                )
-                return
-            except NotPrimary:
-                raise
-            except TargetError as error:
-                if time.monotonic() + pause > deadline:
-                    raise TargetError(f"{error}; gave up after {timeout:g} s") from None
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+
+        def attempt(left: float) -> Session:
+            self.close()
+            return Session(
+                self.name,
+                self.device_id,
+                self.address,
+                new_election_id(),
+                tls=self.tls,
+                on_lost=lambda reason: self.on_lost(reason),
+            )
+
+        self._session = connect_within(timeout, attempt)
 
     def load_pipeline(self) -> bool:
         if self.runs_program():

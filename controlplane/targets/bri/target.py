@@ -6,7 +6,6 @@ whole device, its ports and other programs included; that is left to whoever run
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,6 @@ from controlplane.targets.base import (
     Counters,
     InstallError,
     Item,
-    NotPrimary,
     Operation,
     TargetError,
     UpdateFailure,
@@ -38,6 +36,7 @@ from controlplane.targets.bri.program import (
 )
 from controlplane.targets.bri.session import Refused, Session, new_client_id
 from controlplane.targets.bri.steps import batches, steps
+from controlplane.targets.connecting import connect_within
 from p4src.protocol import VERDICTS
 
 BATCH = 256
@@ -150,30 +149,22 @@ class BriTarget:
 
     def connect(self, timeout: float) -> None:
         """Connect, subscribe and bind, retrying until `timeout` seconds have passed: switches may still be starting."""
-        deadline = time.monotonic() + timeout
-        pause = 0.05
-        while True:
-            try:
-                self.close()
-                self._session = Session(
-                    self.client,
-                    self.name,
-                    self.address,
-                    device_id=self.device_id,
-                    program=self.program.name,
-                    client_id=self.client_id,
-                    timeout=max(0.1, deadline - time.monotonic()),
-                    tls=self.tls,
-                    on_lost=lambda reason: self.on_lost(reason),
-                )
-                return
-            except NotPrimary:
-                raise
-            except TargetError as error:
-                if time.monotonic() + pause > deadline:
-                    raise TargetError(f"{error}; gave up after {timeout:g} s") from None
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+
+        def attempt(left: float) -> Session:
+            self.close()
+            return Session(
+                self.client,
+                self.name,
+                self.address,
+                device_id=self.device_id,
+                program=self.program.name,
+                client_id=self.client_id,
+                timeout=max(0.1, left),
+                tls=self.tls,
+                on_lost=lambda reason: self.on_lost(reason),
+            )
+
+        self._session = connect_within(timeout, attempt)
 
     def runs_program(self, timeout: float = RPC_SECONDS) -> bool:
         session = self.session
