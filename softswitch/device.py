@@ -601,7 +601,7 @@ class Device:
             try:
                 yield 0, choice.to_bytes(CHOICE_BYTES, "little")
             except BaseException:
-                profile.give_back(choice)
+                profile.release(action)
                 raise
 
     def _mutable(self, table: str) -> _TableCodec:

@@ -289,8 +289,10 @@ class ActionProfile:
     def _write_choice(self, choice: int, members: Sequence[GroupMember]) -> None:
         """The slots of the members whose ports are up, in order."""
         slots: list[int] = []
+        ports = {m.watch_port for m in members}  # asking the kernel costs a system call, and members share ports
+        up = {port for port in ports if port is None or self.is_up(port)}
         for m in members:
-            if m.watch_port is None or self.is_up(m.watch_port):
+            if m.watch_port in up:
                 slots += self._members[m.id].slots[: m.weight]
         self._set_choice(choice, slots)
 
@@ -339,12 +341,8 @@ class ActionProfile:
             member.entries += 1
             return member.choice
 
-    def give_back(self, choice: int) -> None:
-        with self.lock:
-            self.release(self._chosen[choice])
-
     def release(self, chosen: Member | Group) -> None:
-        """As ``give_back``, by what the choice stands for."""
+        """An entry does not point to it any more."""
         with self.lock:
             if isinstance(chosen, Group):
                 self._groups[chosen.id].entries -= 1

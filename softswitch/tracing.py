@@ -38,4 +38,4 @@ class Tracer:
                 packet = trace.next(POLL_S)
                 if packet is not None:
                     with self._lock:
-                        self._show("\n".join([f"device {name}: {lines(packet)[0]}", *lines(packet)[1:]]))
+                        self._show(f"device {name}: " + "\n".join(lines(packet)))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.config import MAX_PORT
 from softswitch.device import Device
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.actions import decode_params, encode_action
@@ -21,7 +22,6 @@ from softswitch.p4runtime.undo import Journal
 from softswitch.profiles import MAX_GROUP, ActionProfile, Group, GroupMember, Member
 
 _OWN_IDS = 1 << 32  # where the ids of one-shot groups and members begin
-MAX_PORT = 510
 
 
 class ProfileAccess:

@@ -35,7 +35,6 @@ _EntryKey = tuple[str, Key | None, int]
 # controller_metadata and metadata of an entry: opaque, kept for the client.
 _Opaque = tuple[int, bytes]
 _NO_OPAQUE: _Opaque = (0, b"")
-MAX_TIMEOUT = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
