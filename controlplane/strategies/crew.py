@@ -27,6 +27,7 @@ from controlplane.strategies.wan_sites import (
 )
 from controlplane.topology import Topology
 from controlplane.wan import allreduce
+from controlplane.wan.apsp import shortest_routes, usable
 from controlplane.wan.crew import even_split, optimal_split
 from controlplane.wan.errors import WanError
 
@@ -36,23 +37,8 @@ Routes = Mapping[str, Mapping[str, tuple[str, ...]]]  # target -> source -> site
 
 def _widest_routes(view: Sites) -> dict[str, dict[str, tuple[str, ...]]]:
     """Between all sites: fewest hops, then the largest bottleneck, then the order of nodes."""
-    graph = view.graph.copy()
-    graph.remove_edges_from([(u, v) for u, v, data in view.graph.edges(data=True) if data["mbps"] <= 0])
-    order = {v: k for k, v in enumerate(graph)}
-    routes: dict[str, dict[str, tuple[str, ...]]] = {}
-    for target in graph:
-        distance = nx.single_source_shortest_path_length(graph.reverse(copy=False), target)
-        width: dict[str, float] = {target: np.inf}
-        onward: dict[str, tuple[str, ...]] = {target: (target,)}
-        for node in sorted(distance, key=lambda v: distance[v]):
-            if node == target:
-                continue
-            closer = [v for v in graph.successors(node) if distance.get(v, np.inf) == distance[node] - 1]
-            best = max(closer, key=lambda v: (min(width[v], graph.edges[node, v]["mbps"]), -order[v]))
-            width[node] = min(width[best], graph.edges[node, best]["mbps"])
-            onward[node] = (node, *onward[best])
-        routes[target] = onward
-    return routes
+    graph = usable(view.graph)
+    return {t: {t: (t,), **shortest_routes(graph, t, [t, *nx.ancestors(graph, t)])} for t in graph}
 
 
 def _mesh(view: Sites, nodes: Sequence[str], routes: Routes) -> Matrix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controlplane.frontpanel import FrontPanelPort
@@ -108,7 +108,3 @@ def read_port(name: str, entry: Entry) -> FrontPanelPort:
 
 def _from(names: Mapping[str, str], value: str) -> str:
     return next((ours for ours, theirs in names.items() if theirs == value), value)
-
-
-def port_names(ports: Iterable[FrontPanelPort]) -> str:
-    return ", ".join(port.name for port in ports)

@@ -48,13 +48,12 @@ class Refused(Exception):
 
 
 class DeadlineStub:
-    """The client's stub with a deadline on every call. Keeps the last program description that came by."""
+    """The client's stub with a deadline on every call."""
 
     def __init__(self, stub: Any, device_id: int) -> None:
         self._stub = stub
         self._device_id = device_id
         self._limits = threading.local()
-        self.config: Any = None
 
     @property
     def timeout(self) -> float:
@@ -76,8 +75,7 @@ class DeadlineStub:
         return self._stub.SetForwardingPipelineConfig(request, timeout=self.timeout)
 
     def GetForwardingPipelineConfig(self, request: Any) -> Any:
-        self.config = self._stub.GetForwardingPipelineConfig(request, timeout=max(self.timeout, CONFIG_SECONDS))
-        return self.config
+        return self._stub.GetForwardingPipelineConfig(request, timeout=max(self.timeout, CONFIG_SECONDS))
 
     def StreamChannel(self, requests: Iterator[Any]) -> Any:
         return self._stub.StreamChannel(requests)
