@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -120,16 +121,19 @@ def test_trainer_that_dies_stops_the_others(network):
     epoch = network.controller.roster.epoch
     again = LocalAgent(addresses[1], 30.0)
     wait_until(lambda: network.controller.roster.epoch >= epoch and network.controller.roster.running)
-    results = [np.ones(10, np.float32) for _ in range(2)]
-    retried = None
-    while retried is None:
-        # The survivor's agent may hear of the new epoch a moment later.
-        with contextlib.suppress(AbortedError):
-            retried = survivor.allreduce_async(results[0])
-            other = again.allreduce_async(results[1])
-            retried.wait(30)
-            other.wait(30)
+
+    def summed(agent: LocalAgent) -> np.ndarray:
+        # An agent may hear of the new epoch a moment later, and what it began before is aborted.
+        while True:
+            result = np.ones(10, np.float32)
+            with contextlib.suppress(AbortedError):
+                agent.allreduce(result, timeout=30)
+                return result
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(summed, (survivor, again)))
     assert (results[0] == 2.0).all()
+    assert (results[1] == 2.0).all()
     survivor.close()
     again.close()
 
