@@ -15,7 +15,7 @@ from typing import Any
 
 from controlplane.agentconfig import AgentConfig
 from worker_agent.errors import AgentError
-from worker_agent.native_build import NATIVE, load
+from worker_agent.native_engine import load_engine
 
 _MESSAGE_BYTES = 512
 
@@ -125,8 +125,9 @@ class ServerStats:
 
 
 def library() -> ctypes.CDLL:
-    """The compiled root engine. Raises BuildError."""
-    lib = load(Path(__file__).resolve().parent / "native" / "root.c", include=[NATIVE])
+    """The compiled root engine. Raises AgentError."""
+    source = Path(__file__).resolve().parent / "native" / "root.c"
+    lib = load_engine(source, "inart_root_sizes", (_Flow, _TreeConfig, _Config, _TreeStats, _Stats))
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_root_create.restype = ctypes.c_void_p
     lib.inart_root_create.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Config), *text]

@@ -30,7 +30,7 @@ from worker_agent.errors import (
     MismatchError,
     ProgressTimeoutError,
 )
-from worker_agent.native_build import NATIVE, load
+from worker_agent.native_engine import NATIVE, load_engine
 from worker_agent.split import ranges
 
 Operation = Literal["sum", "mean"]
@@ -181,8 +181,9 @@ class EngineStats:
 
 
 def library() -> ctypes.CDLL:
-    """The compiled worker engine. Raises BuildError."""
-    lib = load(NATIVE / "worker.c")
+    """The compiled worker engine. Raises AgentError."""
+    structures = (_TreeConfig, _Config, _Range, _Completion, _TreeStats, _Stats)
+    lib = load_engine(NATIVE / "worker.c", "inart_worker_sizes", structures)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_worker_create.restype = ctypes.c_void_p
     lib.inart_worker_create.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Config), *text]

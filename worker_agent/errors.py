@@ -7,10 +7,6 @@ class AgentError(RuntimeError):
     """An agent cannot do what was asked: base of the errors below."""
 
 
-class BuildError(AgentError):
-    """The C engine could not be compiled; the message has the compiler's output and what to install."""
-
-
 class AllReduceError(AgentError):
     """An all-reduce failed; its tensor's content is undefined. The engine refuses work until it is configured again."""
 

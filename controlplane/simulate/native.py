@@ -1,60 +1,22 @@
-"""Compiles flows.c with the system compiler at first use and keeps the library, keyed by source, flags and compiler.
-
-The cache is ``$INART_CACHE``, else ``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``.
-"""
+"""The simulator's C part (flows.c) with the types of its functions."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
+from controlplane.native_build import load
+
 SOURCE = Path(__file__).resolve().parent / "flows.c"
-# No contraction: the same numbers on every machine.
-FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-Wall", "-Wextra")
-
-
-class BuildError(RuntimeError):
-    """The simulator's C part cannot be compiled; says what to install."""
-
-
-def _directory() -> Path:
-    configured = os.environ.get("INART_CACHE")
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = Path(configured) if configured else user / "inart"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def _compile() -> Path:
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if not compiler:
-        raise BuildError("the simulator needs a C compiler: install gcc or clang, or name one in CC")
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    key = hashlib.sha256("\0".join((SOURCE.read_text(), *FLAGS, version)).encode()).hexdigest()[:16]
-    target = _directory() / f"simulate-{key}.so"
-    if target.exists():
-        return target
-    handle, name = tempfile.mkstemp(dir=target.parent, suffix=".so")
-    os.close(handle)
-    command = [compiler, *FLAGS, "-o", name, str(SOURCE), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        os.unlink(name)
-        raise BuildError(f"{compiler} cannot compile {SOURCE}:\n{done.stderr.strip()}")
-    os.replace(name, target)  # several processes may build at once: the last one wins, all are alike
-    return target
+# No contraction, for no CPU in particular: the same numbers on every machine.
+OPTIONS = ("-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra")
 
 
 @cache
 def library() -> ctypes.CDLL:
     """The compiled library with its functions' types. Raises BuildError."""
-    lib = ctypes.CDLL(str(_compile()))
+    lib = load(SOURCE, options=OPTIONS)
     handle, number, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_double
     numbers, reals = ctypes.c_void_p, ctypes.c_void_p
     signatures: dict[str, tuple[object, list[object]]] = {

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.agentconfig import AgentConfig, RootFlow, RootTree, WorkerTree
+from controlplane.native_build import load
 from p4src.protocol import VERDICTS
-from worker_agent.native_build import NATIVE, load
+from worker_agent.native_engine import NATIVE
 
 _FORWARD, _REPLICATE, _AGGREGATE = range(3)
 

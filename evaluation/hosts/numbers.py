@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.native_build import load
 from worker_agent.engine import DTYPES
 from worker_agent.fixedpoint import BIAS, fraction_bits
-from worker_agent.native_build import NATIVE, load
+from worker_agent.native_engine import NATIVE
 
 Array = NDArray[Any]
 

@@ -8,22 +8,12 @@
  * One lock covers everything; the I/O thread lets go of it while it sleeps.
  */
 #define _GNU_SOURCE
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <sys/eventfd.h>
-
+#include "engine.h"
 #include "labels.h"
-#include "packet_io.h"
-#include "threads.h"
 
-#define WAKE_SPACING (INART_NS / 5000) /* wake-ups are at least this far apart while packets come few at a time */
-#define SPARSE 8
 #define MOST_ANSWERS 4 /* more workers than this are answered with the return label */
 
-/* ---- shared with ps_server/server.py (ctypes): keep in step ---- */
+/* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
 struct inart_root_flow {
     uint32_t label;
     int32_t partial;
@@ -82,21 +72,10 @@ struct inart_root {
     struct flow *flows;
     struct label_map labels;
     struct inart_root_stats stats;
-    pthread_mutex_t lock;
+    struct engine_lock lock;
     pthread_t thread;
-    atomic_int waiters;
-    int event;
     bool started, closing;
 };
-
-static void enter(struct inart_root *r)
-{
-    atomic_fetch_add(&r->waiters, 1);
-    pthread_mutex_lock(&r->lock);
-    atomic_fetch_sub(&r->waiters, 1);
-}
-
-static void leave(struct inart_root *r) { pthread_mutex_unlock(&r->lock); }
 
 static struct cell *cell_of(struct tree *t, uint64_t sequence) { return &t->ring[sequence & t->mask]; }
 
@@ -227,7 +206,7 @@ static void *run(void *argument)
     struct inart_root *r = argument;
     uint64_t woken = 0;
     pthread_setname_np(pthread_self(), "inart-root");
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->lock.mutex);
     while (!r->closing) {
         uint64_t now = inart_now();
         int n = 0, received = 0;
@@ -242,30 +221,22 @@ static void *run(void *argument)
         }
         r->stats.wakeups++;
         bool unsent = r->io.tx_count != 0;
-        pthread_mutex_unlock(&r->lock);
-        struct pollfd descriptors[2] = {{.fd = r->event, .events = POLLIN}, {.fd = r->io.fd, .events = POLLIN}};
-        struct timespec wait = {0, (long)(INART_NS / 1000)};
+        engine_leave(&r->lock);
+        struct pollfd descriptors[2] = {{.fd = r->lock.event, .events = POLLIN}, {.fd = r->io.fd, .events = POLLIN}};
         now = inart_now();
         if (n < INART_BATCH) {
             /* Packets come one by one at low rates: take a few at a time. */
-            if (received < SPARSE && woken + WAKE_SPACING > now) {
-                struct timespec spacing = {0, (long)(woken + WAKE_SPACING - now)};
-                ppoll(descriptors, 1, &spacing, NULL);
-            }
+            if (received < SPARSE && woken + WAKE_SPACING > now)
+                pause_until(descriptors, 1, woken + WAKE_SPACING);
             if (!(descriptors[0].revents & POLLIN))
-                ppoll(descriptors, 2, unsent ? &wait : NULL, NULL);
+                pause_until(descriptors, 2, unsent ? inart_now() + INART_NS / 1000 : UINT64_MAX);
         }
         woken = inart_now();
-        if (descriptors[0].revents & POLLIN) {
-            uint64_t count;
-            if (read(r->event, &count, sizeof count) < 0) { /* somebody else's wake-up was enough */
-            }
-        }
-        while (atomic_load(&r->waiters))
-            sched_yield();
-        pthread_mutex_lock(&r->lock);
+        if (descriptors[0].revents & POLLIN)
+            engine_woken(&r->lock);
+        engine_return(&r->lock);
     }
-    pthread_mutex_unlock(&r->lock);
+    engine_leave(&r->lock);
     return NULL;
 }
 
@@ -280,19 +251,12 @@ static void trees_free(struct tree *trees, uint32_t count)
 
 static int configure(struct inart_root *r, const struct inart_root_config *config, char *error, size_t size)
 {
-    if (config->workers < 1 || config->workers > INART_MAX_WORKERS || config->values < INART_MIN_VALUES
-        || config->values > INART_MAX_VALUES || config->job > UINT16_MAX) {
-        snprintf(error, size, "%u workers, %u values a packet, job %u: at most %d workers, %d to %d values, job below 65536", config->workers,
-                 config->values, config->job, INART_MAX_WORKERS, INART_MIN_VALUES, INART_MAX_VALUES);
+    if (check_job(config->workers, config->values, config->job, error, size))
         return -1;
-    }
     uint32_t flow_count = 0;
     for (uint32_t i = 0; i < config->trees; i++) {
-        uint32_t slots = config->tree[i].slots;
-        if (slots < 1 || slots > 1u << 24 || slots & (slots - 1)) {
-            snprintf(error, size, "tree %u has %u slots: they must be a power of two", config->tree[i].tree, slots);
+        if (check_slots(config->tree[i].tree, config->tree[i].slots, error, size))
             return -1;
-        }
         flow_count += config->tree[i].flows;
     }
     struct tree *trees = calloc(config->trees + 1, sizeof *trees);
@@ -340,23 +304,26 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
 
 /* ---- the interface for Python ---- */
 
+/* Of the structures shared with Python, in the order in which they are declared. */
+const size_t inart_root_sizes[] = {
+    sizeof(struct inart_root_flow), sizeof(struct inart_root_tree_config), sizeof(struct inart_root_config),
+    sizeof(struct inart_root_tree_stats), sizeof(struct inart_root_stats), 0,
+};
+
 void inart_root_destroy(struct inart_root *r)
 {
     if (r->started) {
-        enter(r);
+        engine_enter(&r->lock);
         r->closing = true;
-        leave(r);
-        uint64_t one = 1;
-        if (write(r->event, &one, sizeof one) < 0) { /* full: it is awake already */
-        }
+        engine_leave(&r->lock);
+        engine_wake(&r->lock);
         pthread_join(r->thread, NULL);
     }
     trees_free(r->trees, r->tree_count);
     free(r->flows);
     label_map_free(&r->labels);
     packet_io_close(&r->io);
-    if (r->event >= 0)
-        close(r->event);
+    engine_lock_free(&r->lock);
     free(r);
 }
 
@@ -368,13 +335,12 @@ struct inart_root *inart_root_create(const char *interface, const struct inart_r
         return NULL;
     }
     r->io.fd = -1;
-    r->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    pthread_mutex_init(&r->lock, NULL);
+    int broken = engine_lock_make(&r->lock);
     if (packet_io_open(&r->io, interface, config->values, error, size) || configure(r, config, error, size)) {
         inart_root_destroy(r);
         return NULL;
     }
-    if (r->event < 0 || inart_thread_start(&r->thread, run, r)) {
+    if (broken || inart_thread_start(&r->thread, run, r)) {
         snprintf(error, size, "cannot start the server's thread: %s", strerror(errno));
         inart_root_destroy(r);
         return NULL;
@@ -386,23 +352,20 @@ struct inart_root *inart_root_create(const char *interface, const struct inart_r
 /* All chunks start afresh with the new configuration. 0, or -1 with the reason in `error` (the old one stays). */
 int inart_root_reconfigure(struct inart_root *r, const struct inart_root_config *config, char *error, size_t size)
 {
-    enter(r);
+    engine_enter(&r->lock);
     int result = configure(r, config, error, size);
-    leave(r);
+    engine_leave(&r->lock);
     return result;
 }
 
 /* `trees` has room for `count` entries; returns the number of trees. */
 uint32_t inart_root_statistics(struct inart_root *r, struct inart_root_stats *stats, struct inart_root_tree_stats *trees, uint32_t count)
 {
-    enter(r);
+    engine_enter(&r->lock);
     *stats = r->stats;
     stats->send_errors = r->io.send_errors;
     stats->kernel_drops = packet_io_drops(&r->io);
-    clockid_t clock;
-    struct timespec cpu;
-    if (pthread_getcpuclockid(r->thread, &clock) == 0 && clock_gettime(clock, &cpu) == 0)
-        stats->cpu_ns = (uint64_t)cpu.tv_sec * INART_NS + (uint64_t)cpu.tv_nsec;
+    stats->cpu_ns = inart_thread_cpu(r->thread);
     uint64_t now = inart_now();
     for (uint32_t i = 0; i < r->tree_count && i < count; i++) {
         struct tree *t = &r->trees[i];
@@ -413,6 +376,6 @@ uint32_t inart_root_statistics(struct inart_root *r, struct inart_root_stats *st
         trees[i].oldest_waiting_ns = t->stats.newest > t->oldest ? now - t->oldest_since : 0;
     }
     uint32_t result = r->tree_count;
-    leave(r);
+    engine_leave(&r->lock);
     return result;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controlplane.native_build import BuildError, build, check_sizes, load
 from evaluation.hosts.hub import TreeShape, star
 from evaluation.hosts.network import StarNetwork, inside, run
 from p4src.protocol import Flag, frame_bytes
@@ -21,8 +23,6 @@ from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
 from tests.hosts.test_allreduce import VALUES, reduce_and_check, starts
 from worker_agent import AbortedError, AgentError, MismatchError, ProgressTimeoutError
 from worker_agent.engine import Engine, host_array
-from worker_agent.errors import BuildError
-from worker_agent.native_build import build
 from worker_agent.wire import packet
 
 MakeRig = Callable[..., Rig]
@@ -276,3 +276,23 @@ def test_a_source_that_does_not_compile_says_so(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(BuildError, match="apt-get install"):
         build(source)
+
+
+def test_structures_that_differ_from_those_of_c_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pair(ctypes.Structure):
+        _fields_ = (("a", ctypes.c_uint32), ("b", ctypes.c_uint64))
+
+    class Single(ctypes.Structure):
+        _fields_ = (("a", ctypes.c_uint32),)
+
+    monkeypatch.setenv("INART_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "pair.c"
+    source.write_text("#include <stddef.h>\nconst size_t sizes[] = {16, 4, 0};\n")
+    library = load(source)
+    check_sizes(library, "sizes", [Pair, Single])
+    with pytest.raises(BuildError, match="Single has 4 bytes, sizes says 16"):
+        check_sizes(library, "sizes", [Single, Pair])
+    with pytest.raises(BuildError, match="Single has 4 bytes, sizes says 0"):
+        check_sizes(library, "sizes", [Pair, Single, Single])
+    with pytest.raises(BuildError, match="more structures"):
+        check_sizes(library, "sizes", [Pair])

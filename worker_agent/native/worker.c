@@ -20,18 +20,11 @@
  */
 #define _GNU_SOURCE
 #include <fenv.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdarg.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <sys/eventfd.h>
 
+#include "engine.h"
 #include "labels.h"
 #include "numbers.h"
-#include "packet_io.h"
-#include "threads.h"
 
 #define CHECK_VALUES 4 /* at the start of a part: n, -n, tag, -tag */
 #define NAME_BYTES 64
@@ -48,8 +41,6 @@
 #define BACKOFF_MOST 6
 #define RESEND_BURST 8.0
 #define RESEND_SHARE_STEP (1 / 16.0)
-#define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart */
-#define SPARSE 8                       /* ... when fewer than this came at a time */
 #define TOKEN_SLEEP (20 * MS)          /* up to here, waiting for tokens does not listen for packets */
 #define NONE UINT32_MAX
 
@@ -58,7 +49,7 @@ enum { EXPONENT, DATA, KINDS };
 enum { LIST_NONE, LIST_FIRST, LIST_RESEND };
 enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STATUS_ABORTED = 3, STATUS_PROTOCOL = 4 };
 
-/* ---- shared with worker_agent/engine.py (ctypes): keep in step ---- */
+/* ---- shared with worker_agent/engine.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
 struct inart_tree_config {
     uint32_t tree, up_label, return_label, answer_label, slots;
     double rate_mbps; /* 0: not paced */
@@ -163,11 +154,9 @@ struct inart_worker {
     int32_t failure_status;
     struct inart_worker_stats stats;
     uint32_t random, rotation;
-    pthread_mutex_t lock;
+    struct engine_lock lock;
     pthread_cond_t finished;
     pthread_t thread;
-    atomic_int waiters;
-    int event;
     bool closing;
     float scratch[INART_MAX_VALUES];
 };
@@ -181,24 +170,6 @@ static uint32_t random_next(struct inart_worker *w) /* xorshift: only spreads ti
 }
 
 static uint64_t random_below(struct inart_worker *w, uint64_t n) { return n ? random_next(w) % n : 0; }
-
-/* ---- the lock: others come before the I/O thread ---- */
-
-static void enter(struct inart_worker *w)
-{
-    atomic_fetch_add(&w->waiters, 1);
-    pthread_mutex_lock(&w->lock);
-    atomic_fetch_sub(&w->waiters, 1);
-}
-
-static void leave(struct inart_worker *w) { pthread_mutex_unlock(&w->lock); }
-
-static void wake(struct inart_worker *w)
-{
-    uint64_t one = 1;
-    if (write(w->event, &one, sizeof one) < 0) { /* full: it is awake already */
-    }
-}
 
 /* ---- lists of chunks ---- */
 
@@ -815,29 +786,18 @@ static struct sleep work(struct inart_worker *w)
     return sleep;
 }
 
-static void pause_until(struct pollfd *descriptors, unsigned count, uint64_t until)
-{
-    struct timespec wait, *limit = NULL;
-    if (until != UINT64_MAX) {
-        uint64_t now = inart_now(), ns = until > now ? until - now : 0;
-        wait = (struct timespec){.tv_sec = (time_t)(ns / INART_NS), .tv_nsec = (long)(ns % INART_NS)};
-        limit = &wait;
-    }
-    ppoll(descriptors, count, limit, NULL);
-}
-
 static void *run(void *argument)
 {
     struct inart_worker *w = argument;
     uint64_t woken = 0;
     fesetenv(FE_DFL_ENV); /* the creating thread may flush subnormals to zero */
     pthread_setname_np(pthread_self(), "inart-worker");
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->lock.mutex);
     while (!w->closing) {
         struct sleep sleep = work(w);
         w->stats.wakeups++;
-        pthread_mutex_unlock(&w->lock);
-        struct pollfd descriptors[2] = {{.fd = w->event, .events = POLLIN}, {.fd = w->io.fd, .events = POLLIN}};
+        engine_leave(&w->lock);
+        struct pollfd descriptors[2] = {{.fd = w->lock.event, .events = POLLIN}, {.fd = w->io.fd, .events = POLLIN}};
         uint64_t now = inart_now();
         if (sleep.until > now) {
             /* Answers come one by one at low rates: take a few at a time. */
@@ -849,16 +809,11 @@ static void *run(void *argument)
                 pause_until(descriptors, sleep.listen ? 2 : 1, sleep.until);
         }
         woken = inart_now();
-        if (descriptors[0].revents & POLLIN) {
-            uint64_t count;
-            if (read(w->event, &count, sizeof count) < 0) { /* somebody else's wake-up was enough */
-            }
-        }
-        while (atomic_load(&w->waiters))
-            sched_yield();
-        pthread_mutex_lock(&w->lock);
+        if (descriptors[0].revents & POLLIN)
+            engine_woken(&w->lock);
+        engine_return(&w->lock);
     }
-    pthread_mutex_unlock(&w->lock);
+    engine_leave(&w->lock);
     return NULL;
 }
 
@@ -898,19 +853,11 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, s
 
 static int configure(struct inart_worker *w, const struct inart_worker_config *config, char *error, size_t size)
 {
-    if (config->workers < 1 || config->workers > INART_MAX_WORKERS || config->values < INART_MIN_VALUES
-        || config->values > INART_MAX_VALUES || config->job > UINT16_MAX) {
-        snprintf(error, size, "%u workers, %u values a packet, job %u: at most %d workers, %d to %d values, job below 65536", config->workers,
-                 config->values, config->job, INART_MAX_WORKERS, INART_MIN_VALUES, INART_MAX_VALUES);
+    if (check_job(config->workers, config->values, config->job, error, size))
         return -1;
-    }
-    for (uint32_t i = 0; i < config->trees; i++) {
-        uint32_t slots = config->tree[i].slots;
-        if (slots < 1 || slots > 1u << 24 || slots & (slots - 1)) {
-            snprintf(error, size, "tree %u has %u slots: they must be a power of two", config->tree[i].tree, slots);
+    for (uint32_t i = 0; i < config->trees; i++)
+        if (check_slots(config->tree[i].tree, config->tree[i].slots, error, size))
             return -1;
-        }
-    }
     struct tree *trees = calloc(config->trees ? config->trees : 1, sizeof *trees);
     struct label_map labels = {0};
     int bad = !trees || label_map_make(&labels, 2 * config->trees);
@@ -945,15 +892,21 @@ static int configure(struct inart_worker *w, const struct inart_worker_config *c
 
 /* ---- the interface for Python ---- */
 
+/* Of the structures shared with Python, in the order in which they are declared. */
+const size_t inart_worker_sizes[] = {
+    sizeof(struct inart_tree_config), sizeof(struct inart_worker_config), sizeof(struct inart_part_range),
+    sizeof(struct inart_completion), sizeof(struct inart_tree_stats), sizeof(struct inart_worker_stats), 0,
+};
+
 /* Ends what is pending and the I/O thread; completions can still be fetched. */
 void inart_worker_stop(struct inart_worker *w)
 {
-    enter(w);
+    engine_enter(&w->lock);
     fail(w, STATUS_ABORTED, "the engine was closed");
     w->closing = true;
     pthread_cond_broadcast(&w->finished);
-    leave(w);
-    wake(w);
+    engine_leave(&w->lock);
+    engine_wake(&w->lock);
     pthread_join(w->thread, NULL);
 }
 
@@ -967,8 +920,7 @@ void inart_worker_destroy(struct inart_worker *w)
     }
     trees_free(w);
     packet_io_close(&w->io);
-    if (w->event >= 0)
-        close(w->event);
+    engine_lock_free(&w->lock);
     free(w);
 }
 
@@ -980,9 +932,8 @@ struct inart_worker *inart_worker_create(const char *interface, const struct ina
         return NULL;
     }
     w->io.fd = -1;
-    w->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->random = (uint32_t)inart_now() | 1;
-    pthread_mutex_init(&w->lock, NULL);
+    int broken = engine_lock_make(&w->lock);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -992,7 +943,7 @@ struct inart_worker *inart_worker_create(const char *interface, const struct ina
         inart_worker_destroy(w);
         return NULL;
     }
-    if (w->event < 0 || inart_thread_start(&w->thread, run, w)) {
+    if (broken || inart_thread_start(&w->thread, run, w)) {
         snprintf(error, size, "cannot start the engine's thread: %s", strerror(errno));
         inart_worker_destroy(w);
         return NULL;
@@ -1003,19 +954,19 @@ struct inart_worker *inart_worker_create(const char *interface, const struct ina
 /* Pending operations end with `reason`; then the new configuration holds. 0 or -1 (the engine is unusable until a good one). */
 int inart_worker_reconfigure(struct inart_worker *w, const struct inart_worker_config *config, const char *reason, char *error, size_t size)
 {
-    enter(w);
+    engine_enter(&w->lock);
     fail(w, STATUS_ABORTED, "%s", reason);
     int result = configure(w, config, error, size);
-    leave(w);
-    wake(w);
+    engine_leave(&w->lock);
+    engine_wake(&w->lock);
     return result;
 }
 
 void inart_worker_abort(struct inart_worker *w, const char *reason)
 {
-    enter(w);
+    engine_enter(&w->lock);
     fail(w, STATUS_ABORTED, "%s", reason);
-    leave(w);
+    engine_leave(&w->lock);
 }
 
 /* `range`: the elements that each tree carries. The number of the operation; or -1 with the reason in `error` and the
@@ -1023,7 +974,7 @@ void inart_worker_abort(struct inart_worker *w, const char *reason)
 int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements, int dtype, int mean, uint32_t tag,
                             const struct inart_part_range *range, int32_t *status, char *error, size_t size)
 {
-    enter(w);
+    engine_enter(&w->lock);
     int64_t id = -1;
     uint32_t n = w->config.values;
     *status = STATUS_PROTOCOL;
@@ -1103,8 +1054,8 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     if (!o->parts_left)
         operation_finish(w, o, STATUS_OK, "");
 out:
-    leave(w);
-    wake(w);
+    engine_leave(&w->lock);
+    engine_wake(&w->lock);
     return id;
 }
 
@@ -1122,10 +1073,10 @@ int inart_worker_next_completion(struct inart_worker *w, double seconds, struct 
             until.tv_nsec -= (long)INART_NS;
         }
     }
-    enter(w);
+    engine_enter(&w->lock);
     int wait = 0;
     while (!w->done && !w->closing && !wait)
-        wait = seconds < 0 ? pthread_cond_wait(&w->finished, &w->lock) : pthread_cond_timedwait(&w->finished, &w->lock, &until);
+        wait = seconds < 0 ? pthread_cond_wait(&w->finished, &w->lock.mutex) : pthread_cond_timedwait(&w->finished, &w->lock.mutex, &until);
     struct operation *o = w->done;
     int result = o ? 1 : w->closing ? -1 : 0;
     if (o) {
@@ -1138,21 +1089,18 @@ int inart_worker_next_completion(struct inart_worker *w, double seconds, struct 
         memcpy(completion->message, o->message, sizeof completion->message);
         free(o);
     }
-    leave(w);
+    engine_leave(&w->lock);
     return result;
 }
 
 /* `trees` has room for `count` entries; returns the number of trees. */
 uint32_t inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *stats, struct inart_tree_stats *trees, uint32_t count)
 {
-    enter(w);
+    engine_enter(&w->lock);
     *stats = w->stats;
     stats->send_errors = w->io.send_errors;
     stats->kernel_drops = packet_io_drops(&w->io);
-    clockid_t clock;
-    struct timespec cpu;
-    if (pthread_getcpuclockid(w->thread, &clock) == 0 && clock_gettime(clock, &cpu) == 0)
-        stats->cpu_ns = (uint64_t)cpu.tv_sec * INART_NS + (uint64_t)cpu.tv_nsec;
+    stats->cpu_ns = inart_thread_cpu(w->thread);
     uint64_t now = inart_now();
     for (uint32_t i = 0; i < w->tree_count && i < count; i++) {
         struct tree *t = &w->trees[i];
@@ -1165,6 +1113,6 @@ uint32_t inart_worker_statistics(struct inart_worker *w, struct inart_worker_sta
             trees[i].busy_ns += now - t->active_since;
     }
     uint32_t result = w->tree_count;
-    leave(w);
+    engine_leave(&w->lock);
     return result;
 }

@@ -3,15 +3,8 @@
  * reordering and delay on every port when asked. Not a product: tables are filled before it starts.
  */
 #define _GNU_SOURCE
-#include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <sys/eventfd.h>
-
+#include "engine.h"
 #include "labels.h"
-#include "packet_io.h"
-#include "threads.h"
 
 enum { FORWARD, REPLICATE, AGGREGATE };
 enum { FORWARDED, REPLICATED, ABSORBED, COMPLETED, DUPLICATE, STALE, FLUSHED, REFUSED, MALFORMED, UNKNOWN, VERDICTS };

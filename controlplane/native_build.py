@@ -1,4 +1,4 @@
-"""Compiles the agents' C sources with the system compiler when they are first needed, and keeps the result.
+"""Compiles C sources (the agents' engines, the simulator) with the system compiler at first use, and keeps the result.
 
 The cache (``$INART_CACHE``, else ``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the sources, the
 flags, the compiler's version and this machine's CPU features, because the code is built for exactly this CPU.
@@ -17,11 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from worker_agent.errors import BuildError
-
-NATIVE = Path(__file__).resolve().parent / "native"
-# Trapping and errno off lets rintf() vectorise; NaN, infinities and rounding stay exact.
-FLAGS = (
+# Of the engines. Trapping and errno off lets rintf() vectorise; NaN, infinities and rounding stay exact.
+ENGINE = (
     "-std=c11",
     "-O3",
     "-march=native",
@@ -34,6 +31,10 @@ FLAGS = (
     "-Werror=implicit-function-declaration",
     "-pthread",
 )
+
+
+class BuildError(RuntimeError):
+    """A C source could not be compiled, or is not what its caller takes it for; says what to install or do."""
 
 
 def cache_directory() -> Path:
@@ -69,20 +70,20 @@ def _run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def build(source: Path, *, shared: bool = True, include: Sequence[Path] = (), flags: Sequence[str] = ()) -> Path:
-    """The compiled form of one C file: a shared library, or a program. `include`: directories of headers, which count
-    as its sources, beside its own directory. Raises BuildError."""
+def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> Path:
+    """One C file as a shared library. `include`: directories of headers, which count as its sources, beside its own
+    directory. Raises BuildError."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
         raise BuildError("no C compiler found: install one (Debian: apt-get install gcc libc6-dev) or set CC")
     directories = [source.parent, *include]
-    options = [*FLAGS, *flags, *(f"-I{directory}" for directory in include), *(("-shared", "-fPIC") if shared else ())]
+    command = [compiler, *options, "-shared", "-fPIC", *(f"-I{directory}" for directory in include)]
     digest = hashlib.sha256()
     for path in [source, *sorted(header for directory in directories for header in directory.glob("*.h"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     version = _run([compiler, "--version"])
-    digest.update("\0".join([version, *FLAGS, *flags, str(shared), platform.machine(), _cpu_features()]).encode())
-    target = cache_directory() / f"{source.stem}-{digest.hexdigest()[:24]}{'.so' if shared else ''}"
+    digest.update("\0".join([version, *options, platform.machine(), _cpu_features()]).encode())
+    target = cache_directory() / f"{source.stem}-{digest.hexdigest()[:24]}.so"
     if target.exists():
         return target
     # Many agents start at once: one compiles, the others wait for it.
@@ -92,11 +93,22 @@ def build(source: Path, *, shared: bool = True, include: Sequence[Path] = (), fl
             return target
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             output = Path(scratch) / target.name
-            _run([compiler, *options, str(source), "-o", str(output), "-lm"])
+            _run([*command, str(source), "-o", str(output), "-lm"])
             output.replace(target)
     return target
 
 
-def load(source: Path, include: Sequence[Path] = ()) -> ctypes.CDLL:
+def load(source: Path, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> ctypes.CDLL:
     """The shared library of one C file, loaded; calls into it release the GIL. Raises BuildError."""
-    return ctypes.CDLL(str(build(source, include=include)))
+    return ctypes.CDLL(str(build(source, include=include, options=options)))
+
+
+def check_sizes(library: ctypes.CDLL, table: str, structures: Sequence[type[ctypes.Structure]]) -> None:
+    """Compares ctypes' idea of `structures` with the library's: `table` is its array of their sizes in C, ended by 0.
+    Raises BuildError that names the first that differs."""
+    found = (ctypes.c_size_t * (len(structures) + 1)).in_dll(library, table)
+    for structure, size in zip(structures, found, strict=False):
+        if ctypes.sizeof(structure) != size:
+            raise BuildError(f"{structure.__name__} has {ctypes.sizeof(structure)} bytes, {table} says {size}")
+    if found[len(structures)]:
+        raise BuildError(f"{table} has more structures than the {len(structures)} of Python")
