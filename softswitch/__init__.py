@@ -1,12 +1,13 @@
 """softswitch: a v1model software switch. It compiles the bmv2 JSON that p4c emits to native code.
 
-Public names: :class:`Program`, :class:`Device`, :class:`Fabric` (the data plane, :mod:`softswitch.device`) and the
+Public names: :class:`Program`, :class:`Device`, :class:`Fabric` (the data plane) and the
 exceptions of :mod:`softswitch.errors`. ``python -m softswitch`` starts a switch that serves P4Runtime.
 """
 
 from __future__ import annotations
 
-from softswitch.device import Device, Entry, Fabric, Match, PortStats, Program
+from softswitch.codec import Entry, Match
+from softswitch.device import Device
 from softswitch.errors import (
     AlreadyExists,
     BadProgram,
@@ -18,6 +19,9 @@ from softswitch.errors import (
     SoftswitchError,
     UnsupportedConstruct,
 )
+from softswitch.fabric import Fabric
+from softswitch.ports import PortStats
+from softswitch.program import Program
 
 __version__ = "0.1.0"
 

@@ -12,11 +12,12 @@ from p4.config.v1 import p4info_pb2
 
 from softswitch import pcap
 from softswitch.config import ConfigError, DeviceConfig, FabricConfig, PortConfig, Shape, check_shape
-from softswitch.device import Fabric, Program
 from softswitch.errors import SoftswitchError
+from softswitch.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer, Tls
 from softswitch.p4runtime.pipeline import config_of
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
+from softswitch.program import Program
 from softswitch.trace import Trace
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from softswitch import native
 from softswitch.compiler.codegen import unpack_params
 from softswitch.compiler.trace import Point
-from softswitch.device import Device, Program
+from softswitch.device import Device
 from softswitch.errors import AlreadyExists
+from softswitch.program import Program
 
 MAX_PACKETS = 1_000_000
 _UNLIMITED = (1 << 32) - 1

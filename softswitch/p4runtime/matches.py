@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from p4.v1 import p4runtime_pb2 as p4rt
 
-from softswitch.device import Match
+from softswitch.codec import Match
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.schema import FieldSchema, TableSchema, ValueSetSchema
 from softswitch.p4runtime.status import invalid

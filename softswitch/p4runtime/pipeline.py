@@ -15,9 +15,9 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import errors
-from softswitch.device import Program
 from softswitch.p4runtime.schema import Schema
 from softswitch.p4runtime.status import from_data_plane, invalid
+from softswitch.program import Program
 
 _KEPT = 16
 

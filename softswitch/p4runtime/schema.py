@@ -13,10 +13,11 @@ from typing import Any
 from p4.config.v1 import p4info_pb2, p4types_pb2
 from p4.v1 import p4data_pb2
 
-from softswitch.device import ActionInfo, DigestInfo, Match, Program, TableInfo
+from softswitch.codec import Match
 from softswitch.p4runtime.p4data import Shape, shape_of
 from softswitch.p4runtime.packetio import ControllerHeader
 from softswitch.p4runtime.status import invalid, unimplemented
+from softswitch.program import ActionInfo, DigestInfo, Program, TableInfo
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import errors
-from softswitch.device import Device, Entry
+from softswitch.codec import Entry
+from softswitch.device import Device
 from softswitch.meters import MeterState
 from softswitch.p4runtime.actions import decode_params, encode_action
 from softswitch.p4runtime.matches import Key, decode_key, decode_match, encode_match

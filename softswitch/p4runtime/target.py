@@ -12,7 +12,8 @@ from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import errors
-from softswitch.device import Device, Entry
+from softswitch.codec import Entry
+from softswitch.device import Device
 from softswitch.p4runtime import pipeline as pipelines
 from softswitch.p4runtime import reconcile, roles
 from softswitch.p4runtime.arbitration import Arbiter, Session, to_int

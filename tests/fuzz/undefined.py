@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from softswitch import Program, device
+from softswitch import Program, program
 from softswitch.compiler.build import compile_program
 
 COUNTER = "fuzz_undefined"
@@ -50,19 +50,19 @@ def _compile(source: str, quick: bool = False) -> tuple[Path, str]:
 @contextmanager
 def counted() -> Iterator[None]:
     """Programs that are loaded meanwhile count."""
-    original = device.compile_program
-    device.compile_program = _compile
+    original = program.compile_program
+    program.compile_program = _compile
     try:
         yield
     finally:
-        device.compile_program = original
+        program.compile_program = original
 
 
-def count(program: Program) -> int:
+def count(loaded: Program) -> int:
     """How often a program loaded under :func:`counted` has done something undefined."""
-    return ctypes.c_uint64.in_dll(program._library, COUNTER).value
+    return ctypes.c_uint64.in_dll(loaded._library, COUNTER).value
 
 
-def parser_errors(program: Program) -> int:
+def parser_errors(loaded: Program) -> int:
     """How often its parser has ended with an error. What a header that it did not get to holds is undefined too."""
-    return ctypes.c_uint64.in_dll(program._library, ERRORS).value
+    return ctypes.c_uint64.in_dll(loaded._library, ERRORS).value

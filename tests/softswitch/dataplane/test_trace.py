@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from softswitch import Fabric
-from softswitch.device import Device, Match, Program
+from softswitch.codec import Match
+from softswitch.device import Device
 from softswitch.errors import AlreadyExists
+from softswitch.program import Program
 from softswitch.trace import Step, Trace, as_json, lines
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenario import Recording, answers_of, configure

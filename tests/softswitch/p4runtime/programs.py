@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
-from softswitch.device import Fabric
+from softswitch.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeServer
 from tests.softswitch.p4runtime.client import Client
 from tests.softswitch.p4runtime.conftest import Served

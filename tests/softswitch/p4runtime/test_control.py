@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from softswitch import config, control, switches
-from softswitch.device import PortStats
+from softswitch.ports import PortStats
 from tests.softswitch.p4runtime.client import Client, exact_entry, insert
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
 

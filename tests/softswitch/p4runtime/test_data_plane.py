@@ -11,7 +11,8 @@ import grpc
 import pytest
 from p4.v1 import p4runtime_pb2 as p4rt
 
-from softswitch.device import Device, Fabric
+from softswitch.device import Device
+from softswitch.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeServer
 from tests.softswitch.p4runtime.client import (
     ACL,

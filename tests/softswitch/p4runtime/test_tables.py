@@ -7,7 +7,7 @@ import pytest
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
-from softswitch.device import Match
+from softswitch.codec import Match
 from tests.softswitch.p4runtime.client import (
     ACL,
     CONST,

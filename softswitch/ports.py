@@ -1,0 +1,69 @@
+"""Ports as Python sees them: their numbers, what they counted, and the shape of what leaves them."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+
+from softswitch import native
+from softswitch.errors import InvalidValue
+
+MAX_PORTS = 512
+MAX_FRAME = 65536
+DEFAULT_QUEUE_BYTES = 256 * 1024  # of a shaped port
+_SHAPE_NAMES = frozenset(
+    ("rate_mbps", "burst_bytes", "queue_bytes", "queue_packets", "delay_ms", "jitter_ms", "loss", "duplicate",
+     "reorder", "reorder_ms")
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PortStats:
+    """Packets and bytes in and out of one port since it was added, and frames dropped, by reason."""
+
+    rx_packets: int
+    rx_bytes: int
+    tx_packets: int
+    tx_bytes: int
+    drops: dict[str, int] = field(default_factory=dict)
+
+
+def check_port(port: int) -> None:
+    if not 0 <= port < MAX_PORTS - 1:
+        raise InvalidValue(f"port {port} is not in 0..{MAX_PORTS - 2} (511 is v1model's drop port)")
+
+
+def interface_index(interface: str) -> int:
+    try:
+        return socket.if_nametoindex(interface)
+    except OSError:
+        return -1  # it vanished right away
+
+
+def native_shape(shape: dict[str, float]) -> native.Shape | None:
+    """The native form of the arguments of :meth:`softswitch.fabric.Fabric.shape`; ``None`` if they ask for nothing."""
+    unknown = set(shape) - _SHAPE_NAMES
+    if unknown:
+        raise InvalidValue(f"unknown link property {sorted(unknown)[0]!r}; there are {', '.join(sorted(_SHAPE_NAMES))}")
+    given = {name: value for name, value in shape.items() if value is not None}
+    for name, value in given.items():
+        if not 0 <= value < float("inf"):
+            raise InvalidValue(f"{name} {value} is out of range")
+        if name in ("loss", "duplicate", "reorder") and value > 1:
+            raise InvalidValue(f"{name} {value} is not a probability")
+    if not any(given.values()):
+        return None
+    rate = given.get("rate_mbps", 0)
+    default_queue = DEFAULT_QUEUE_BYTES if rate and "queue_packets" not in given else 0
+    return native.Shape(
+        rate_bps=rate * 1e6,
+        burst_bytes=int(given.get("burst_bytes", 0)),
+        queue_bytes=int(given.get("queue_bytes", default_queue)),
+        queue_packets=int(given.get("queue_packets", 0)),
+        delay_ns=int(given.get("delay_ms", 0) * 1e6),
+        jitter_ns=int(given.get("jitter_ms", 0) * 1e6),
+        reorder_ns=int(given.get("reorder_ms", 1) * 1e6),
+        loss=given.get("loss", 0),
+        duplicate=given.get("duplicate", 0),
+        reorder=given.get("reorder", 0),
+    )
