@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from softswitch import native
-from softswitch.bmv2json import Action, KeyValue
+from softswitch.bmv2json.model import Action, KeyValue
 from softswitch.compiler.codegen import TablePlan, pack_params, unpack_params
 from softswitch.errors import InvalidValue, NoSuchObject
 from softswitch.profiles import ActionProfile, Group, Member

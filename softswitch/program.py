@@ -6,7 +6,8 @@ import ctypes
 import threading
 from dataclasses import dataclass
 
-from softswitch.bmv2json import P4Program, Table, read_program
+from softswitch.bmv2json.model import P4Program, Table
+from softswitch.bmv2json.reader import read_program
 from softswitch.compiler.build import compile_program
 from softswitch.compiler.codegen import Generated, generate
 from softswitch.compiler.trace import Point

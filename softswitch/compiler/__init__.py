@@ -1,1 +1,1 @@
-"""Turns a P4 program (:class:`softswitch.bmv2json.P4Program`) into native code."""
+"""Turns a P4 program (:class:`softswitch.bmv2json.model.P4Program`) into native code."""

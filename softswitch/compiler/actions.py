@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from softswitch.bmv2json import (
+from softswitch.bmv2json.model import (
     Action,
     Argument,
     CalcInput,

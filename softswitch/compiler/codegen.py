@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softswitch.bmv2json import P4Program, Table
+from softswitch.bmv2json.model import P4Program, Table
 from softswitch.compiler.actions import ActionGen, param_layout
 from softswitch.compiler.control import ControlGen, key_layout, profile_actions, table_actions
 from softswitch.compiler.expr import ExprGen, Value

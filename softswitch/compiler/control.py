@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from softswitch.bmv2json import Key, P4Program, Pipeline, Table
+from softswitch.bmv2json.model import Key, P4Program, Pipeline, Table
 from softswitch.compiler.actions import ActionGen, param_layout
 from softswitch.compiler.expr import ExprGen, Value, kind_for_bits
 from softswitch.compiler.layout import Layout

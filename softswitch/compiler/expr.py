@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softswitch.bmv2json import (
+from softswitch.bmv2json.model import (
     BoolConst,
     Const,
     Expr,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softswitch.bmv2json import Field, FieldRef, Header, P4Program, Stack
+from softswitch.bmv2json.model import Field, FieldRef, Header, P4Program, Stack
 from softswitch.errors import BadProgram, UnsupportedConstruct
 
 # The fields of standard_metadata that the switch itself reads or writes: bmv2's name -> (C member, bits of the member).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softswitch.bmv2json import (
+from softswitch.bmv2json.model import (
     Field,
     HeaderRef,
     HeaderType,

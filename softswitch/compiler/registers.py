@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softswitch.bmv2json import P4Program, Register
+from softswitch.bmv2json.model import P4Program, Register
 from softswitch.compiler.layout import c_type, storage_bits
 
 CACHE_LINE = 64

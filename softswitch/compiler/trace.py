@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softswitch.bmv2json import FieldRef, Op, StackField
+from softswitch.bmv2json.model import FieldRef, Op, StackField
 from softswitch.compiler.expr import ExprGen, Value
 from softswitch.compiler.layout import Slot
 

@@ -25,7 +25,7 @@ from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
 from softswitch import SoftswitchError
-from softswitch.bmv2json import read_program
+from softswitch.bmv2json.reader import read_program
 from tests.conformance import stf
 from tests.conformance.control import Controller
 from tests.conformance.samples import NotCompiled, Sample, compile_sample

@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError, Message
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import Fabric, SoftswitchError
-from softswitch.bmv2json import read_program
+from softswitch.bmv2json.reader import read_program
 from softswitch.compiler.codegen import generate
 from softswitch.p4runtime import P4RuntimeServer
 from tests.conformance.control import Controller

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from softswitch.bmv2json import (
+from softswitch.bmv2json.model import (
     Const,
     FieldRef,
     HeaderRef,

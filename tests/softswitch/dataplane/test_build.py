@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softswitch import CompilerFailed, Program
-from softswitch.bmv2json import read_program
+from softswitch.bmv2json.reader import read_program
 from softswitch.compiler import build
 from softswitch.compiler.codegen import generate
 from tests.p4.bmv2 import run

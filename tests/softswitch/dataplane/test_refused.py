@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softswitch import BadProgram, Program, SoftswitchError, UnsupportedConstruct
-from softswitch.bmv2json import read_program
+from softswitch.bmv2json.reader import read_program
 from softswitch.compiler.codegen import generate
 from tests.softswitch.dataplane.programs import json_path
 
