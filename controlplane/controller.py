@@ -21,14 +21,14 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from controlplane.generators import parse_topology
-from controlplane.keeper import Keeper
-from controlplane.roster import Refused, Roster
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import REPLAN_SECONDS, ControllerError, fetch_status, request_replan
 from controlplane.rpc.stubs import SERVER_OPTIONS, add_to_server
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
+from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.roster import Refused, Roster
+from controlplane.runtime.update import Update, UpdateError, Updater
 from controlplane.topology import Topology, TopologyError
-from controlplane.update import Update, UpdateError, Updater
 
 STOP_SECONDS = 2.0
 

@@ -23,23 +23,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.controller import Controller, PlanSummary
-from controlplane.epochs import EpochStore, default_file
 from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import JobError, parse_job
-from controlplane.keeper import Keeper
-from controlplane.kinds import Kind, P4RuntimeKind, TofinoKind
-from controlplane.limits import limited
 from controlplane.plan import Plan, PlanError
-from controlplane.roster import Roster
+from controlplane.plan.limits import limited
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
 from controlplane.rules import Deployment, DoesNotFit, build
+from controlplane.runtime.epochs import EpochStore, default_file
+from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.roster import Roster
+from controlplane.runtime.update import Updater
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
+from controlplane.targets.kinds import Kind, P4RuntimeKind, TofinoKind
 from controlplane.topology import Topology, TopologyError
-from controlplane.update import Updater
 from p4src.artifacts import Artifact, ArtifactError, find, load
 from p4src.protocol import VERSION
 

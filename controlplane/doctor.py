@@ -245,7 +245,7 @@ def check_switches(file: Path, tofino: bool = False) -> Iterable[Check]:
     from controlplane.targets.bri.program import Program
     from controlplane.targets.bri.sde import SdeMissing, load_client
     from controlplane.targets.bri.target import ask as ask_bri
-    from controlplane.targets.session import ask as ask_p4runtime
+    from controlplane.targets.p4runtime.session import ask as ask_p4runtime
 
     try:
         switches = list(load_switches(file).values())

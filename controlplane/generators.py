@@ -150,10 +150,10 @@ def _value(spec: str, options: dict[str, str], key: str, default: float) -> floa
 
 
 def _wan(spec: str, kind: str, text: str) -> Topology:
-    """The networks of controlplane/wan/networks.py, each site with a worker and a parameter server."""
+    """The networks of controlplane/wan_networks.py, each site with a worker and a parameter server."""
     import numpy as np
 
-    from controlplane.wan import networks  # here: other topologies do without numpy
+    from controlplane import wan_networks as networks  # here: other topologies do without numpy
 
     options = _options(spec, text, {"aws": (), "netstorm": ("seed",)}.get(kind, ("seed", "least", "most", "law")))
     seed = int(_value(spec, options, "seed", 0))

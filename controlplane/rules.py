@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.limits import MINIMUM_SLOTS, DoesNotFit, check_fits, held
+from controlplane.plan.limits import MINIMUM_SLOTS, DoesNotFit, check_fits, held
 from controlplane.plan.model import Plan, PlanError, Tree
 from controlplane.routing import Network
 from controlplane.topology import Topology
@@ -138,7 +138,7 @@ def build(
     """Rules of every switch and configuration of every agent of the plan's job.
 
     first_label, first_group, first_slot (per switch): where this version's numbers begin, so that it can be installed
-    beside another. Both `limits` and what the topology's switches have of their own (controlplane/limits.py) hold.
+    beside another. Both `limits` and what the topology's switches have of their own (controlplane/plan/limits.py) hold.
     Raises DoesNotFit, PlanError, TopologyError.
     """
     plan.check(topology)

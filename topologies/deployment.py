@@ -7,15 +7,15 @@ from pathlib import Path
 
 from controlplane.controller import Controller, PlanSummary
 from controlplane.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
-from controlplane.epochs import EpochStore
-from controlplane.keeper import Keeper
-from controlplane.kinds import P4RuntimeKind
 from controlplane.plan import Plan
-from controlplane.roster import Roster
 from controlplane.rules import RuleSet, build, routes
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.roster import Roster
+from controlplane.runtime.update import Updater
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
-from controlplane.update import Updater
+from controlplane.targets.kinds import P4RuntimeKind
 from p4src.protocol import VERSION
 from topologies.emulation import Emulation
 

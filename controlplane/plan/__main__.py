@@ -15,10 +15,10 @@ from typing import Any
 from controlplane.evaluate import Evaluation, Load, evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import Job, JobError, parse_job
-from controlplane.limits import held, limited
-from controlplane.packets import packet_seconds, packets
+from controlplane.plan.limits import held, limited
 from controlplane.plan.model import Plan, PlanError
-from controlplane.replan import difference, replan
+from controlplane.plan.packets import packet_seconds, packets
+from controlplane.plan.replan import difference, replan
 from controlplane.rules import Limits
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.topology import Topology, TopologyError
@@ -253,7 +253,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.output:
             Path(arguments.output).write_text(json.dumps(content, indent=2) + "\n")
         if arguments.draw:
-            from controlplane.draw import draw
+            from controlplane.plan.draw import draw
 
             draw(plan, evaluation, topology, arguments.draw)
             print(f"drawn: {arguments.draw}", file=sys.stderr)

@@ -1,66 +1,62 @@
 """Strategies: pure functions (topology, job, seed, frozen_split) -> Plan.
 
-A new one is one new file and one line in STRATEGIES.
+A new one is one new file and one line in STRATEGIES. A strategy's module is imported when the strategy is asked for, so
+that naming them all costs nothing (some bring Pyomo or SciPy along).
 """
 
 from __future__ import annotations
 
-from controlplane.strategies.apsp import (
-    apsp,
-    apsp_balanced,
-    apsp_connected,
-    apsp_exact,
-    apsp_random,
-    apsp_shortest,
-)
-from controlplane.strategies.atp import atp, atp_strict
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import cast
+
 from controlplane.strategies.common import Infeasible, Split, Strategy
-from controlplane.strategies.crew import blink, crew, crew_even, opr, ps, ring, topo_adopt
-from controlplane.strategies.equal import equal
-from controlplane.strategies.exact import exact
-from controlplane.strategies.inart import inart
-from controlplane.strategies.lbmm import lbmm
-from controlplane.strategies.netstorm import balanced_tree, netstorm, star, tsengine
-from controlplane.strategies.paper import inart_paper, r_inart
-from controlplane.strategies.selmcast import all_to_all, orpheus, selmcast, selmcast_l7
-from controlplane.strategies.strict import inart_strict
-from controlplane.strategies.wan import wan
 
-STRATEGIES: dict[str, Strategy] = {
-    "inart": inart,
-    "inart-strict": inart_strict,
-    "inart-paper": inart_paper,
-    "r-inart": r_inart,
-    "lbmm": lbmm,
-    "atp": atp,
-    "atp-strict": atp_strict,
-    "equal": equal,
-    "exact": exact,
-    "apsp": apsp,
-    "apsp-exact": apsp_exact,
-    "apsp-random": apsp_random,
-    "apsp-connected": apsp_connected,
-    "apsp-shortest": apsp_shortest,
-    "apsp-balanced": apsp_balanced,
-    "netstorm": netstorm,
-    "star": star,
-    "balanced-tree": balanced_tree,
-    "tsengine": tsengine,
-    "crew": crew,
-    "crew-even": crew_even,
-    "opr": opr,
-    "ps": ps,
-    "ring": ring,
-    "blink": blink,
-    "topo-adopt": topo_adopt,
-    "selmcast": selmcast,
-    "selmcast-l7": selmcast_l7,
-    "orpheus": orpheus,
-    "all-to-all": all_to_all,
-    "wan": wan,
-}
 
-__all__ = ["STRATEGIES", "Infeasible", "Split", "Strategy", "get_strategy"]
+class Registry(Mapping[str, Strategy]):
+    """Strategies by name, in the order in which they are listed; each is imported at its first use."""
+
+    def __init__(self, modules: Mapping[str, tuple[str, ...]]) -> None:
+        """`modules`: names of strategies by module below this package. A strategy's function has its name, with
+        underscores."""
+        self._modules = {name: module for module, names in modules.items() for name in names}
+
+    def __getitem__(self, name: str) -> Strategy:
+        module = import_module(f"{__name__}.{self._modules[name]}")
+        return cast(Strategy, getattr(module, name.replace("-", "_")))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
+STRATEGIES = Registry(
+    {
+        "fabric.inart": ("inart",),
+        "fabric.strict": ("inart-strict",),
+        "fabric.paper": ("inart-paper", "r-inart"),
+        "fabric.lbmm": ("lbmm",),
+        "fabric.atp": ("atp", "atp-strict"),
+        "fabric.equal": ("equal",),
+        "fabric.exact": ("exact",),
+        "wan.apsp.strategy": (
+            "apsp",
+            "apsp-exact",
+            "apsp-random",
+            "apsp-connected",
+            "apsp-shortest",
+            "apsp-balanced",
+        ),
+        "wan.netstorm.strategy": ("netstorm", "star", "balanced-tree", "tsengine"),
+        "wan.crew.strategy": ("crew", "crew-even", "opr", "ps", "ring", "blink", "topo-adopt"),
+        "wan.selmcast.strategy": ("selmcast", "selmcast-l7", "orpheus", "all-to-all"),
+        "wan.tree_packing.strategy": ("wan",),
+    }
+)
+
+__all__ = ["STRATEGIES", "Infeasible", "Registry", "Split", "Strategy", "get_strategy"]
 
 
 def get_strategy(name: str) -> Strategy:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.evaluate import evaluate
 from controlplane.job import Job
-from controlplane.limits import check_fits
+from controlplane.plan.limits import check_fits
 from controlplane.plan.model import Assignment, Plan, Relay, Tree
 from controlplane.routing import Memory, Network, Router, downwards
 from controlplane.topology import Topology

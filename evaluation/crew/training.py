@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.simulate import Overlay, Simulator
-from controlplane.wan import crew
-from controlplane.wan.errors import WanError
+from controlplane.strategies.wan.crew import algorithm as crew
+from controlplane.strategies.wan.errors import WanError
 
 MODEL_MBIT = 180 * 8.0
 SCHEDULES = ("FS", "FL", "TL", "C1", "C2")

@@ -31,7 +31,14 @@ TESTBED_UNIT_MBPS = 15_400 / (4 / 3)
 
 PLANNER_MODULES = ("evaluate", "generators", "job", "plan/model", "routing", "topology")
 STRATEGY_MODULES = (
-    "atp", "capacity", "columns", "common", "equal", "inart", "lbmm", "packing", "paper", "paths", "strict",
+    "common",
+    *(
+        f"fabric/{name}"
+        for name in (
+            "atp", "capacity", "column_generation", "equal", "inart", "lbmm", "paper", "paths", "strict",
+            "worker_groups",
+        )
+    ),
 )  # fmt: skip
 
 

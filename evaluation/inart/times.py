@@ -13,11 +13,11 @@ from controlplane.job import place_job
 from controlplane.plan import Tree
 from controlplane.routing import Network
 from controlplane.strategies import get_strategy
-from controlplane.strategies.capacity import build_program, solve_capacity
-from controlplane.strategies.column_bound import column_bound
-from controlplane.strategies.columns import Master, generate, to_trees
 from controlplane.strategies.common import finish, plan_choices, prepare
-from controlplane.strategies.inart import TOLERANCE, first_trees
+from controlplane.strategies.fabric.capacity import build_program, solve_capacity
+from controlplane.strategies.fabric.column_bound import column_bound
+from controlplane.strategies.fabric.column_generation import Master, generate, to_trees
+from controlplane.strategies.fabric.inart import TOLERANCE, first_trees
 
 # k, workers, parameter servers, seconds that the whole plan may take
 TARGETS = ((6, 50, 4, 0.2), (8, 120, 8, 1.0), (16, 1008, 16, 10.0))

@@ -17,8 +17,8 @@ import networkx as nx
 import numpy as np
 
 from controlplane.simulate import Simulator
-from controlplane.wan import netstorm
-from controlplane.wan.apsp import Node, Path
+from controlplane.strategies.wan.apsp.algorithm import Node, Path
+from controlplane.strategies.wan.netstorm import algorithm as netstorm
 
 ALEXNET_PARAMETERS = 61.0  # million
 MBIT = 32.0  # per million float32 parameters

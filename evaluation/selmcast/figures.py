@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.simulate import BigSwitch, Simulator
-from controlplane.wan import selmcast
+from controlplane.strategies.wan.selmcast import algorithm as selmcast
 from evaluation.selmcast.ssp import Setup, Training
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread, watched

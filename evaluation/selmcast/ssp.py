@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.simulate import BigSwitch, Simulator
-from controlplane.wan import selmcast
+from controlplane.strategies.wan.selmcast import algorithm as selmcast
 from evaluation.wan.workloads import RUNTIMES
 
 

@@ -1,7 +1,8 @@
 """All WAN strategies on the same networks: seconds per synchronisation, and how far from the bound.
 
 Bound: no set of aggregation trees, with whatever roots, moves the model faster (column generation's dual bound,
-controlplane/wan/packing.py); a synchronisation takes at least model / bound. Everything pipelined, up and down at once;
+controlplane/strategies/wan/tree_packing/algorithm.py); a synchronisation takes at least model / bound. Everything
+pipelined, up and down at once;
 `stored` is the same plan when each hop waits for all of a tree's share, `max_min` when its trees are not paced at the
 plan's rates but share the links max-min.
 """
@@ -18,8 +19,10 @@ import numpy as np
 
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import get_strategy
-from controlplane.wan import crew, netstorm, selmcast
-from controlplane.wan.packing import Packing, pack
+from controlplane.strategies.wan.crew import algorithm as crew
+from controlplane.strategies.wan.netstorm import algorithm as netstorm
+from controlplane.strategies.wan.selmcast import algorithm as selmcast
+from controlplane.strategies.wan.tree_packing.algorithm import Packing, pack
 from evaluation.apsp.figures import MODELS
 from evaluation.netstorm.figures import random_network
 from evaluation.wan.networks import aws, by_distance, netstorm_draw, overlay, whole_job

@@ -15,10 +15,10 @@ from controlplane.job import Job, JobError, place_job
 from controlplane.plan import Assignment, Plan, Relay, Tree
 from controlplane.routing import Network, Unreachable
 from controlplane.strategies import Infeasible, get_strategy
-from controlplane.strategies.capacity import solve_capacity
-from controlplane.strategies.column_bound import column_bound
-from controlplane.strategies.columns import generate
-from controlplane.strategies.paper import l_inart
+from controlplane.strategies.fabric.capacity import solve_capacity
+from controlplane.strategies.fabric.column_bound import column_bound
+from controlplane.strategies.fabric.column_generation import generate
+from controlplane.strategies.fabric.paper import l_inart
 from controlplane.topology import Topology, TopologyError
 from tests.controlplane.instances import examples, instances, troubled_instances
 
@@ -212,7 +212,7 @@ def test_every_plan_holds_and_ours_is_best(instance, frozen, seed):
 @given(instances(max_switches=3, max_workers=3))
 def test_nothing_with_one_tree_per_root_beats_the_exact_optimum(instance):
     topology, job = instance
-    with mock.patch("controlplane.strategies.exact.TIME_LIMIT_S", 2.0):
+    with mock.patch("controlplane.strategies.fabric.exact.TIME_LIMIT_S", 2.0):
         try:
             best = get_strategy("exact")(topology, job)
         except (*REFUSALS, ValueError):

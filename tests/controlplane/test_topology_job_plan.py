@@ -14,7 +14,7 @@ from controlplane.generators import fattree, parse_topology, testbed
 from controlplane.job import Job, JobError, parse_job, place_job
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.__main__ import main
-from controlplane.replan import difference, replan
+from controlplane.plan.replan import difference, replan
 from controlplane.rules import Limits, build
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology, TopologyError

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from controlplane.targets.p4runtime import P4RuntimeTarget
-from controlplane.targets.program import Program
+from controlplane.targets.p4runtime.program import Program
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
 from tests.deploy.fake_switch import FakeSwitch
 

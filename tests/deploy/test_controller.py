@@ -15,11 +15,11 @@ import pytest
 
 from controlplane.agentconfig import AgentConfig
 from controlplane.controller import Controller, PlanSummary, format_status, main
-from controlplane.epochs import EpochStore
-from controlplane.roster import Roster
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.rpc.tls import Tls
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.roster import Roster
 from p4src.protocol import VERSION
 from tests.deploy.certificates import make_certificates
 from tests.deploy.job import configs

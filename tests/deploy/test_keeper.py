@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane import keeper as keeper_module
-from controlplane.keeper import Keeper
+from controlplane.runtime import keeper as keeper_module
+from controlplane.runtime.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
-from controlplane.targets.p4runtime import P4RuntimeTarget
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from tests.deploy.fake_switch import FakeSwitch
 from tests.deploy.rules import small
 

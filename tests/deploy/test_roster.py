@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from controlplane.agentconfig import AgentConfig
-from controlplane.epochs import LAST_EPOCH, EpochStore
-from controlplane.roster import Member, Refused, Roster
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import config_digest
+from controlplane.runtime.epochs import LAST_EPOCH, EpochStore
+from controlplane.runtime.roster import Member, Refused, Roster
 from p4src.protocol import VERSION
 from tests.deploy.job import configs
 
@@ -206,7 +206,7 @@ def test_reports_of_an_earlier_epoch_do_not_count(roster):
 
 def test_epochs_increase_whatever_the_clock_and_the_file(tmp_path, monkeypatch):
     clock = [1_000_000.0]
-    monkeypatch.setattr("controlplane.epochs.time.time", lambda: clock[0])
+    monkeypatch.setattr("controlplane.runtime.epochs.time.time", lambda: clock[0])
     store = EpochStore(tmp_path / "state" / "epoch")
     assert [store.next(), store.next()] == [1_000_000, 1_000_001]
     clock[0] = 500.0  # the clock went back

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from controlplane.deploy import connect_targets, load_switches
-from controlplane.keeper import Keeper
-from controlplane.kinds import P4RuntimeKind
 from controlplane.rpc.tls import Tls
 from controlplane.rules import Forward, LabelEntry, Route, RuleSet
+from controlplane.runtime.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import TargetError, difference
-from controlplane.targets.p4runtime import P4RuntimeTarget
-from controlplane.targets.session import ask
+from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.session import ask
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
 from p4src.protocol import VERDICTS
 from tests.deploy.certificates import make_certificates

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from controlplane.rules import Forward, LabelEntry, MulticastGroup, Route, RuleSet
-from controlplane.targets import fabric, p4runtime, session
+from controlplane.targets import fabric
 from controlplane.targets.base import (
     Change,
     InstallError,
@@ -22,9 +22,11 @@ from controlplane.targets.base import (
     difference,
     empty,
 )
-from controlplane.targets.p4runtime import P4RuntimeTarget
-from controlplane.targets.program import Program, ProgramMismatch
-from controlplane.targets.session import NotPrimary, ask
+from controlplane.targets.p4runtime import session
+from controlplane.targets.p4runtime import target as p4runtime
+from controlplane.targets.p4runtime.program import Program, ProgramMismatch
+from controlplane.targets.p4runtime.session import NotPrimary, ask
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.protocol import VERDICTS
 from tests.deploy.fake_switch import FakeSwitch
 from tests.deploy.rules import MAC, large, rule_sets, small

@@ -11,23 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane import update as update_module
 from controlplane.controller import format_replan, update_reply
-from controlplane.epochs import EpochStore
 from controlplane.generators import testbed
 from controlplane.job import place_job
-from controlplane.keeper import Keeper
 from controlplane.plan import Plan
-from controlplane.roster import Member, Roster
 from controlplane.routing import Unreachable
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rules import Deployment, DoesNotFit, Limits, build
+from controlplane.runtime import update as update_module
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.roster import Member, Roster
+from controlplane.runtime.update import UpdateError, Updater, apply_changes, build_beside, used_slots
 from controlplane.strategies import get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
-from controlplane.targets.p4runtime import P4RuntimeTarget
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.topology import Topology, TopologyError
-from controlplane.update import UpdateError, Updater, apply_changes, build_beside, used_slots
 from p4src.protocol import VERSION
 from tests.deploy.fake_switch import FakeSwitch
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.controller import Controller, PlanSummary
-from controlplane.epochs import EpochStore
-from controlplane.roster import Roster
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.roster import Roster
 from evaluation.hosts.hub import Hub, TreeShape, star
 from evaluation.hosts.network import StarNetwork, inside
 from p4src.protocol import VERSION

@@ -15,11 +15,11 @@ from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.sde import load_client
 from controlplane.targets.bri.target import BriTarget
-from controlplane.targets.bri.wire import client as wire_client
 from controlplane.topology import Topology
 from p4src.artifacts import find
 from tests.deploy.conftest import until
 from tests.tofino.switch import TofinoSwitch
+from tests.tofino.wire import client as wire_client
 
 __all__ = ["until"]
 TESTBED = "topologies/data/testbed_tofino.json"

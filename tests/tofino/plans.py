@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from controlplane.job import parse_job
-from controlplane.kinds import TofinoKind
-from controlplane.limits import limited
+from controlplane.plan.limits import limited
 from controlplane.rules import Deployment, build
 from controlplane.strategies import get_strategy
+from controlplane.targets.kinds import TofinoKind
 from controlplane.topology import Topology
 from p4src.artifacts import find
 

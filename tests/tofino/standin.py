@@ -16,12 +16,12 @@ from pathlib import Path
 
 from controlplane.frontpanel import FrontPanelPort
 from controlplane.targets.bri.schema import local
-from controlplane.targets.bri.wire import bri_wire_pb2 as pb
 from p4src.artifacts import find
 from p4src.protocol import ETHERTYPE
 from tests.model.packet import decode
 from tests.tofino.dataplane import Switch
 from tests.tofino.switch import TofinoSwitch
+from tests.tofino.wire import bri_wire_pb2 as pb
 from topologies.tofino_model import BRI_PORT, device_port
 
 ALL_PROTOCOLS = 3

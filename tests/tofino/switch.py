@@ -21,8 +21,8 @@ from google.rpc import code_pb2, status_pb2
 
 from controlplane.targets.bri.program import FIXED
 from controlplane.targets.bri.schema import Field, Schema, Table
-from controlplane.targets.bri.wire import bri_wire_pb2 as pb
-from controlplane.targets.bri.wire.stubs import add_to_server
+from tests.tofino.wire import bri_wire_pb2 as pb
+from tests.tofino.wire.stubs import add_to_server
 
 CONNECTORS, CHANNELS = 32, 4
 Stored = tuple[int, dict[int, object]]

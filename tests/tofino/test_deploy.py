@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane import doctor, kinds
-from controlplane import keeper as keeper_module
+from controlplane import doctor
 from controlplane.deploy import main
-from controlplane.keeper import Keeper
-from controlplane.targets import fabric
+from controlplane.runtime import keeper as keeper_module
+from controlplane.runtime.keeper import Keeper
+from controlplane.targets import fabric, kinds
 from controlplane.targets.base import difference
 from controlplane.targets.bri import sde, session
 from tests.tofino.conftest import BFRT, TESTBED

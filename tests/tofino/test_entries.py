@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.generators import parse_topology
-from controlplane.kinds import TofinoKind
 from controlplane.rules import Aggregate, DoesNotFit, LabelEntry, RuleSet, build
 from controlplane.targets.base import TargetError, difference
 from controlplane.targets.bri.entries import Entry, PortName, Prefix, entry_problems, problems
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import FIXED, Program
 from controlplane.targets.bri.schema import Schema, SchemaError, local
+from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 from tests.controlplane.instances import instances, random_plan
 from tests.tofino.plans import deployment, with_front_panel

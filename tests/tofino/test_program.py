@@ -11,11 +11,11 @@ from collections import Counter, deque
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.kinds import TofinoKind
 from controlplane.rules import Deployment, DoesNotFit, RuleSet, build
 from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.ports import PORTS_PER_PIPE, Panel, PortMap
 from controlplane.targets.bri.schema import local
+from controlplane.targets.kinds import TofinoKind
 from controlplane.topology import Topology
 from p4src.artifacts import find
 from p4src.protocol import Flag

@@ -11,7 +11,7 @@ import pytest
 from controlplane.targets.bri import sde
 from controlplane.targets.bri.program import fixed_tables
 from controlplane.targets.bri.sde import SdeMissing
-from controlplane.targets.bri.wire import bri_wire_pb2
+from tests.tofino.wire import bri_wire_pb2
 
 
 @pytest.mark.parametrize("value", ["", "/no/such/folder", "EMPTY"])
@@ -92,7 +92,7 @@ def test_messages_have_the_sdes_names_numbers_and_types():
 
 @needs_sde
 def test_service_has_the_sdes_methods():
-    from controlplane.targets.bri.wire.stubs import SERVICE
+    from tests.tofino.wire.stubs import SERVICE
 
     (service,) = sde.load_client().bfruntime_pb2.DESCRIPTOR.services_by_name.values()
     assert service.full_name == SERVICE

@@ -80,7 +80,7 @@ def sde(root: Path) -> str:
     package = root / "lib/python3/site-packages/tofino/bfrt_grpc"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "client.py").write_text("from controlplane.targets.bri.wire.client import *\n")
+    (package / "client.py").write_text("from tests.tofino.wire.client import *\n")
     return str(root)
 
 

@@ -12,11 +12,11 @@ from controlplane.rules import Aggregate, Forward, LabelEntry
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference, empty
 from controlplane.targets.bri import session, target
-from controlplane.targets.bri.wire import bri_wire_pb2 as pb
 from p4src.protocol import VERDICTS
 from tests.tofino.conftest import BFRT
 from tests.tofino.plans import deployment
 from tests.tofino.switch import TofinoSwitch, device_port
+from tests.tofino.wire import bri_wire_pb2 as pb
 
 
 @pytest.fixture

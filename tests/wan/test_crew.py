@@ -15,8 +15,9 @@ from scipy.optimize import linprog
 from controlplane.job import Job
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import get_strategy
-from controlplane.wan import allreduce, crew
-from controlplane.wan.errors import WanError
+from controlplane.strategies.wan.crew import algorithm as crew
+from controlplane.strategies.wan.crew import all_reduce as allreduce
+from controlplane.strategies.wan.errors import WanError
 from evaluation.crew.figures import faulty, rounds, tree_seconds
 from evaluation.crew.training import CONTROLLER, Fault, Setup, Training, one_reduce
 from evaluation.wan.networks import overlay

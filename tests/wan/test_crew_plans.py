@@ -13,7 +13,7 @@ from controlplane.evaluate import evaluate
 from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.plan.__main__ import main
-from controlplane.replan import replan
+from controlplane.plan.replan import replan
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.topology import Topology

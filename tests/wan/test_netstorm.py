@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.wan import netstorm
-from controlplane.wan.errors import WanError
+from controlplane.strategies.wan.errors import WanError
+from controlplane.strategies.wan.netstorm import algorithm as netstorm
 from evaluation.netstorm.figures import random_network, speed
 from evaluation.netstorm.training import Setup, Training, tcp_mbps
 from tests.controlplane.instances import examples

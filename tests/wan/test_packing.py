@@ -16,11 +16,11 @@ from controlplane.job import Job
 from controlplane.plan.model import Plan
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import STRATEGIES, Infeasible
+from controlplane.strategies.wan.errors import WanError
+from controlplane.strategies.wan.tree_packing.algorithm import pack
+from controlplane.strategies.wan.tree_packing.arborescence import arborescence
+from controlplane.strategies.wan.tree_packing.steiner import Exact, cleaned, dual_ascent, short_tree
 from controlplane.topology import Topology
-from controlplane.wan.arborescence import arborescence
-from controlplane.wan.errors import WanError
-from controlplane.wan.packing import pack
-from controlplane.wan.steiner import Exact, cleaned, dual_ascent, short_tree
 from evaluation.wan.networks import by_distance, overlay, whole_job
 from tests.controlplane.instances import examples, instances, troubled_instances
 from tests.wan.test_apsp import networks
@@ -198,7 +198,7 @@ def test_packing_with_nodes_that_take_no_part(graph: nx.DiGraph, data: st.DataOb
     assert packing.gap <= 2e-3
     assert packing.rate >= pack(graph, roots).rate * (1 - 2e-3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("controlplane.wan.packing.MOST_TERMINALS", 0)
+        patch.setattr("controlplane.strategies.wan.tree_packing.algorithm.MOST_TERMINALS", 0)
         rough = pack(graph, roots, terminals=terminals)
     assert rough.bound >= packing.rate * (1 - 1e-6)
     assert rough.rate <= packing.bound * (1 + 1e-6)

@@ -15,9 +15,9 @@ from controlplane.job import parse_job
 from controlplane.plan.__main__ import main
 from controlplane.plan.model import Plan, PlanError
 from controlplane.strategies import STRATEGIES, Infeasible
+from controlplane.strategies.wan.errors import WanError
+from controlplane.strategies.wan.tree_packing.algorithm import pack
 from controlplane.topology import TopologyError
-from controlplane.wan.errors import WanError
-from controlplane.wan.packing import pack
 from evaluation.wan.compare import promised
 from evaluation.wan.networks import overlay, whole_job
 from tests.controlplane.instances import examples

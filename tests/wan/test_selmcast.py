@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.wan import selmcast
-from controlplane.wan.errors import WanError
+from controlplane.strategies.wan.errors import WanError
+from controlplane.strategies.wan.selmcast import algorithm as selmcast
 from evaluation.selmcast.figures import simulated
 from evaluation.selmcast.ssp import Setup, Training
 from tests.controlplane.instances import examples

@@ -14,11 +14,11 @@ from controlplane.generators import fattree
 from controlplane.job import Job, place_job
 from controlplane.plan import Multicast, Plan, PlanError
 from controlplane.plan.__main__ import main
-from controlplane.replan import replan
+from controlplane.plan.replan import replan
 from controlplane.rules import Limits, build
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import Infeasible, get_strategy
-from controlplane.strategies.selmcast import orpheus, selmcast
+from controlplane.strategies.wan.selmcast.strategy import orpheus, selmcast
 from controlplane.topology import Topology
 from tests.controlplane.instances import examples, instances
 

@@ -1,6 +1,6 @@
 """One BRI session through the SDE's client, with deadlines on every call and errors that say what to do.
 
-The client (`client` below) is the SDE's module `bfrt_grpc.client`, or `controlplane.targets.bri.wire.client` in tests.
+The client (`client` below) is the SDE's module `bfrt_grpc.client`, or `tests.tofino.wire.client` in tests.
 It opens its channel without options and calls without deadlines, so both are put in from here.
 """
 

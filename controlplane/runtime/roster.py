@@ -1,0 +1,360 @@
+"""Who is there: agents of one job join, start together, and stop together when one is lost. No gRPC in here.
+
+waiting --all joined--> running (new epoch) --one lost--> waiting (the others were told to abort) --...
+
+A running job can also change over to new configurations without a stop (handover.py).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.client import config_digest
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.handover import Handover, HandoverError
+
+GRACE_SECONDS = 5.0
+
+
+class Refused(Exception):
+    """This agent cannot join; the message says why and what to do."""
+
+
+@dataclass
+class Member:
+    """An agent that has joined. `events`: what to send it; None ends its stream."""
+
+    node: str
+    peer: str
+    agent: str
+    running: tuple[int, str]
+    leaving: bool = False
+    failure: str = ""
+    joined: float = field(default_factory=time.monotonic)
+    events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue)
+    statistics: dict[str, float] = field(default_factory=dict)
+    trees: dict[int, pb.TreeReport] = field(default_factory=dict)
+    reported: float | None = None
+
+
+class Roster:
+    """The agents of one job. Thread-safe.
+
+    Args:
+        configs: per node; their epoch does not count.
+        version: of the wire format; agents with another one are refused.
+        grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but
+            answers to them may have been lost, and they get them from the parameter server.
+        log: gets one line per event.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, AgentConfig],
+        epochs: EpochStore,
+        version: int,
+        log: Callable[[str], None] = lambda line: None,
+        *,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        if not configs:
+            raise ValueError("a job without agents")
+        self.configs = dict(configs)
+        self.epoch = 0
+        self._by_address = {config.address: node for node, config in configs.items()}
+        self._epochs = epochs
+        self._version = version
+        self._log = log
+        self._grace = grace
+        self._members: dict[str, Member] = {}
+        self._running = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self._handover: Handover | None = None
+        self._news = threading.Condition(self._lock)
+
+    def join(self, request: pb.JoinRequest, peer: str = "") -> Member:
+        """An agent joins. Raises Refused.
+
+        A second process for the same node replaces the first: after a crash the first one's connection may still
+        look alive, and the one that was started last is the one that somebody wants.
+        """
+        with self._lock:
+            if self._closed:
+                raise Refused("the controller is shutting down")
+            node = self._identify(request)
+            member = Member(node, peer, request.agent, (request.running_epoch, request.running_digest))
+            earlier = self._members.get(node)
+            if earlier is not None:
+                reason = f"another process joined as {node} (from {peer}); this one was told to stop"
+                earlier.events.put(pb.Event(refused=pb.Refused(reason=reason)))
+                self._remove(earlier, f"{node} was replaced by another process")
+            self._members[node] = member
+            missing = self._missing()
+            role = self.configs[node].role.replace("_", " ")
+            self._log(f"{role} {node} joined" + (f"; waiting for {_names(missing)}" if missing else ""))
+            if missing:
+                self._tell_waiting(missing)
+            else:
+                self._start()
+            return member
+
+    def announce_leave(self, agent: str, failure: str = "") -> None:
+        """The agent is about to end its stream, because it is done or because of a failure."""
+        with self._lock:
+            for member in self._members.values():
+                if member.agent == agent:
+                    member.leaving, member.failure = not failure, failure
+
+    def leave(self, member: Member) -> None:
+        """The agent's stream has ended."""
+        with self._lock:
+            if self._members.get(member.node) is not member or self._closed:
+                return
+            if member.failure:
+                self._remove(member, f"{member.node} gave up: {member.failure}")
+            elif not member.leaving:
+                self._remove(member, f"{member.node} is gone (its connection ended)")
+            elif not self._running:
+                self._remove(member, f"{member.node} has left")
+            else:
+                del self._members[member.node]
+                self._log(f"{member.node} has left")
+                if self._handover is not None and self._handover.first_operation is not None:
+                    self._handover.drained.add(member.node)  # it leaves when it has all results
+                    self._news.notify_all()
+                else:
+                    self._fail_handover(f"{member.node} has left the job")
+                epoch = self.epoch
+                timer = threading.Timer(self._grace, lambda: self._end_grace(epoch, member.node))
+                timer.daemon = True
+                timer.start()
+            if not self._running:
+                self._tell_waiting(self._missing())
+
+    def report(self, request: pb.ReportRequest) -> None:
+        """Statistics of an agent; those of an earlier epoch are dropped."""
+        with self._lock:
+            member = self._members.get(request.node)
+            if member is None or request.epoch != self.epoch:
+                return
+            member.statistics = dict(request.statistics)
+            member.trees = {tree.tree: tree for tree in request.trees}
+            member.reported = time.monotonic()
+
+    # -- changing the plan; see handover.py -------------------------------------------------------------------------
+
+    def exchange(self, configs: Mapping[str, AgentConfig]) -> bool:
+        """Configurations for the next epoch. False, and nothing happens, while one runs: that takes a handover."""
+        with self._lock:
+            if self._running:
+                return False
+            self.configs = dict(configs)
+            return True
+
+    def prepare(self, configs: Mapping[str, AgentConfig], timeout: float) -> Handover:
+        """Make all agents ready for `configs`; workers hold their operations back until switch_over or withdraw.
+
+        Raises:
+            HandoverError: one cannot, or does not say so within `timeout` seconds. It is withdrawn then.
+        """
+        with self._lock:
+            missing = self._missing()
+            if self._handover is not None or not self._running or missing:
+                raise HandoverError(
+                    "another change of plan is under way"
+                    if self._handover is not None
+                    else f"the job does not run: waiting for {_names(missing)}"
+                )
+            epoch = self._epochs.next()
+            handover = Handover(epoch, {node: replace(config, epoch=epoch) for node, config in configs.items()})
+            self._handover = handover
+            for node, member in self._members.items():
+                event = pb.Event()
+                event.prepare.agent_config = handover.configs[node].dumps()
+                event.prepare.digest = config_digest(handover.configs[node])
+                member.events.put(event)
+            self._log(f"change of plan: epoch {epoch} is being prepared")
+            self._news.wait_for(lambda: handover.failure or not handover.unprepared(), timeout)
+            if not handover.failure and handover.unprepared():
+                handover.failure = f"{_names(handover.unprepared())} did not make ready within {timeout:g} s"
+            if handover.failure:
+                self._withdraw(handover)
+                raise HandoverError(handover.failure)
+            return handover
+
+    def switch_over(self, handover: Handover) -> int:
+        """All change over at one operation, whose number in the old epoch is returned. Raises HandoverError."""
+        with self._lock:
+            if handover.failure:
+                raise HandoverError(handover.failure)
+            first = handover.choose_operation()
+            self.configs, self.epoch = dict(handover.configs), handover.epoch
+            for node, member in self._members.items():
+                member.running = (self.epoch, config_digest(self.configs[node]))
+                member.statistics, member.trees, member.reported = {}, {}, None
+                member.events.put(pb.Event(switch_over=pb.SwitchOver(epoch=self.epoch, first_operation=first)))
+            self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
+            return first
+
+    def retire(self, handover: Handover) -> None:
+        """Wait, without limit, until all workers have the results of what ran before; then the old configurations are
+        dropped. Raises HandoverError when the job was stopped meanwhile (they are dropped with it)."""
+        with self._lock:
+            self._news.wait_for(lambda: handover.failure or not handover.undrained())
+            self._handover = None
+            if handover.failure:
+                raise HandoverError(handover.failure)
+            for member in self._members.values():
+                member.events.put(pb.Event(retire=pb.Retire(epoch=handover.epoch)))
+            self._log(f"nothing is left of what ran before epoch {handover.epoch}")
+
+    def report_update(self, report: pb.UpdateReport) -> None:
+        """An agent says how far it is with an update."""
+        with self._lock:
+            for member in self._members.values():
+                if member.agent == report.agent and self._handover is not None:
+                    self._handover.report(member.node, report)
+                    self._news.notify_all()
+
+    def _withdraw(self, handover: Handover) -> None:
+        self._log(f"the change of plan does not take place: {handover.failure}")
+        self._handover = None
+        for member in self._members.values():
+            member.events.put(pb.Event(withdraw=pb.Withdraw(epoch=handover.epoch, reason=handover.failure)))
+
+    def close(self) -> None:
+        """End all streams. What the agents run goes on without a controller."""
+        with self._lock:
+            self._closed = True
+            self._fail_handover("the controller is shutting down")
+            for member in self._members.values():
+                member.events.put(None)
+
+    @property
+    def running(self) -> bool:
+        with self._lock:
+            return self._running
+
+    def members(self) -> dict[str, Member]:
+        with self._lock:
+            return dict(self._members)
+
+    def status(self) -> pb.StatusReply:
+        """Agents and trees; the caller adds plan and switches."""
+        with self._lock:
+            now = time.monotonic()
+            running = self._running and not self._missing()
+            reply = pb.StatusReply(epoch=self.epoch, state="running" if running else "waiting")
+            reply.update = str(self._handover) if self._handover is not None else ""
+            for node, config in self.configs.items():
+                agent = reply.agents.add(node=node, role=config.role, reported_seconds=-1)
+                member = self._members.get(node)
+                if member is not None:
+                    agent.joined, agent.peer, agent.joined_seconds = True, member.peer, now - member.joined
+                    agent.statistics.update(member.statistics)
+                    if member.reported is not None:
+                        agent.reported_seconds = now - member.reported
+                for tree in config.root_trees:
+                    status = reply.trees.add(tree=tree.tree, root=node)
+                    report = member.trees.get(tree.tree) if member else None
+                    if report is not None and report.HasField("oldest_chunk"):
+                        status.oldest_chunk = report.oldest_chunk
+                        status.missing.extend(report.missing)
+                        status.waiting_seconds = report.waiting_seconds
+            reply.trees.sort(key=lambda tree: tree.tree)
+            return reply
+
+    def _end_grace(self, epoch: int, node: str) -> None:
+        """`node` left an epoch some time ago: what still runs in it cannot end any more."""
+        with self._lock:
+            if self._running and self.epoch == epoch and node not in self._members and not self._closed:
+                self._abort(f"{node} has left the job", node)
+                self._tell_waiting(self._missing())
+
+    # -- with the lock held -----------------------------------------------------------------------------------------
+
+    def _identify(self, request: pb.JoinRequest) -> str:
+        node = request.node
+        if not node:
+            found = [self._by_address[address] for address in request.addresses if address in self._by_address]
+            if len(found) != 1:
+                addresses = ", ".join(request.addresses) or "none"
+                problem = "several nodes" if found else "no node"
+                raise Refused(
+                    f"{problem} of the job at the agent's addresses ({addresses}); the job's are "
+                    f"{', '.join(f'{n} {c.address}' for n, c in self.configs.items())}. Give the name with --node"
+                )
+            node = found[0]
+        if node not in self.configs:
+            raise Refused(f"{node!r} is not a node of this job; its nodes are {', '.join(self.configs)}")
+        if self.configs[node].role != request.role:
+            wanted, got = (role.replace("_", " ") for role in (self.configs[node].role, request.role))
+            raise Refused(f"{node} is a {wanted} of this job, not a {got}")
+        if request.version != self._version:
+            raise Refused(
+                f"{node} speaks version {request.version} of the wire format, the controller {self._version}: "
+                "install the same version on both"
+            )
+        return node
+
+    def _missing(self) -> list[str]:
+        return [node for node in self.configs if node not in self._members]
+
+    def _tell_waiting(self, missing: list[str]) -> None:
+        for member in self._members.values():
+            member.events.put(pb.Event(waiting=pb.Waiting(missing=missing)))
+
+    def _start(self) -> None:
+        carried_on = self._common_epoch()
+        if carried_on:
+            self._epochs.adopt(carried_on)
+            self.epoch = carried_on
+            self._log(f"all {len(self.configs)} agents are back and run epoch {self.epoch}")
+        else:
+            self.epoch = self._epochs.next()
+            self._log(f"all {len(self.configs)} agents have joined: epoch {self.epoch} begins")
+        self._running = True
+        for node, member in self._members.items():
+            config = self.configs[node]
+            member.running = (self.epoch, config_digest(config))
+            event = pb.Event()
+            event.configuration.agent_config = replace(config, epoch=self.epoch).dumps()
+            event.configuration.digest = member.running[1]
+            member.events.put(event)
+
+    def _common_epoch(self) -> int:
+        """The epoch that all agents already run with these very configurations (the controller restarted), else 0."""
+        epochs = {member.running[0] for member in self._members.values()}
+        same = all(member.running[1] == config_digest(self.configs[node]) for node, member in self._members.items())
+        return epochs.pop() if same and len(epochs) == 1 else 0
+
+    def _remove(self, member: Member, reason: str) -> None:
+        del self._members[member.node]
+        member.events.put(None)
+        self._abort(reason, member.node)
+
+    def _abort(self, reason: str, node: str) -> None:
+        """Stop the epoch, if one runs; what agents carried over a restart of the controller ends with it too."""
+        self._log(reason + (": the others stop until it is back" if self._running and self._members else ""))
+        self._fail_handover(reason)
+        for other in self._members.values():
+            if self._running or other.running[0]:
+                other.events.put(pb.Event(abort=pb.Abort(reason=reason, nodes=[node])))
+            other.running = (0, "")
+        self._running = False
+
+    def _fail_handover(self, reason: str) -> None:
+        if self._handover is not None and not self._handover.failure:
+            self._handover.failure = reason
+            self._news.notify_all()
+
+
+def _names(nodes: list[str]) -> str:
+    return ", ".join(nodes) if len(nodes) <= 8 else f"{', '.join(nodes[:6])} and {len(nodes) - 6} more"

@@ -1,0 +1,1 @@
+"""Strategies for a fabric: InArt, ours, the paper's, and its baselines. One file each."""

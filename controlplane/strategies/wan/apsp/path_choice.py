@@ -1,0 +1,124 @@
+"""One path per flow, so that the fullest link is as empty as can be: APSP's Problem 4 (LP) and Problem 1 (MILP), Pyomo.
+
+With x = z / m, Problem 4 is: shares of paths, sum 1 per flow; minimise the seconds that the fullest link is busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyomo.environ as pyo
+from numpy.typing import NDArray
+from pyomo.core.expr.numeric_expr import LinearExpression
+from scipy.sparse import csr_matrix
+
+from controlplane.strategies.wan.errors import WanError
+
+Real = NDArray[np.float64]
+
+
+class PathChoice:
+    """seconds: (links, columns), what a link is busy when all of a flow takes the column's path. flow: of each column.
+
+    The model is built once, for the LP and for the MILP. It is scaled so that times are about 1: HiGHS's tolerances are
+    absolute.
+    """
+
+    def __init__(self, seconds: csr_matrix, flow: Sequence[int]) -> None:
+        self.flow = np.asarray(flow, dtype=np.int64)
+        self._sizes = np.bincount(self.flow)
+        self._first = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
+        self._dense: Real = seconds.toarray().T  # (columns, links)
+        self.scale = self.busy(self._first)
+        rows = seconds / self.scale
+        model = pyo.ConcreteModel()
+        model.share = pyo.Var(range(len(self.flow)), bounds=(0, 1))
+        model.busy = pyo.Var(bounds=(0, 1))  # the first paths are a solution
+        share = [model.share[c] for c in range(len(self.flow))]
+        model.rows = pyo.ConstraintList()
+        for row in range(rows.shape[0]):
+            part = slice(rows.indptr[row], rows.indptr[row + 1])
+            if part.start < part.stop:
+                load = LinearExpression(
+                    linear_coefs=[*rows.data[part].tolist(), -1.0],
+                    linear_vars=[*(share[c] for c in rows.indices[part]), model.busy],
+                )
+                model.rows.add((None, load, 0.0))
+        for first, size in zip(self._first, self._sizes, strict=True):
+            total = LinearExpression(linear_coefs=[1.0] * size, linear_vars=share[first : first + size])
+            model.rows.add((1.0, total, 1.0))
+        model.least = pyo.Objective(expr=model.busy)
+        self._model, self._share = model, share
+
+    def busy(self, chosen: NDArray[np.int64]) -> float:
+        """Seconds that the fullest link is busy with these columns, one per flow."""
+        return float(self._dense[chosen].sum(axis=0).max())
+
+    def relaxed(self) -> tuple[list[Real], float]:
+        """Problem 4: (share of each path per flow, seconds)."""
+        solver = pyo.SolverFactory("appsi_highs")
+        outcome = solver.solve(self._model, load_solutions=False)
+        if outcome.solver.termination_condition != pyo.TerminationCondition.optimal:
+            raise WanError(f"Problem 4 has no solution: {outcome.solver.termination_condition}")
+        solver.load_vars()
+        shares = np.maximum([x.value for x in self._share], 0.0)
+        return np.split(shares, self._first[1:]), float(self._model.busy.value * self.scale)
+
+    def improved(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Other paths for single flows, as long as the fullest link (then all links, the fuller the more) gains."""
+        chosen = chosen.copy()
+        load = self._dense[chosen].sum(axis=0)
+        while True:
+            unit = load.max()
+            after = (load - self._dense[chosen][self.flow] + self._dense) / unit
+            score = np.maximum(after.max(axis=1), 1 - 1e-12) + 1e-3 * (after**8).sum(axis=1)
+            best = int(np.argmin(score))
+            now = 1 + 1e-3 * ((load / unit) ** 8).sum()
+            if score[best] >= now - 1e-9:
+                return chosen
+            chosen[self.flow[best]] = best
+            load = self._dense[chosen].sum(axis=0)
+
+    def good(self, shares: Sequence[Real], starts: int = 20) -> NDArray[np.int64]:
+        """A good choice: the largest shares and draws from them, each improved; the best."""
+        rng = np.random.default_rng(0)
+        largest = np.array([f + int(np.argmax(s)) for f, s in zip(self._first, shares, strict=True)])
+        best = self.improved(largest)
+        for _ in range(starts):
+            drawn = [f + int(rng.choice(len(s), p=s / s.sum())) for f, s in zip(self._first, shares, strict=True)]
+            found = self.improved(np.array(drawn))
+            if self.busy(found) < self.busy(best):
+                best = found
+        return best
+
+    def whole(self, at_most: float, time_limit: float, gap: float) -> tuple[NDArray[np.int64] | None, float]:
+        """Problem 1: (the best columns, none where nothing below `at_most` s was found; what is proven, s)."""
+        model = self._model
+        model.busy.setub(min(1.0, at_most / self.scale))
+        for share in self._share:
+            share.domain = pyo.Binary
+        # Where nothing is below `at_most`, HiGHS's presolve can end in an optimum that breaks a row: it refuses that.
+        for presolve in ("on", "off"):
+            solver = pyo.SolverFactory("appsi_highs")
+            solver.highs_options = {"time_limit": time_limit, "mip_rel_gap": gap, "threads": 1, "presolve": presolve}
+            outcome = solver.solve(model, load_solutions=False)
+            condition = outcome.solver.termination_condition
+            if condition != pyo.TerminationCondition.error:
+                break
+        chosen = None
+        proven = at_most
+        if condition in (pyo.TerminationCondition.optimal, pyo.TerminationCondition.maxTimeLimit):
+            bound = outcome.problem.lower_bound
+            proven = min(at_most, self.scale * float(bound)) if bound is not None and np.isfinite(bound) else 0.0
+            if outcome.problem.upper_bound is not None and np.isfinite(outcome.problem.upper_bound):
+                solver.load_vars()
+                values = np.array([x.value for x in self._share])
+                parts = zip(self._first, np.split(values, self._first[1:]), strict=True)
+                chosen = np.array([first + int(np.argmax(part)) for first, part in parts])
+        elif condition not in (pyo.TerminationCondition.infeasible, pyo.TerminationCondition.infeasibleOrUnbounded):
+            raise WanError(f"Problem 1 was not solved: {condition}")
+        for share in self._share:
+            share.domain = pyo.Reals
+        model.busy.setub(1)
+        return chosen, proven

@@ -1,0 +1,1 @@
+"""CREW: partial reduce (docs/wan.md)."""

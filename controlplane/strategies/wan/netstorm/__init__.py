@@ -1,0 +1,1 @@
+"""NetStorm: aggregation trees of several roots, auxiliary paths (docs/wan.md)."""

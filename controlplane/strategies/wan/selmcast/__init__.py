@@ -1,0 +1,1 @@
+"""SelMcast: selective multicast (docs/wan.md)."""

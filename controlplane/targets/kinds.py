@@ -1,0 +1,127 @@
+"""The kinds of switches that a deployment can go to, and what differs between them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from controlplane.frontpanel import SPEEDS_GBPS
+from controlplane.plan import Plan
+from controlplane.plan.limits import check_fits, limited
+from controlplane.rpc.tls import Tls
+from controlplane.rules import MAXIMUM_FLOWS, Deployment, DoesNotFit, Limits, RuleSet
+from controlplane.targets.base import SwitchTarget
+from controlplane.targets.bri.ports import Panel
+from controlplane.targets.bri.program import Program as BriProgram
+from controlplane.targets.bri.sde import load_client
+from controlplane.targets.bri.show import entries_json, entry_lines
+from controlplane.targets.bri.target import BriTarget
+from controlplane.targets.p4runtime.program import Program
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.targets.show import deployment_json, deployment_lines, rule_lines
+from controlplane.topology import Topology
+from p4src.artifacts import Artifact
+
+SLACK = 1e-6
+"""Relative; rates are sums of fractions."""
+
+
+class Kind(ABC):
+    """One kind of switches, with the compiled program that they run."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+
+    @property
+    def limits(self) -> Limits:
+        """What fits on a switch with this program."""
+        manifest = self.artifact.manifest
+        return Limits(
+            values_per_packet=manifest.values_per_packet,
+            slots=manifest.slots,
+            label_table_size=manifest.label_table_size,
+            route_table_size=manifest.route_table_size,
+            multicast_groups=manifest.multicast_groups,
+        )
+
+    @abstractmethod
+    def target(
+        self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
+    ) -> SwitchTarget:
+        """A switch, not connected yet. Without a topology everything of ours can be read and removed."""
+
+    def check(self, plan: Plan, topology: Topology) -> None:
+        """Raises DoesNotFit where the switches cannot hold or carry the plan."""
+        check_fits(plan, limited(topology, self.limits))
+
+    def lines(self, plan: Plan, deployment: Deployment, topology: Topology) -> Iterator[str]:
+        """What a dry run prints."""
+        return deployment_lines(plan, deployment, lambda rules, flows: self.switch_lines(rules, flows, topology))
+
+    def switch_lines(self, rules: RuleSet, flows: Mapping[int, str], topology: Topology) -> Iterator[str]:
+        return rule_lines(rules, flows)
+
+    def json(self, plan: Plan, deployment: Deployment, topology: Topology) -> dict[str, Any]:
+        """The same as data."""
+        return deployment_json(plan, deployment)
+
+
+class P4RuntimeKind(Kind):
+    """bmv2's simple_switch_grpc, softswitch and others."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        super().__init__(artifact)
+        self.program = Program.load(artifact.program, artifact.p4info)
+
+    def target(
+        self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
+    ) -> SwitchTarget:
+        return P4RuntimeTarget(name, address, device_id, self.program, tls=tls)
+
+
+class TofinoKind(Kind):
+    """Tofino 1 over the Barefoot Runtime Interface. client: the SDE's; None: nothing can be connected, only printed."""
+
+    def __init__(self, artifact: Artifact, client: Any = None) -> None:
+        super().__init__(artifact)
+        self.program = BriProgram.load(artifact.program)
+        self.client = client
+
+    @classmethod
+    def with_sde(cls, artifact: Artifact) -> TofinoKind:
+        """Raises SdeMissing."""
+        return cls(artifact, load_client())
+
+    @property
+    def limits(self) -> Limits:
+        return replace(super().limits, fan_in=MAXIMUM_FLOWS[self.artifact.manifest.target], front_panel=True)
+
+    def target(
+        self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
+    ) -> SwitchTarget:
+        panel = Panel.of(topology, name) if topology is not None else None
+        return BriTarget(name, address, device_id, self.program, self.client, panel=panel, tls=tls)
+
+    def check(self, plan: Plan, topology: Topology) -> None:
+        """Every sum passes a loopback port once: those of a switch must carry what its aggregation points send."""
+        super().check(plan, topology)
+        sums: Counter[str] = Counter()
+        for tree in plan.trees:
+            sums.update(dict.fromkeys(tree.points, plan.rate_mbps * tree.share))
+        for switch, mbps in sums.items():
+            available = sum(1000 * SPEEDS_GBPS[port.speed] for port in topology.loopback_ports(switch))
+            if mbps > available * (1 + SLACK):
+                raise DoesNotFit(switch, "Mbit/s of loopback ports", math.ceil(mbps), available)
+
+    def switch_lines(self, rules: RuleSet, flows: Mapping[int, str], topology: Topology) -> Iterator[str]:
+        return entry_lines(self.program, topology, rules, flows)
+
+    def json(self, plan: Plan, deployment: Deployment, topology: Topology) -> dict[str, Any]:
+        made = deployment_json(plan, deployment)
+        for name, rules in deployment.rulesets.items():
+            made["switches"][name]["entries"] = entries_json(self.program, topology, rules)
+        return made

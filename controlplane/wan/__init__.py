@@ -1,1 +1,0 @@
-"""The decisions of the four WAN papers, and ours: pure functions that know no simulator (docs/wan.md)."""
