@@ -22,8 +22,9 @@ from softswitch.errors import (
 from softswitch.fabric import Fabric
 from softswitch.ports import PortStats
 from softswitch.program import Program
+from softswitch.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AlreadyExists",
