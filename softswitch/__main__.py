@@ -21,16 +21,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from softswitch import __version__, config, control, statistics
+from softswitch import config, control, options, statistics
 from softswitch.errors import SoftswitchError
 from softswitch.p4runtime import P4RuntimeError, Tls
-from softswitch.p4runtime.service import API_VERSION
-from softswitch.p4runtime.status import MAX_STATUS_BYTES
 from softswitch.switches import Switches
 from softswitch.tracing import Tracer
 
 _log = logging.getLogger(__name__)
-_LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR", "off": "CRITICAL"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,157 +49,51 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _single(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m softswitch",
-        description="A v1model switch that serves P4Runtime; options are named as simple_switch_grpc names them.",
-        epilog="""examples:
-  python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --p4info prog.p4info.txtpb --control /tmp/switch.sock
-  python -m softswitch --no-p4 -i 0@veth0 --device-id 1 --cpu-port 255 --grpc-server-addr 127.0.0.1:9559
-  python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --trace
-
-other commands, each with --help:
-  python -m softswitch fabric FILE.json       many switches in one process
-  python -m softswitch stats SOCKET           counters and drop reasons of a running switch
-  python -m softswitch trace SOCKET           the path of its next packets through parser, tables and actions
-  python -m softswitch ctl SOCKET ...         shape a link, reboot a device""",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("program", nargs="?", type=Path, help="bmv2 JSON, as p4c writes it")
-    parser.add_argument(
-        "-i",
-        "--interface",
-        action="append",
-        default=[],
-        metavar="PORT@INTERFACE",
-        help="attach a Linux interface to a port; may be repeated",
-    )
-    parser.add_argument(
-        "-v", "--version", action="version", version=f"softswitch {__version__}, P4Runtime {API_VERSION}"
-    )
-    parser.add_argument("--device-id", type=int, default=0, help="P4Runtime device id [0]")
-    parser.add_argument("--cpu-port", type=int, help="port of packet-in and packet-out; without it there is neither")
-    parser.add_argument("--no-p4", action="store_true", help="start without program and wait for one over P4Runtime")
-    parser.add_argument(
-        "--p4info", type=Path, help="P4Info of the program, so that P4Runtime clients find it installed"
-    )
-    parser.add_argument(
-        "--grpc-server-addr",
-        action="append",
-        metavar="ADDRESS",
-        help="HOST:PORT (port 0: any) or unix:PATH; may be repeated [0.0.0.0:9559]",
-    )
-    parser.add_argument("--control", metavar="PATH", help="control socket, for 'python -m softswitch ctl'")
-    parser.add_argument(
-        "--pcap",
-        type=Path,
-        metavar="FOLDER",
-        help="record what each interface receives and sends, in INTERFACE_in.pcap and INTERFACE_out.pcap of a folder "
-        "(--pcap=FOLDER; --pcap alone: this one)",
-    )
-    _common(parser)
-    # simple_switch_grpc wants its target's options behind "--", here they may be anywhere; and a folder after "=".
-    given = [argument for argument in arguments if argument != "--"]
-    options = parser.parse_args(["--pcap=." if argument == "--pcap" else argument for argument in given])
-    if options.program is None and not options.no_p4:
-        parser.error("give the program's JSON, or --no-p4 to wait for one over P4Runtime")
-    if options.program is not None and options.no_p4:
-        parser.error("--no-p4 and a program exclude each other")
-    if options.p4info is not None and options.program is None:
-        parser.error("--p4info needs the program's JSON")
-    device = config.DeviceConfig(
-        options.device_id,
-        str(options.device_id),
-        options.cpu_port,
-        options.program,
-        options.p4info,
-        tuple(_interface(parser, text) for text in options.interface),
-        options.pcap,
-    )
-    addresses = tuple(options.grpc_server_addr or ["0.0.0.0:9559"])
-    fabric = config.FabricConfig((device,), addresses, options.control, options.threads or 1, options.seed or 0)
-    return _serve(fabric, options)
+    return _serve(*options.single(arguments))
 
 
 def _fabric(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m softswitch fabric", description="Run all switches of a fabric file in one process."
+        prog=f"{options.program_name()} fabric", description="Run all switches of a fabric file in one process."
     )
     parser.add_argument("file", type=Path, help="JSON; docs/softswitch.md describes it")
     parser.add_argument(
         "--grpc-server-addr", action="append", metavar="ADDRESS", help="instead of the file's grpc; may be repeated"
     )
     parser.add_argument("--control", metavar="PATH", help="instead of the file's control socket")
-    _common(parser)
-    options = parser.parse_args(arguments)
-    fabric = config.load(options.file)
+    options.common(parser)
+    chosen = parser.parse_args(arguments)
+    fabric = config.load(chosen.file)
     fabric = config.FabricConfig(
         fabric.devices,
-        tuple(options.grpc_server_addr or fabric.grpc),
-        options.control or fabric.control,
-        fabric.threads if options.threads is None else options.threads,
-        fabric.seed if options.seed is None else options.seed,
+        tuple(chosen.grpc_server_addr or fabric.grpc),
+        chosen.control or fabric.control,
+        fabric.threads if chosen.threads is None else chosen.threads,
+        fabric.seed if chosen.seed is None else chosen.seed,
     )
-    return _serve(fabric, options)
+    return _serve(fabric, chosen)
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=int, help="packet-processing threads [1]")
-    parser.add_argument("--seed", type=int, help="of injected loss, duplication, jitter and reordering [0]")
-    parser.add_argument("--ready-fd", type=int, metavar="FD", help="also write the READY line here, then close it")
-    parser.add_argument("--grpc-server-ssl", action="store_true", help="serve gRPC over TLS")
-    parser.add_argument("--grpc-server-cert", type=Path, metavar="PEM", help="the server's certificate")
-    parser.add_argument("--grpc-server-key", type=Path, metavar="PEM", help="the server's private key")
-    parser.add_argument(
-        "--grpc-server-cacert", type=Path, metavar="PEM", help="certificates that clients are checked by"
-    )
-    parser.add_argument(
-        "--grpc-server-with-client-auth", action="store_true", help="refuse clients without a valid certificate"
-    )
-    log = parser.add_mutually_exclusive_group()
-    log.add_argument("--log-console", action="store_true", help="log to stderr (where it goes anyway)")
-    log.add_argument("--log-file", type=Path, metavar="FILE", help="log to a file")
-    parser.add_argument(
-        "-L", "--log-level", choices=_LEVELS, default="warn", help="[warn]; trace also logs the path of every packet"
-    )
-    parser.add_argument(
-        "--trace", action="store_true", help="print the path of every packet (slow; see also 'trace --help')"
-    )
-    parser.add_argument(
-        "--max-status-bytes",
-        type=int,
-        default=MAX_STATUS_BYTES,
-        metavar="N",
-        help="cut the error details of a failed batch to N bytes; clients must accept these as metadata [%(default)s]",
-    )
-
-
-def _interface(parser: argparse.ArgumentParser, text: str) -> config.PortConfig:
-    number, at, interface = text.partition("@")
-    if not at or not number.isdecimal() or not interface:
-        parser.error(f"-i {text}: give PORT@INTERFACE, as in 0@veth0")
-    return config.PortConfig(int(number), interface)
-
-
-def _tls(options: argparse.Namespace) -> Tls | None:
-    if not options.grpc_server_ssl:
+def _tls(chosen: argparse.Namespace) -> Tls | None:
+    if not chosen.grpc_server_ssl:
         return None
-    if options.grpc_server_cert is None or options.grpc_server_key is None:
+    if chosen.grpc_server_cert is None or chosen.grpc_server_key is None:
         raise config.ConfigError("--grpc-server-ssl needs --grpc-server-cert and --grpc-server-key")
-    if options.grpc_server_with_client_auth and options.grpc_server_cacert is None:
+    if chosen.grpc_server_with_client_auth and chosen.grpc_server_cacert is None:
         raise config.ConfigError("--grpc-server-with-client-auth needs --grpc-server-cacert")
-    roots = None if options.grpc_server_cacert is None else options.grpc_server_cacert.read_bytes()
+    roots = None if chosen.grpc_server_cacert is None else chosen.grpc_server_cacert.read_bytes()
     return Tls(
-        options.grpc_server_key.read_bytes(),
-        options.grpc_server_cert.read_bytes(),
+        chosen.grpc_server_key.read_bytes(),
+        chosen.grpc_server_cert.read_bytes(),
         roots,
-        options.grpc_server_with_client_auth,
+        chosen.grpc_server_with_client_auth,
     )
 
 
-def _serve(fabric: config.FabricConfig, options: argparse.Namespace) -> int:
+def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace) -> int:
     logging.basicConfig(
-        filename=options.log_file,
-        level=_LEVELS[options.log_level],
+        filename=chosen.log_file,
+        level=options.LEVELS[chosen.log_level],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     # A large batch is millions of objects without cycles: collecting at every 700th costs four times what parsing does.
@@ -210,14 +101,14 @@ def _serve(fabric: config.FabricConfig, options: argparse.Namespace) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    switches = Switches(fabric, _tls(options), options.max_status_bytes)
+    switches = Switches(fabric, _tls(chosen), chosen.max_status_bytes)
     server = tracer = None
     try:
         if fabric.control is not None:
             server = control.ControlServer(fabric.control, switches)
-        if options.trace:
+        if chosen.trace:
             tracer = Tracer(switches, lambda text: print(text, flush=True))
-        elif options.log_level == "trace":
+        elif chosen.log_level == "trace":
             tracer = Tracer(switches, _log.debug)
         switches.start()
         devices = ",".join(str(device.device_id) for device in fabric.devices)
@@ -225,8 +116,8 @@ def _serve(fabric: config.FabricConfig, options: argparse.Namespace) -> int:
         if fabric.control is not None:
             ready += f" control={fabric.control}"
         print(ready, flush=True)
-        if options.ready_fd is not None:
-            with os.fdopen(options.ready_fd, "w") as channel:
+        if chosen.ready_fd is not None:
+            with os.fdopen(chosen.ready_fd, "w") as channel:
                 channel.write(ready + "\n")
         stop.wait()
     finally:
@@ -240,7 +131,7 @@ def _serve(fabric: config.FabricConfig, options: argparse.Namespace) -> int:
 
 def _stats(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m softswitch stats",
+        prog=f"{options.program_name()} stats",
         description="Counters by port, and why frames were dropped, of a running softswitch.",
         epilog="""examples:
   python -m softswitch stats /tmp/switch.sock
@@ -252,17 +143,17 @@ def _stats(arguments: list[str]) -> int:
     parser.add_argument("device", nargs="?", help="id or name; all when left out")
     parser.add_argument("--json", action="store_true", help="as JSON, with all members")
     parser.add_argument("--every", type=float, metavar="SECONDS", help="again and again, until interrupted")
-    options = parser.parse_args(arguments)
-    if options.every is not None and options.every <= 0:
+    chosen = parser.parse_args(arguments)
+    if chosen.every is not None and chosen.every <= 0:
         parser.error("--every must be more than 0")
-    request: dict[str, Any] = {} if options.device is None else {"device": _device(options.device)}
+    request: dict[str, Any] = {} if chosen.device is None else {"device": _device(chosen.device)}
     while True:
-        stats = control.call(options.socket, "stats", **request)
-        print(json.dumps(stats, indent=2) if options.json else statistics.text(stats), flush=True)
-        if options.every is None:
+        stats = control.call(chosen.socket, "stats", **request)
+        print(json.dumps(stats, indent=2) if chosen.json else statistics.text(stats), flush=True)
+        if chosen.every is None:
             return 0
         try:
-            time.sleep(options.every)
+            time.sleep(chosen.every)
         except KeyboardInterrupt:
             return 0
         print(flush=True)
@@ -270,7 +161,7 @@ def _stats(arguments: list[str]) -> int:
 
 def _trace(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m softswitch trace",
+        prog=f"{options.program_name()} trace",
         description="The path of a running switch's next packets: parser states, tables with key and action, "
         "statements, copies, drops with their reason; with lines of the P4 program. Other packets run at full speed.",
         epilog="""examples:
@@ -286,23 +177,23 @@ def _trace(arguments: list[str]) -> int:
     parser.add_argument("--port", type=int, metavar="N", help="only packets that come in on this port")
     parser.add_argument("--out-port", type=int, metavar="N", help="only packets of which a copy leaves by this port")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each packet: the list of its steps")
-    options = parser.parse_args(arguments)
-    if options.device is None:
-        devices = list(control.call(options.socket, "stats")["devices"])
+    chosen = parser.parse_args(arguments)
+    if chosen.device is None:
+        devices = list(control.call(chosen.socket, "stats")["devices"])
         if len(devices) > 1:
             parser.error(f"give one of the devices {', '.join(devices)}")
-        options.device = devices[0]
-    request: dict[str, Any] = {"packets": options.packets, "seconds": options.seconds}
-    if options.port is not None:
-        request["in_port"] = options.port
-    if options.out_port is not None:
-        request["out_port"] = options.out_port
+        chosen.device = devices[0]
+    request: dict[str, Any] = {"packets": chosen.packets, "seconds": chosen.seconds}
+    if chosen.port is not None:
+        request["in_port"] = chosen.port
+    if chosen.out_port is not None:
+        request["out_port"] = chosen.out_port
     try:
-        for answer in control.conversation(options.socket, "trace", device=_device(options.device), **request):
+        for answer in control.conversation(chosen.socket, "trace", device=_device(chosen.device), **request):
             if "packet" in answer:
-                print(json.dumps(answer["packet"]) if options.json else "\n".join(answer["lines"]), flush=True)
-            elif answer["result"]["packets"] < options.packets:
-                print(f"{answer['result']['packets']} packets in {options.seconds:g} s", file=sys.stderr)
+                print(json.dumps(answer["packet"]) if chosen.json else "\n".join(answer["lines"]), flush=True)
+            elif answer["result"]["packets"] < chosen.packets:
+                print(f"{answer['result']['packets']} packets in {chosen.seconds:g} s", file=sys.stderr)
     except KeyboardInterrupt:
         pass
     return 0
@@ -314,7 +205,7 @@ def _device(text: str) -> int | str:
 
 def _ctl(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m softswitch ctl", description="Talk to a running softswitch over its control socket."
+        prog=f"{options.program_name()} ctl", description="Talk to a running softswitch over its control socket."
     )
     parser.add_argument("socket", help="path given as --control, or 'control' in the fabric file")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -332,15 +223,15 @@ def _ctl(arguments: list[str]) -> int:
     reboot = commands.add_parser("reboot", help="wipe a device: pipeline, tables and registers lost, clients cut off")
     reboot.add_argument("device", help="id or name")
     reboot.add_argument("--down", type=float, default=0.0, metavar="SECONDS", help="how long it stays off [0]")
-    options = parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
     request: dict[str, Any] = {}
-    if options.device is not None:
-        request["device"] = _device(options.device)
-    if options.command == "shape":
-        request |= {"port": options.port, "shape": dict(_setting(parser, text) for text in options.settings)}
-    if options.command == "reboot":
-        request["down_s"] = options.down
-    result = control.call(options.socket, options.command, **request)
+    if chosen.device is not None:
+        request["device"] = _device(chosen.device)
+    if chosen.command == "shape":
+        request |= {"port": chosen.port, "shape": dict(_setting(parser, text) for text in chosen.settings)}
+    if chosen.command == "reboot":
+        request["down_s"] = chosen.down
+    result = control.call(chosen.socket, chosen.command, **request)
     if result is not None:
         print(json.dumps(result, indent=2))
     return 0

@@ -14,6 +14,7 @@ from typing import Any
 
 # v1model has 9-bit ports, and bmv2's drop port is 511.
 MAX_PORT = 510
+MAX_PRIORITY_QUEUES = 8  # v1model's priority has 3 bits
 
 # What shaping a port has, with the range of each number; rate_mbps may also be null: no limit.
 SHAPE_RANGES: dict[str, tuple[float, float]] = {
@@ -51,7 +52,8 @@ class PortConfig:
 class DeviceConfig:
     """A device; ``program`` (bmv2 JSON) and ``p4info`` are loaded at start and after each reboot.
 
-    ``pcap``: folder for what its ports receive and send.
+    ``pcap``: folder for what its ports receive and send. ``priority_queues``: packets of this priority and above are
+    dropped.
     """
 
     device_id: int
@@ -61,6 +63,7 @@ class DeviceConfig:
     p4info: Path | None = None
     ports: tuple[PortConfig, ...] = ()
     pcap: Path | None = None
+    priority_queues: int = 1
 
     def pcap_files(self, port: PortConfig) -> tuple[Path, Path]:
         """Files of what a port receives and sends: called after its interface, or after device and port."""
@@ -185,7 +188,8 @@ def _device(value: object, ids: dict[str, int], folder: Path) -> DeviceConfig:
         value,
         what,
         {"id": int},
-        {"name": str, "cpu_port": int, "program": str, "p4info": str, "ports": list, "pcap": str},
+        {"name": str, "cpu_port": int, "program": str, "p4info": str, "ports": list, "pcap": str}
+        | {"priority_queues": int},
     )
     if "p4info" in members and "program" not in members:
         raise ConfigError(f"{what}: p4info without program")
@@ -197,6 +201,7 @@ def _device(value: object, ids: dict[str, int], folder: Path) -> DeviceConfig:
         p4info=folder / members["p4info"] if "p4info" in members else None,
         ports=tuple(_port(port, what, ids) for port in members.get("ports", [])),
         pcap=folder / members["pcap"] if "pcap" in members else None,
+        priority_queues=members.get("priority_queues", 1),
     )
 
 
@@ -219,6 +224,8 @@ def _check_fabric(fabric: FabricConfig) -> None:
         raise ConfigError("the fabric has no devices")
     if fabric.threads < 1:
         raise ConfigError("the fabric: threads must be at least 1")
+    for address in fabric.grpc:
+        _check_address(address)
     ports: dict[tuple[int, int], PortConfig] = {}
     interfaces: dict[str, str] = {}
     ids: set[int] = set()
@@ -231,6 +238,8 @@ def _check_fabric(fabric: FabricConfig) -> None:
         ids.add(device.device_id)
         if device.cpu_port is not None and not 1 <= device.cpu_port <= MAX_PORT:
             raise ConfigError(f"{what}: cpu_port must be in 1..{MAX_PORT}")
+        if not 1 <= device.priority_queues <= MAX_PRIORITY_QUEUES:
+            raise ConfigError(f"{what}: priority_queues must be in 1..{MAX_PRIORITY_QUEUES}")
         for port in device.ports:
             where = f"{what} port {port.port}"
             if not 0 <= port.port <= MAX_PORT:
@@ -247,6 +256,17 @@ def _check_fabric(fabric: FabricConfig) -> None:
                     raise ConfigError(f"{where}: interface {port.interface} is used by {interfaces[port.interface]}")
                 interfaces[port.interface] = where
     _check_links(ports, ids)
+
+
+def _check_address(address: str) -> None:
+    """gRPC takes a port modulo 65536, and one that is missing for 443."""
+    if address.startswith("unix"):
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdecimal()):
+        raise ConfigError(f"cannot listen on {address}: give HOST:PORT or unix:PATH")
+    if int(port) > 65535:
+        raise ConfigError(f"cannot listen on {address}: port {port} is above 65535")
 
 
 def _check_links(ports: dict[tuple[int, int], PortConfig], ids: set[int]) -> None:

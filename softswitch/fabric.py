@@ -47,8 +47,8 @@ class Fabric:
     ) -> None:
         self.close()
 
-    def add_device(self, device_id: int, cpu_port: int | None = None) -> Device:
-        """A new switch without a program."""
+    def add_device(self, device_id: int, cpu_port: int | None = None, priority_queues: int = 1) -> Device:
+        """A new switch without a program. Packets of priority ``priority_queues`` and above are dropped."""
         if self.closed:
             raise SoftswitchError("the fabric is closed")
         if device_id in self.devices:
@@ -57,9 +57,12 @@ class Fabric:
             raise InvalidValue(f"device id {device_id} is not in 0..2^48-1")
         if cpu_port is not None:
             check_port(cpu_port)
+        if not 1 <= priority_queues <= 256:
+            raise InvalidValue(f"{priority_queues} priority queues: there may be 1 to 256")
         handle = self._lib.ss_device_new(self._handle, device_id, -1 if cpu_port is None else cpu_port)
         if not handle:
             raise SoftswitchError("out of memory")
+        self._lib.ss_device_priorities(handle, priority_queues)
         device = Device(self, handle, device_id, cpu_port)
         self.devices[device_id] = device
         return device

@@ -74,6 +74,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ss_digest_enable": (_i32, (_p, _u32, _u32, _u32)),
     "ss_digest_forget": (_i32, (_p, _u32, _bytes, _u32, _u32)),
     "ss_device_capture": (None, (_p, _u32)),
+    "ss_device_priorities": (None, (_p, _u32)),
     "ss_device_drops": (None, (_p, _p)),
     "ss_drop_name": (_bytes, (_u32,)),
     "ss_port_add": (_i32, (_p, _u32, _bytes)),

@@ -38,7 +38,7 @@ class Switches:
         self._shapes: dict[tuple[int, int], Shape] = {}
         self._shapes_lock = threading.Lock()
         for device in config.devices:
-            self._fabric.add_device(device.device_id, device.cpu_port)
+            self._fabric.add_device(device.device_id, device.cpu_port, device.priority_queues)
         for a, b in config.links():
             self._fabric.connect(a, b)
         for device in config.devices:

@@ -186,6 +186,7 @@ class Schema:
             t.preamble.id: _table(t, actions, direct_meters.get(t.preamble.id), self.profiles, program)
             for t in p4info.tables
         }
+        _check_complete(p4info, program)
         self.tables_by_name = {table.name: table for table in self.tables.values()}
         self.meters = {meter.preamble.id: _meter(meter, program) for meter in p4info.meters}
         self.value_sets = {v.preamble.id: _value_set(v, program) for v in p4info.value_sets}
@@ -264,6 +265,21 @@ def _width(what: str, declared: int, actual: int, named_type: p4types_pb2.P4Name
     return min(declared, actual)
 
 
+def _check_complete(p4info: p4info_pb2.P4Info, program: Program) -> None:
+    """The program has no table that the P4Info should have: one that gets its entries from outside."""
+    described = {table.preamble.name for table in p4info.tables}
+    for name, info in program.tables.items():  # p4c adds tables of its own: without keys, or with const entries
+        if info.keys and not info.const_entries and name not in described:
+            raise invalid(f"table {name} of the program is not in the P4Info")
+
+
+def _check_order(what: str, described: list[str], declared: list[str]) -> None:
+    """Names that both have are at the same places: otherwise values would go to each other's places."""
+    for place, name in enumerate(described):
+        if name in declared and declared[place] != name and declared[place] in described:
+            raise invalid(f"{what}: {name} is number {place + 1} in the P4Info and not in the program")
+
+
 def _check_left_out(table: p4info_pb2.Table, info: TableInfo, actions: dict[int, p4info_pb2.Action]) -> None:
     """p4c leaves default actions and entries of tables with an action profile out of the bmv2 JSON, with a warning."""
     name = table.preamble.name
@@ -295,6 +311,9 @@ def _table(
         if ref.id not in actions:
             raise invalid(f"table {name}: the P4Info has no action with id {ref.id}")
         calls[ref.id] = _action(actions[ref.id], info, program)
+    for action in actions.values():
+        if action.preamble.name in info.actions and action.preamble.id not in calls:
+            raise invalid(f"table {name} has the action {action.preamble.name} in the program and not in the P4Info")
     profile = profiles.get(table.implementation_id)
     if (profile.name if profile else None) != info.profile:
         raise invalid(f"table {name} has not the same action profile in P4Info and program")
@@ -327,6 +346,7 @@ def _match_fields(table: p4info_pb2.Table, info: TableInfo) -> tuple[FieldSchema
         raise invalid(
             f"table {name} has {len(table.match_fields)} match fields in the P4Info and {len(info.keys)} in the program"
         )
+    _check_order(f"table {name}", [field.name for field in table.match_fields], [key.name for key in info.keys])
     fields = []
     for index, (field, key) in enumerate(zip(table.match_fields, info.keys, strict=True)):
         what = f"{name} field {field.name}"
@@ -353,6 +373,7 @@ def _action(action: p4info_pb2.Action, table: TableInfo, program: Program) -> Ac
         raise invalid(
             f"action {name} has {len(action.params)} parameters in the P4Info and {len(info.params)} in the program"
         )
+    _check_order(f"action {name}", [param.name for param in action.params], [param for param, _ in info.params])
     params = tuple(
         ParamSchema(
             param.id,

@@ -279,6 +279,7 @@ SS_API struct ss_device *ss_device_new(struct ss_fabric *fabric, uint64_t id, in
     device->thread = &fabric->threads[n % fabric->n_threads];
     device->id = id;
     device->cpu_port = cpu_port;
+    device->priorities = 1;
     device->random = fabric->seed ^ id * 0x2545f4914f6cdd1du;
     for (unsigned i = 0; i < fabric->n_threads; i++) ss_thread_lock(&fabric->threads[i]);
     device->next = fabric->devices;
@@ -416,6 +417,12 @@ SS_API uint32_t ss_device_generation(struct ss_device *device) {
     uint32_t generation = device->generation;
     ss_thread_unlock(device->thread);
     return generation;
+}
+
+SS_API void ss_device_priorities(struct ss_device *device, uint32_t n) {
+    ss_thread_lock(device->thread);
+    device->priorities = n;
+    ss_thread_unlock(device->thread);
 }
 
 SS_API void ss_device_capture(struct ss_device *device, uint32_t on) {

@@ -135,6 +135,7 @@ struct ss_device {
     struct ss_device *next;
     uint64_t id;
     int cpu_port; /* -1: none */
+    uint32_t priorities; /* packets of this priority and above are dropped; 1 is bmv2's default */
     const struct ss_program *program;
     struct ss_state state;
     bool active;  /* a program is loaded and ready */

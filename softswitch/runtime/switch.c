@@ -233,7 +233,7 @@ static void run_egress(struct ss_thread *thread, struct ss_device *device, struc
                        uint32_t parsed, uint16_t port, bool own) {
     const struct ss_program *program = device->program;
     SS_TRACE(thread, SS_TRACE_EGRESS, port, p->standard.egress_rid, p->standard.instance_type);
-    if (p->standard.priority) { /* there is one queue per port, as bmv2 has by default */
+    if (p->standard.priority >= device->priorities) {
         ss_drop(device, NULL, SS_DROP_PRIORITY);
         if (own) ss_buf_free(buf);
         return;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
 
@@ -9,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softswitch import Device, Fabric, InvalidValue, Match
+from softswitch import Device, Fabric, InvalidValue, Match, Program
 from tests.softswitch.dataplane import scenarios
-from tests.softswitch.dataplane.programs import NAMES, program
+from tests.softswitch.dataplane.programs import NAMES, json_path, program
 from tests.softswitch.dataplane.scenario import configure
 
 DECIDED = ("ingress", "egress", "no_such_multicast_group", "no_such_clone_session", "too_many_passes")
@@ -95,3 +96,19 @@ def test_a_frame_that_goes_round_for_ever_is_stopped(fabric: Fabric) -> None:
     device.insert("MyIngress.acl", anything, "MyIngress.again", [], 1)
     assert device.process(1, scenarios.ethernet(1, 2, 0x0806) + bytes(30)) == []
     assert device.drop_stats()["too_many_passes"] == 1
+
+
+@pytest.mark.parametrize(("queues", "passes"), [(1, False), (5, False), (6, True), (8, True)])
+def test_priorities_below_the_number_of_queues_pass(queues: int, passes: bool) -> None:
+    root = json.loads(json_path("router").read_text())
+    for action in root["actions"]:
+        if action["name"] == "MyIngress.forward":
+            priority, five = ["standard_metadata", "priority"], {"type": "hexstr", "value": "0x5"}
+            action["primitives"].append({"op": "assign", "parameters": [{"type": "field", "value": priority}, five]})
+    with Fabric() as fabric:
+        device = fabric.add_device(1, priority_queues=queues)
+        device.load(Program.load(json.dumps(root)))
+        frame = scenarios.ethernet(2, 1, 0x1234)
+        device.insert("MyIngress.switching", [Match("exact", 2), Match("exact", 0)], "MyIngress.forward", [3])
+        assert device.process(1, frame) == ([(3, frame)] if passes else [])
+        assert device.drop_stats()["priority_out_of_range"] == (0 if passes else 1)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ import pytest
 from p4.v1 import p4runtime_pb2 as p4rt
 from p4.v1 import p4runtime_pb2_grpc
 
-from softswitch import control, pcap
+import softswitch
+from softswitch import control, options, pcap
 from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, MODIFY, Client, action, demo_p4info, update
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 
@@ -227,6 +227,9 @@ def test_fabric(start: Start, tmp_path: Path) -> None:
         (["/nowhere/prog.json", *LOCAL], 1, "/nowhere/prog.json"),
         ([str(HERE / "fake.py"), *LOCAL], 1, "JSON"),
         (["--no-p4", "--grpc-server-addr", "nonsense"], 1, "cannot listen on nonsense"),
+        (["--no-p4", "--grpc-server-addr", "127.0.0.1:65536"], 1, "port 65536 is above 65535"),
+        (["--no-p4", "--grpc-server-addr", "127.0.0.1:75095"], 1, "port 75095 is above 65535"),
+        (["--no-p4", "--grpc-server-addr", "127.0.0.1:http"], 1, "give HOST:PORT"),
         (["--no-p4", "--grpc-server-ssl", *LOCAL], 1, "--grpc-server-cert"),
         (["--p4info", str(HERE / "fake.py"), str(HERE / "demo.json"), *LOCAL], 1, "not a P4Info"),
         (["/nowhere.json", *LOCAL], 1, "cannot read /nowhere.json: No such file"),
@@ -235,8 +238,9 @@ def test_fabric(start: Start, tmp_path: Path) -> None:
         (["fabric", "/nowhere.json"], 1, "/nowhere.json"),
         (["fabric", str(HERE / "demo.json")], 1, "'devices' is missing"),
         (["ctl", "/nowhere.sock", "stats"], 1, "/nowhere.sock"),
-        (["--no-p4", "--pcap", "prog.json"], 2, "exclude"),  # as with simple_switch_grpc, a folder wants "="
-        (["--thrift-port", "9090", *LOCAL], 2, "--thrift-port"),
+        (["--no-p4", "--pcap", "prog.json"], 2, "exclude"),  # looks like the program, not like a folder
+        (["--packet-in", "ipc:///tmp/in.ipc", *LOCAL], 2, "--packet-in"),
+        (["--no-p4", "--priority-queues", "0", *LOCAL], 2, "1 to 8"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else str(value),
 )
@@ -264,8 +268,34 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    project = tomllib.loads((HERE.parents[2] / "pyproject.toml").read_text())["project"]
-    assert run("--version").stdout == f"softswitch {project['version']}, P4Runtime 1.4.1\n"
+    assert run("--version").stdout == f"softswitch {softswitch.__version__}, P4Runtime 1.4.1\n"
+
+
+def test_options_of_simple_switch_grpc(start: Start, tmp_path: Path) -> None:
+    habits = ["--thrift-port", "9090", "--nanolog", "ipc:///tmp/log.ipc", "--drop-port", "511", "--log-flush"]
+    habits += ["--log-file", str(tmp_path / "log"), "--pcap", str(tmp_path), "--priority-queues", "8"]
+    process = start("--no-p4", *habits, "--", "--grpc-server-addr", "127.0.0.1:0")
+    status, errors = process.end()
+    assert status == 0
+    warnings = [line.removeprefix("softswitch: warning: ") for line in errors.splitlines()]
+    assert [line.split(":")[0] for line in warnings] == ["--thrift-port", "--nanolog", "--priority-queues 8"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [
+        (["--pcap", "records", "prog.json"], "records"),
+        (["--pcap=records", "prog.json"], "records"),
+        (["--pcap", "prog.json"], "."),
+        (["prog.json", "--pcap"], "."),
+        (["prog.json", "--pcap", "-i", "0@veth0"], "."),
+        (["prog.json"], None),
+    ],
+)
+def test_the_folder_of_recordings(arguments: list[str], folder: str | None) -> None:
+    (device,) = options.single(arguments)[0].devices
+    assert device.program == Path("prog.json")
+    assert device.pcap == (None if folder is None else Path(folder))
 
 
 # Sends a frame into one interface and prints what comes out of another.

@@ -172,6 +172,31 @@ def test_p4info_with_fewer_params_or_fields_is_refused(client: Client) -> None:
     assert "1 match fields in the P4Info and 2" in refusal(client.set_pipeline, PROGRAM_JSON, p4info=p4info)[1]
 
 
+def test_p4info_of_another_version_of_the_program_is_refused(client: Client) -> None:
+    def said(p4info: p4info_pb2.P4Info) -> str:
+        code, details = refusal(client.set_pipeline, PROGRAM_JSON, p4info=p4info)
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        return details
+
+    assert "of the program is not in the P4Info" in said(p4info_pb2.P4Info(pkg_info={"arch": "v1model"}))
+    p4info = demo_p4info()
+    del p4info.tables[0]
+    del p4info.direct_counters[:]
+    assert "table MyIngress.exact_table of the program is not in the P4Info" in said(p4info)
+    p4info = demo_p4info()
+    del p4info.tables[0].action_refs[0]
+    assert "in the program and not in the P4Info" in said(p4info)
+
+
+def test_p4info_in_another_order_is_refused(client: Client) -> None:
+    p4info = demo_p4info()
+    action = next(action for action in p4info.actions if len(action.params) > 1)
+    first, second = action.params[0], action.params[1]
+    first.name, second.name = second.name, first.name
+    first.bitwidth, second.bitwidth = second.bitwidth, first.bitwidth
+    assert "is number 1 in the P4Info" in refusal(client.set_pipeline, PROGRAM_JSON, p4info=p4info)[1]
+
+
 def test_capabilities_name_the_version(served: Served) -> None:
     answer = served.client().stub.Capabilities(p4rt.CapabilitiesRequest(), timeout=10)
     assert answer.p4runtime_api_version.startswith("1.4")
