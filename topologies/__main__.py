@@ -20,9 +20,9 @@ from mininet.log import setLogLevel
 from controlplane.generators import parse_topology
 from controlplane.targets.base import TargetError
 from controlplane.topology import TopologyError
+from topologies.choice import KINDS
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation, EmulationError
-from topologies.switches import KINDS
 
 
 def main(argv: Sequence[str] | None = None) -> int:

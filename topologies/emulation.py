@@ -22,11 +22,11 @@ from mininet.log import setLogLevel
 from mininet.net import Mininet
 
 from controlplane.topology import Topology
-from topologies import network, switches
+from topologies import choice, network
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 from topologies.network import EmulationError
 from topologies.reaper import MARK
-from topologies.switches import Layout, SwitchAddress
+from topologies.switches import Layout, SwitchAddress, Switches
 
 CLONE_NEWNET = 0x40000000
 NEEDED_COMMANDS = {
@@ -64,11 +64,11 @@ class Emulation:
 
     def __init__(self, topology: Topology, switch: str | None = None, *, seed: int = 0, threads: int = 1) -> None:
         self.topology = topology
-        self.kind = switches.choose(switch)
+        self.kind = choice.choose(switch)
         self.switch_addresses: dict[str, SwitchAddress] = {}
         self._seed, self._threads = seed, threads
         self._lifetime: Lifetime | None = None
-        self._switches: switches.Switches | None = None
+        self._switches: Switches | None = None
         self._net: Mininet | None = None
         self._children: list[subprocess.Popen[Any]] = []
 
@@ -95,7 +95,7 @@ class Emulation:
             raise
 
     def _build(self, lifetime: Lifetime) -> None:
-        self._switches = switches.make(self.kind, seed=self._seed, threads=self._threads)
+        self._switches = choice.make(self.kind, seed=self._seed, threads=self._threads)
         before = os.environ.get(MARK)
         os.environ[MARK] = lifetime.token  # Mininet starts its shells with our environment
         try:
@@ -272,7 +272,7 @@ class Emulation:
             raise EmulationError("the emulation is not running")
         return self._lifetime
 
-    def _running_switches(self) -> switches.Switches:
+    def _running_switches(self) -> Switches:
         if self._switches is None:
             raise EmulationError("the emulation is not running")
         return self._switches

@@ -1,7 +1,5 @@
-"""The switch processes of an emulation: what `topologies.emulation` asks of them, and which one to run."""
+"""The switch processes of an emulation: what `topologies.emulation` asks of them, and what they have in common."""
 
-import os
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -12,7 +10,6 @@ from typing import Protocol
 from controlplane.topology import Topology
 from topologies.network import EmulationError
 
-KINDS = ("bmv2", "softswitch")
 START_SECONDS = 60.0
 
 
@@ -57,33 +54,6 @@ class Switches(Protocol):
 
     def close(self) -> None:
         """End the processes. Called when they may have ended already."""
-
-
-def choose(kind: str | None = None) -> str:
-    """The kind of switch to run: the argument, else the environment's SWITCH, else bmv2 where it is installed.
-
-    Raises EmulationError for an unknown kind, or bmv2 where `simple_switch_grpc` is not on PATH.
-    """
-    wanted = kind or os.environ.get("SWITCH") or "auto"
-    if wanted == "auto":
-        return "bmv2" if shutil.which("simple_switch_grpc") else "softswitch"
-    if wanted not in KINDS:
-        raise EmulationError(f"SWITCH={wanted}: the switches are {' and '.join(KINDS)}")
-    if wanted == "bmv2" and not shutil.which("simple_switch_grpc"):
-        raise EmulationError(
-            "SWITCH=bmv2, but simple_switch_grpc is not on PATH; SWITCH=softswitch runs the built-in switch"
-        )
-    return wanted
-
-
-def make(kind: str, *, seed: int = 0, threads: int = 1) -> Switches:
-    if kind == "bmv2":
-        from topologies.bmv2 import Bmv2
-
-        return Bmv2()
-    from topologies.softswitch import Softswitch
-
-    return Softswitch(seed=seed, threads=threads)
 
 
 def free_ports(count: int) -> list[int]:

@@ -13,7 +13,7 @@ from controlplane.topology import TopologyError
 from evaluation.bmv2_fattree import plots, settings
 from evaluation.bmv2_fattree.experiment import run
 from topologies import EmulationError
-from topologies.switches import choose
+from topologies.choice import choose
 
 
 def main(argv: Sequence[str] | None = None) -> int:

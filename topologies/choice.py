@@ -1,0 +1,33 @@
+"""Which switches an emulation runs."""
+
+import os
+import shutil
+
+from topologies.bmv2 import Bmv2
+from topologies.network import EmulationError
+from topologies.softswitch import Softswitch
+from topologies.switches import Switches
+
+KINDS = ("bmv2", "softswitch")
+
+
+def choose(kind: str | None = None) -> str:
+    """The kind of switch to run: the argument, else the environment's SWITCH, else bmv2 where it is installed.
+
+    Raises EmulationError for an unknown kind, or bmv2 where `simple_switch_grpc` is not on PATH.
+    """
+    wanted = kind or os.environ.get("SWITCH") or "auto"
+    if wanted == "auto":
+        return "bmv2" if shutil.which("simple_switch_grpc") else "softswitch"
+    if wanted not in KINDS:
+        raise EmulationError(f"SWITCH={wanted}: the switches are {' and '.join(KINDS)}")
+    if wanted == "bmv2" and not shutil.which("simple_switch_grpc"):
+        raise EmulationError(
+            "SWITCH=bmv2, but simple_switch_grpc is not on PATH; SWITCH=softswitch runs the built-in switch"
+        )
+    return wanted
+
+
+def make(kind: str, *, seed: int = 0, threads: int = 1) -> Switches:
+    """Switches of a kind, not yet started. seed: of the faults that they inject. threads: of the softswitch process."""
+    return Bmv2() if kind == "bmv2" else Softswitch(seed=seed, threads=threads)
