@@ -11,7 +11,7 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check bmv2-fattree doctor p4 p4-tofino clean
+.PHONY: help setup test quick check bmv2-fattree doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test: setup ## ruff, mypy and every test
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m pytest
+
+quick: setup ## ruff and the essential tests, in under two minutes
+	$(PY) -m ruff check .
+	$(PY) -m pytest -m quick
 
 bmv2-fattree: setup ## train through P4 switches in an emulated fat-tree; writes results/bmv2-fattree/
 	$(PY) -m evaluation.bmv2_fattree --k $(K) --bandwidth $(BANDWIDTH) --seed $(SEED) --steps $(STEPS) \

@@ -1,10 +1,48 @@
-"""What all tests share."""
+"""What all tests share, and which are the essentials: ``pytest -m quick`` (``make quick``), under two minutes."""
 
 import signal
+from pathlib import Path
+
+import pytest
+
+# By file below tests/: all of its tests, or those whose name begins with one of these. From each part of the system
+# what breaks first when something is wrong; `test_essentials.py` says so when a name here leads nowhere.
+ALL = ("",)
+QUICK: dict[str, tuple[str, ...]] = {
+    "test_essentials.py": ALL,
+    "controlplane/test_topology_job_plan.py": ALL,
+    "controlplane/test_strategies.py": ("test_the_papers_example", "test_every_plan_holds_and_ours_is_best"),
+    "controlplane/test_rules.py": ALL,
+    "model/test_search.py": ALL,
+    "p4/test_artifacts.py": ALL,
+    "p4/test_recorded.py": ALL,
+    "softswitch/dataplane/test_recorded.py": ALL,
+    "softswitch/p4runtime/test_tables.py": ALL,
+    "hosts/test_wire.py": ALL,
+    "hosts/test_fixedpoint.py": ALL,
+    "hosts/test_allreduce.py": ALL,
+    "deploy/test_roster.py": ALL,
+    "deploy/test_difference.py": ALL,
+    "deploy/test_deploy.py": ALL,
+    "emulation/test_allreduce.py": ("test_sums_are_right", "test_switch_reboots_in_the_middle"),
+    "hook/test_training.py": ("test_training_with_the_hook_equals_training_without",),
+    "simulate/test_plans.py": ALL,
+    "wan/test_plans.py": ALL,
+    "tofino/test_entries.py": ALL,
+}
 
 
-def pytest_configure() -> None:
-    """A shell starts background commands with SIGINT ignored, and processes hand that on: tests that press Ctrl-C in a
-    process of theirs would wait for nothing."""
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "quick: one of the essentials (listed in tests/conftest.py)")
+    # A shell starts background commands with SIGINT ignored, and processes hand that on: tests that press Ctrl-C in a
+    # process of theirs would wait for nothing.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        names = QUICK.get(item.path.relative_to(here).as_posix(), ()) if item.path.is_relative_to(here) else ()
+        if item.name.startswith(names):
+            item.add_marker("quick")
