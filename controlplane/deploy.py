@@ -27,10 +27,10 @@ from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import JobError, parse_job
 from controlplane.plan import Plan, PlanError
-from controlplane.plan.limits import limited
+from controlplane.plan.limits import DoesNotFit, limited
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
-from controlplane.rules import Deployment, DoesNotFit, build
+from controlplane.rules import Deployment, build
 from controlplane.runtime.epochs import EpochStore, default_file
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.roster import Roster

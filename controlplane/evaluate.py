@@ -150,14 +150,13 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
     roots: dict[str, float] = {}
     for tree in plan.trees:
         share, root = tree.share, tree.root
-        flows = [(a.route, a.point) for a in tree.assignments] + [(r.route, r.next) for r in tree.relays]
-        for route, point in flows:
-            for pair in pairwise(route):
+        for flow in tree.flows:
+            for pair in pairwise(flow.route):
                 links[pair] = links.get(pair, 0.0) + share
-            if point == root:
+            if flow.end == root:
                 roots[root] = roots.get(root, 0.0) + share
             else:
-                switches[point] = switches.get(point, 0.0) + share
+                switches[flow.end] = switches.get(flow.end, 0.0) + share
         for pair in tree.return_edges if topology.results_on_links else ():
             links[pair] = links.get(pair, 0.0) + share
     for each in plan.multicasts:

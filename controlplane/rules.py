@@ -9,18 +9,14 @@ from itertools import pairwise
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.plan.limits import MINIMUM_SLOTS, DoesNotFit, check_fits, held
+from controlplane.plan.limits import MINIMUM_SLOTS, DoesNotFit, Limits, Resource, check_fits, held
 from controlplane.plan.model import Plan, PlanError, Tree
 from controlplane.routing import Network
 from controlplane.topology import Topology
-from p4src.protocol import MAX_WORKERS, PROTOCOL, frame_bytes
+from p4src.protocol import frame_bytes
 
 DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 256
 HOST_MS = 4.0  # what agents and switches add to a round trip: batching, scheduling
-
-MAXIMUM_FLOWS = {"tna": 31}
-"""Flows that a target adds at one point of one tree; others: any number. Tofino's slots keep them in a word of 32 bits,
-of which the program uses one itself."""
 
 
 @dataclass(frozen=True)
@@ -83,39 +79,6 @@ class RuleSet:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What one switch holds; from the target's description (p4src/protocol.json, targets).
-
-    fan_in: flows that can be added at one point of one tree; None: any number.
-    front_panel: the switches are hardware, whose ports are configured as the topology says.
-    """
-
-    values_per_packet: int
-    slots: int
-    label_table_size: int
-    route_table_size: int
-    multicast_groups: int = 4096
-    max_workers: int = MAX_WORKERS
-    fan_in: int | None = None
-    front_panel: bool = False
-
-    @classmethod
-    def of_target(cls, name: str = "v1model") -> Limits:
-        """The defaults of a target of p4src/protocol.json. Raises ValueError, naming the known ones."""
-        if name not in PROTOCOL.targets:
-            raise ValueError(f"unknown target {name!r}; known: {', '.join(PROTOCOL.targets)}")
-        target = PROTOCOL.targets[name]
-        return cls(
-            target.values_per_packet,
-            target.slots,
-            target.label_table_size,
-            target.route_table_size,
-            target.multicast_groups,
-            fan_in=MAXIMUM_FLOWS.get(name),
-        )
-
-
-@dataclass(frozen=True)
 class Deployment:
     """What one plan version puts on the switches and hands to the agents; next_label: the first label not used."""
 
@@ -147,7 +110,7 @@ def build(
     check_fits(plan, topology)
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
-        raise DoesNotFit(point, "bitmap bits (workers of one job)", len(plan.job.workers), limits.max_workers)
+        raise DoesNotFit(point, Resource.WORKERS, len(plan.job.workers), limits.max_workers)
     builder = _Builder(
         plan, topology, limits, first_label=first_label, first_group=first_group, first_slot=dict(first_slot or {})
     )
@@ -272,9 +235,9 @@ class _Builder:
         ip = routes(self.topology)
         for v in self.topology.switches:
             for resource, needed, available in (
-                ("label table entries", len(self.entries[v]), limits.label_table_size),
-                ("multicast groups", len(self.groups[v]), limits.multicast_groups),
-                ("IPv4 routes", len(ip[v]), limits.route_table_size),
+                (Resource.LABELS, len(self.entries[v]), limits.label_table_size),
+                (Resource.GROUPS, len(self.groups[v]), limits.multicast_groups),
+                (Resource.ROUTES, len(ip[v]), limits.route_table_size),
             ):
                 if needed > available:
                     raise DoesNotFit(v, resource, needed, available)
@@ -338,7 +301,7 @@ def allocate_slots(plan: Plan, topology: Topology, limits: Limits, first_slot: M
         while sum(sizes[i] for i in indices) > available or _aligned(first, indices, sizes)[1] > limits.slots:
             largest = max(indices, key=lambda i: (sizes[i], -i))
             if sizes[largest] <= MINIMUM_SLOTS:
-                raise DoesNotFit(point, "aggregation slots", MINIMUM_SLOTS * len(indices), available)
+                raise DoesNotFit(point, Resource.SLOTS, MINIMUM_SLOTS * len(indices), available)
             sizes[largest] //= 2
     return tuple(sizes)
 

@@ -15,11 +15,9 @@ from typing import Any
 from controlplane.evaluate import Evaluation, Load, evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import Job, JobError, parse_job
-from controlplane.plan.limits import held, limited
+from controlplane.plan.limits import Limits, held, limited
 from controlplane.plan.model import Plan, PlanError
 from controlplane.plan.packets import packet_seconds, packets
-from controlplane.plan.replan import difference, replan
-from controlplane.rules import Limits
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.topology import Topology, TopologyError
 from p4src.protocol import PROTOCOL
@@ -86,6 +84,8 @@ def solve(arguments: argparse.Namespace, strategy: str, topology: Topology, job:
     previous = Plan.load(arguments.frozen_split) if arguments.frozen_split else None
     begin = time.perf_counter()
     if previous:
+        from controlplane.plan.replan import replan  # brings the solver along
+
         plan = replan(previous, topology, job=job, strategy=strategy, seed=arguments.seed)
     else:
         plan = get_strategy(strategy)(topology, job, seed=arguments.seed)
@@ -237,6 +237,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     content = report(plan, evaluation, topology, seconds)
     if arguments.frozen_split:
+        from controlplane.plan.replan import difference
+
         previous = Plan.load(arguments.frozen_split)
         content["difference"] = difference(previous, plan).to_json(previous, plan)
     if arguments.json:

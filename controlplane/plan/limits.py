@@ -9,43 +9,116 @@ Attributes of a switch in the topology, all optional (absent: unlimited), whole 
   on all switches.
 
 They make a plan discrete: which trees there are matters, not only how much each carries. What a plan needs is counted
-here from its trees alone, as `rules.build` spends it.
+here from its trees alone, as `rules.build` spends it. `Limits` is what a compiled program has; `limited` puts it into a
+topology.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import Protocol
 
 from controlplane.plan.model import Plan, Tree
 from controlplane.topology import Topology, TopologyError
-
-if TYPE_CHECKING:
-    from controlplane.rules import Limits
+from p4src.protocol import MAX_WORKERS, PROTOCOL
 
 MINIMUM_SLOTS = 16
+
+MAXIMUM_FLOWS = {"tna": 31}
+"""Flows that a target adds at one point of one tree; others: any number. Tofino's slots keep them in a word of 32 bits,
+of which the program uses one itself."""
+
+
+class Resource(StrEnum):
+    """What there can be too little of on a switch."""
+
+    SLOTS = "aggregation slots"
+    LABELS = "label table entries"
+    GROUPS = "multicast groups"
+    FLOWS = "flows added at one point of one tree"
+    WORKERS = "bitmap bits (workers of one job)"
+    ROUTES = "IPv4 routes"
+    LOOPBACK = "Mbit/s of loopback ports"
+
+
 RESOURCES = {
-    "slots": "aggregation slots",
-    "label_entries": "label table entries",
-    "multicast_groups": "multicast groups",
-    "fan_in": "flows added at one point of one tree",
-    "max_workers": "bitmap bits (workers of one job)",
+    "slots": Resource.SLOTS,
+    "label_entries": Resource.LABELS,
+    "multicast_groups": Resource.GROUPS,
+    "fan_in": Resource.FLOWS,
+    "max_workers": Resource.WORKERS,
 }
+"""By attribute of a switch in the topology."""
+
 ATTRIBUTES = (*RESOURCES, "values_per_packet")
+
+
+class Sizes(Protocol):
+    """Of a compiled program."""
+
+    @property
+    def values_per_packet(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def label_table_size(self) -> int: ...
+    @property
+    def route_table_size(self) -> int: ...
+    @property
+    def multicast_groups(self) -> int: ...
 
 
 class DoesNotFit(ValueError):
     """The plan needs more of a resource than there is."""
 
-    def __init__(self, switch: str, resource: str, needed: int, available: int) -> None:
+    def __init__(self, switch: str, resource: Resource, needed: int, available: int) -> None:
         super().__init__(f"switch {switch}: the plan needs {needed} {resource}, available are {available}")
         self.switch, self.resource, self.needed, self.available = switch, resource, needed, available
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What one switch holds with a compiled program.
+
+    fan_in: flows that can be added at one point of one tree; None: any number.
+    front_panel: the switches are hardware, whose ports are configured as the topology says.
+    """
+
+    values_per_packet: int
+    slots: int
+    label_table_size: int
+    route_table_size: int
+    multicast_groups: int = 4096
+    max_workers: int = MAX_WORKERS
+    fan_in: int | None = None
+    front_panel: bool = False
+
+    @classmethod
+    def of_target(cls, name: str = "v1model") -> Limits:
+        """The defaults of a target of p4src/protocol.json. Raises ValueError, naming the known ones."""
+        if name not in PROTOCOL.targets:
+            raise ValueError(f"unknown target {name!r}; known: {', '.join(PROTOCOL.targets)}")
+        return cls.of_program(name, PROTOCOL.targets[name])
+
+    @classmethod
+    def of_program(cls, target: str, sizes: Sizes, *, front_panel: bool = False) -> Limits:
+        """Of a program for the target with these sizes: a target's description, or an artifact's manifest."""
+        return cls(
+            sizes.values_per_packet,
+            sizes.slots,
+            sizes.label_table_size,
+            sizes.route_table_size,
+            sizes.multicast_groups,
+            fan_in=MAXIMUM_FLOWS.get(target),
+            front_panel=front_panel,
+        )
+
+
+@dataclass(frozen=True)
 class Held:
-    """Limits per switch; a switch without one is not in the dictionary."""
+    """Limits per switch of a topology; a switch without one is not in the dictionary."""
 
     slots: dict[str, int]
     label_entries: dict[str, int]
@@ -109,10 +182,10 @@ def label_entries(tree: Tree) -> Counter[str]:
     """Entries of the label table that a tree takes, by switch: one per flow and node it passes or is added at, one per
     node for the results, one per worker and node for answers to it."""
     entries: Counter[str] = Counter()
-    for end, route in [*((a.point, a.route) for a in tree.assignments), *((r.next, r.route) for r in tree.relays)]:
-        entries.update(route[1:-1])
-        if end != tree.root:
-            entries[end] += 1
+    for flow in tree.flows:
+        entries.update(flow.route[1:-1])
+        if flow.end != tree.root:
+            entries[flow.end] += 1
     parent = {child: above for above, child in tree.return_edges}
     entries.update({above for above, _ in tree.return_edges if above != tree.root})
     for a in tree.assignments:
@@ -125,8 +198,7 @@ def label_entries(tree: Tree) -> Counter[str]:
 
 def fan_in(tree: Tree) -> Counter[str]:
     """Flows that are added per aggregation point of a tree."""
-    ends = [*(a.point for a in tree.assignments), *(relay.next for relay in tree.relays)]
-    return Counter(end for end in ends if end != tree.root)
+    return Counter(flow.end for flow in tree.flows if flow.end != tree.root)
 
 
 def copies(tree: Tree) -> dict[str, frozenset[str]]:

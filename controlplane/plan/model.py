@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from controlplane.job import Job
 from controlplane.topology import Topology
@@ -42,6 +42,15 @@ class Relay:
     route: tuple[str, ...]
 
 
+class Flow(NamedTuple):
+    """What climbs a tree over one route: a worker's gradients, or an aggregation point's partial sum, to where it is
+    added."""
+
+    source: str
+    end: str
+    route: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Tree:
     """One aggregation tree over all workers, for `share` of the model.
@@ -59,6 +68,14 @@ class Tree:
     def points(self) -> tuple[str, ...]:
         """Nodes other than the root that add, in the order of the relays."""
         return tuple(relay.node for relay in self.relays)
+
+    @cached_property
+    def flows(self) -> tuple[Flow, ...]:
+        """All that climbs: the workers' flows, then the partial sums."""
+        return tuple(
+            [Flow(a.worker, a.point, a.route) for a in self.assignments]
+            + [Flow(r.node, r.next, r.route) for r in self.relays]
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -113,7 +113,7 @@ def _still_there(tree: Tree, plan: Plan, topology: Topology) -> bool:
         replace(plan, trees=(replace(tree, share=1.0),)).check(topology)
     except PlanError:
         return False
-    routes = [*(a.route for a in tree.assignments), *(r.route for r in tree.relays), *tree.return_edges]
+    routes = [*(flow.route for flow in tree.flows), *tree.return_edges]
     return all(topology.residual_bandwidth_mbps(u, v) > 0 for route in routes for u, v in pairwise(route))
 
 

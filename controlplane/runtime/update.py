@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from controlplane.evaluate import evaluate
 from controlplane.plan import Plan, PlanError
-from controlplane.plan.limits import limited
+from controlplane.plan.limits import DoesNotFit, Limits, limited
 from controlplane.plan.replan import Difference, difference, replan
-from controlplane.rules import Aggregate, Deployment, DoesNotFit, Limits, RuleSet, build
+from controlplane.rules import Aggregate, Deployment, RuleSet, build
 from controlplane.runtime.handover import HandoverError
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.roster import Roster

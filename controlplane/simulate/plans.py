@@ -49,11 +49,6 @@ Compute = Callable[[str], float]
 Prepare = Callable[[Simulator, PlanNetwork], None]
 
 
-def _flows(tree: Tree) -> list[tuple[str, tuple[str, ...], str]]:
-    """(from, route, to) of everything that climbs."""
-    return [(a.worker, a.route, a.point) for a in tree.assignments] + [(r.node, r.route, r.next) for r in tree.relays]
-
-
 def synchronisation_seconds(
     plan: Plan, topology: Topology, *, stored: bool = False, sharing: Sharing = "fair"
 ) -> float:
@@ -114,7 +109,6 @@ class _Run:
     def __init__(self, plan: Plan, simulator: Simulator, network: PlanNetwork, stored: bool) -> None:
         self.plan, self.simulator, self.network, self.stored = plan, simulator, network, stored
         self.size = plan.job.model_bytes * 8e-6
-        self.climbs = [_flows(tree) for tree in plan.trees]
         self.fluids = [self._fluid(tree) for tree in plan.trees]
         workers = set(plan.job.workers)
         self.workers = workers
@@ -127,10 +121,10 @@ class _Run:
         self.finished, self.left = finished, self.total
         self.computing = set(self.workers)
         self.missing: list[dict[str, int]] = []
-        for climbs in self.climbs:
+        for tree in self.plan.trees:
             missing: dict[str, int] = {}
-            for _, _, point in climbs:
-                missing[point] = missing.get(point, 0) + 1
+            for flow in tree.flows:
+                missing[flow.end] = missing.get(flow.end, 0) + 1
             self.missing.append(missing)
 
     def ready(self, worker: str) -> None:
@@ -154,8 +148,8 @@ class _Run:
     def _fluid(self, tree: Tree) -> dict[int, float]:
         """How often a tree uses each resource."""
         use: dict[int, float] = {}
-        for _, route, point in _flows(tree):
-            for resource in self.network.flow(route, point):
+        for flow in tree.flows:
+            for resource in self.network.flow(flow.route, flow.end):
                 use[resource] = use.get(resource, 0.0) + 1
         for link in tree.return_edges:
             use[self.network.links[link]] = use.get(self.network.links[link], 0.0) + 1
@@ -168,9 +162,10 @@ class _Run:
 
     def _climb(self, index: int, source: str) -> None:
         size = self.plan.trees[index].share * self.size
-        for origin, route, point in self.climbs[index]:
-            if origin == source:
-                self.simulator.send(size, self.network.flow(route, point), partial(self._arrived, index, point))
+        for flow in self.plan.trees[index].flows:
+            if flow.source == source:
+                used = self.network.flow(flow.route, flow.end)
+                self.simulator.send(size, used, partial(self._arrived, index, flow.end))
 
     def _arrived(self, index: int, point: str) -> None:
         self.missing[index][point] -= 1

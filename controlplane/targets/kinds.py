@@ -6,14 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from controlplane.frontpanel import SPEEDS_GBPS
 from controlplane.plan import Plan
-from controlplane.plan.limits import check_fits, limited
+from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, limited
 from controlplane.rpc.tls import Tls
-from controlplane.rules import MAXIMUM_FLOWS, Deployment, DoesNotFit, Limits, RuleSet
+from controlplane.rules import Deployment, RuleSet
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.program import Program as BriProgram
@@ -33,6 +32,9 @@ SLACK = 1e-6
 class Kind(ABC):
     """One kind of switches, with the compiled program that they run."""
 
+    front_panel = False
+    """Whether the switches are hardware, whose ports are configured as the topology says."""
+
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
 
@@ -40,13 +42,7 @@ class Kind(ABC):
     def limits(self) -> Limits:
         """What fits on a switch with this program."""
         manifest = self.artifact.manifest
-        return Limits(
-            values_per_packet=manifest.values_per_packet,
-            slots=manifest.slots,
-            label_table_size=manifest.label_table_size,
-            route_table_size=manifest.route_table_size,
-            multicast_groups=manifest.multicast_groups,
-        )
+        return Limits.of_program(manifest.target, manifest, front_panel=self.front_panel)
 
     @abstractmethod
     def target(
@@ -86,6 +82,8 @@ class P4RuntimeKind(Kind):
 class TofinoKind(Kind):
     """Tofino 1 over the Barefoot Runtime Interface. client: the SDE's; None: nothing can be connected, only printed."""
 
+    front_panel = True
+
     def __init__(self, artifact: Artifact, client: Any = None) -> None:
         super().__init__(artifact)
         self.program = BriProgram.load(artifact.program)
@@ -95,10 +93,6 @@ class TofinoKind(Kind):
     def with_sde(cls, artifact: Artifact) -> TofinoKind:
         """Raises SdeMissing."""
         return cls(artifact, load_client())
-
-    @property
-    def limits(self) -> Limits:
-        return replace(super().limits, fan_in=MAXIMUM_FLOWS[self.artifact.manifest.target], front_panel=True)
 
     def target(
         self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None
@@ -115,7 +109,7 @@ class TofinoKind(Kind):
         for switch, mbps in sums.items():
             available = sum(1000 * SPEEDS_GBPS[port.speed] for port in topology.loopback_ports(switch))
             if mbps > available * (1 + SLACK):
-                raise DoesNotFit(switch, "Mbit/s of loopback ports", math.ceil(mbps), available)
+                raise DoesNotFit(switch, Resource.LOOPBACK, math.ceil(mbps), available)
 
     def switch_lines(self, rules: RuleSet, flows: Mapping[int, str], topology: Topology) -> Iterator[str]:
         return entry_lines(self.program, topology, rules, flows)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from controlplane.job import JobError
-from controlplane.rules import DoesNotFit
+from controlplane.plan.limits import DoesNotFit
 from controlplane.strategies import Infeasible
 from controlplane.targets.base import TargetError
 from controlplane.topology import TopologyError

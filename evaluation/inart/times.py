@@ -130,7 +130,7 @@ def measure_binding(k: int, divisor: float, scenario: str, seed: int) -> Binding
     limit = evaluation.bound_mbps
     if master is not None:
         limit = min(limit, column_bound(master, master.solve()[2]))
-    sizes = (master.rows, len(master.columns), master.nonzeros) if master is not None else (0, 0, 0)
+    sizes = (master.program.rows, len(master.columns), master.program.nonzeros) if master is not None else (0, 0, 0)
     rate = evaluation.rate_mbps
     return Binding(
         k, workers, divisor, scenario, seed, rate, limit, evaluation.bound_mbps, 1 - rate / limit, master is not None,

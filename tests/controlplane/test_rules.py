@@ -12,7 +12,8 @@ from controlplane import rules
 from controlplane.generators import fattree, testbed
 from controlplane.job import parse_job, place_job
 from controlplane.plan import Plan
-from controlplane.rules import Aggregate, DoesNotFit, Limits
+from controlplane.plan.limits import DoesNotFit, Limits
+from controlplane.rules import Aggregate
 from controlplane.strategies import get_strategy
 from tests.controlplane.instances import Walk, instances, random_plan
 

@@ -14,8 +14,9 @@ from controlplane.generators import fattree, parse_topology, testbed
 from controlplane.job import Job, JobError, parse_job, place_job
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.__main__ import main
+from controlplane.plan.limits import Limits
 from controlplane.plan.replan import difference, replan
-from controlplane.rules import Limits, build
+from controlplane.rules import build
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology, TopologyError
 from tests.controlplane.instances import instances, random_plan

@@ -15,9 +15,10 @@ from controlplane.controller import format_replan, update_reply
 from controlplane.generators import testbed
 from controlplane.job import place_job
 from controlplane.plan import Plan
+from controlplane.plan.limits import DoesNotFit, Limits
 from controlplane.routing import Unreachable
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rules import Deployment, DoesNotFit, Limits, build
+from controlplane.rules import Deployment, build
 from controlplane.runtime import update as update_module
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.keeper import Keeper

@@ -11,7 +11,8 @@ from collections import Counter, deque
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.rules import Deployment, DoesNotFit, RuleSet, build
+from controlplane.plan.limits import DoesNotFit
+from controlplane.rules import Deployment, RuleSet, build
 from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.ports import PORTS_PER_PIPE, Panel, PortMap
 from controlplane.targets.bri.schema import local

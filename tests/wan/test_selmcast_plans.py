@@ -14,8 +14,9 @@ from controlplane.generators import fattree
 from controlplane.job import Job, place_job
 from controlplane.plan import Multicast, Plan, PlanError
 from controlplane.plan.__main__ import main
+from controlplane.plan.limits import Limits
 from controlplane.plan.replan import replan
-from controlplane.rules import Limits, build
+from controlplane.rules import build
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.wan.selmcast.strategy import orpheus, selmcast

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 
 from controlplane.job import Job
 from controlplane.routing import Network
+from controlplane.strategies import solver
 from controlplane.strategies.common import Choice, Infeasible, Split
 
 NEGLIGIBLE = 1e-9  # of the rate: HiGHS's tolerances are absolute, so the program is scaled to a rate near 1
@@ -181,34 +181,16 @@ def _first_exhausted(network: Network, job: Job, limits: Capacities, frozen_spli
 
 def _solve_twice(rows: list[Row], columns: int, rate: int, nic: float, cost: np.ndarray) -> np.ndarray:
     """Maximises column `rate` (<= nic), then minimises `cost` at that rate."""
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns, len(rows)
-    objective = np.zeros(columns)
-    objective[rate] = -1.0
-    upper = np.full(columns, highspy.kHighsInf)
-    upper[rate] = nic
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = objective, np.zeros(columns), upper
-    lp.row_lower_ = np.array([row[2] for row in rows])
-    lp.row_upper_ = np.array([row[3] for row in rows])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in rows)])
-    lp.a_matrix_.index_ = np.array([i for row in rows for i in row[0]])
-    lp.a_matrix_.value_ = np.array([x for row in rows for x in row[1]])
-    highs = highspy.Highs()
-    highs.silent()
-    highs.setOptionValue("threads", 1)
-    highs.setOptionValue("presolve", "off")
-    for tolerance in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
-        highs.setOptionValue(tolerance, 1e-10)
-    highs.passModel(lp)
-    highs.run()
-    best = np.array(highs.getSolution().col_value)
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        raise Infeasible(f"inart: the solver ended with status {highs.modelStatusToString(highs.getModelStatus())}")
-    highs.changeColBounds(rate, min(float(best[rate]), nic), nic)
-    everything = np.arange(columns, dtype=np.int32)
-    highs.changeColsCost(columns, everything, cost)
-    highs.run()
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return best
-    return np.array(highs.getSolution().col_value)
+    program = solver.Program("inart: the capacity program", tolerance=1e-10, presolve=False)
+    objective, upper = np.zeros(columns), np.full(columns, solver.INFINITY)
+    objective[rate], upper[rate] = -1.0, nic
+    program.add_columns(objective, 0.0, upper)
+    for row in rows:
+        program.add_row(*row)
+    best = program.solve().values
+    program.set_bounds(rate, min(float(best[rate]), nic), nic)
+    program.set_costs(cost)
+    try:
+        return program.solve().values
+    except solver.SolverError:
+        return best  # the same rate, over longer ways

@@ -7,12 +7,12 @@ location for the way up (points may feed points), and a Steiner arborescence for
 
 from __future__ import annotations
 
-import highspy
 import numpy as np
 
 from controlplane.job import Job
 from controlplane.routing import Network
 from controlplane.strategies.fabric.column_generation import Master, Prices, Pricing
+from controlplane.strategies.solver import Program, SolverError
 
 
 def column_bound(master: Master, prices: Prices) -> float:
@@ -35,41 +35,12 @@ def column_bound(master: Master, prices: Prices) -> float:
     return total / price * master.scale
 
 
-class _Program:
-    """min cost x over 0 <= x <= 1 with rows given one by one."""
-
-    def __init__(self, cost: np.ndarray) -> None:
-        self.cost = cost
-        self.start: list[int] = [0]
-        self.index: list[int] = []
-        self.value: list[float] = []
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-
-    def row(self, entries: list[tuple[int, float]], lower: float, upper: float) -> None:
-        self.index += [i for i, _ in entries]
-        self.value += [x for _, x in entries]
-        self.start.append(len(self.index))
-        self.lower.append(lower)
-        self.upper.append(upper)
-
-    def solve(self) -> float:
-        """The optimum; the dual bound where the solver stops early."""
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(self.cost), len(self.lower)
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = self.cost, np.zeros(len(self.cost)), np.ones(len(self.cost))
-        lp.row_lower_, lp.row_upper_ = np.array(self.lower), np.array(self.upper)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_, lp.a_matrix_.index_ = np.array(self.start), np.array(self.index)
-        lp.a_matrix_.value_ = np.array(self.value)
-        highs = highspy.Highs()
-        highs.silent()
-        highs.setOptionValue("threads", 1)
-        highs.passModel(lp)
-        highs.run()
-        if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            raise ValueError(f"column bound: solver ended with {highs.modelStatusToString(highs.getModelStatus())}")
-        return float(highs.getObjectiveValue())
+def _optimum(program: Program) -> float:
+    """Of a whole solve: a bound needs it."""
+    solution = program.solve()
+    if not solution.optimal:
+        raise SolverError(f"{program.what}: not solved to its optimum")
+    return solution.objective
 
 
 def _way_up(pricing: Pricing, root: int) -> float:
@@ -89,19 +60,20 @@ def _way_up(pricing: Pricing, root: int) -> float:
     cost = np.concatenate([np.zeros(count), (rows * counts[:, None]).ravel(), onwards.ravel()])
     impossible = ~np.isfinite(cost)
     cost[impossible] = 1e3
-    program = _Program(cost)
+    program = Program("column bound")
+    program.add_columns(cost, 0.0, 1.0)
     for first, opened in [
         *((worker0 + w * stride, None) for w in range(len(rows))),
         *((point0 + p * stride, p) for p in range(count)),
     ]:
-        members = [(first + i, 1.0) for i in range(stride)]
+        members, ones = range(first, first + stride), [1.0] * stride
         if opened is None:
-            program.row(members, 1.0, 1.0)
+            program.add_row(members, ones, 1.0, 1.0)
         else:
-            program.row([*members, (opened, -1.0)], 0.0, 0.0)
+            program.add_row([*members, opened], [*ones, -1.0], 0.0, 0.0)
         for f in range(count):
-            program.row([(first + 1 + f, 1.0), (f, -1.0)], -highspy.kHighsInf, 0.0)
-    return base + program.solve()
+            program.add_row([first + 1 + f, f], [1.0, -1.0], upper=0.0)
+    return base + _optimum(program)
 
 
 def _results(pricing: Pricing, network: Network, job: Job, root: int) -> float:
@@ -127,15 +99,18 @@ def _results(pricing: Pricing, network: Network, job: Job, root: int) -> float:
     ]
     arcs = len(inner)
     cost = np.concatenate([price[[e for _, _, e in inner]], np.zeros(arcs * len(goals))]) if inner else np.zeros(0)
-    program = _Program(cost)
+    program = Program("column bound")
+    program.add_columns(cost, 0.0, 1.0)
     for k, goal in enumerate(goals):
         base = arcs * (k + 1)
-        balance: dict[int, list[tuple[int, float]]] = {}
+        balance: dict[int, tuple[list[int], list[float]]] = {}
         for i, (u, v, _) in enumerate(inner):
-            program.row([(base + i, 1.0), (i, -1.0)], -highspy.kHighsInf, 0.0)
-            balance.setdefault(v, []).append((base + i, 1.0))
-            balance.setdefault(u, []).append((base + i, -1.0))
+            program.add_row([base + i, i], [1.0, -1.0], upper=0.0)
+            for node, sign in ((v, 1.0), (u, -1.0)):
+                columns, values = balance.setdefault(node, ([], []))
+                columns.append(base + i)
+                values.append(sign)
         for node, entries in balance.items():
             amount = 1.0 if node == goal else -1.0 if node == start else 0.0
-            program.row(entries, amount, amount)
-    return access + first + (program.solve() if goals else 0.0)
+            program.add_row(*entries, amount, amount)
+    return access + first + (_optimum(program) if goals else 0.0)

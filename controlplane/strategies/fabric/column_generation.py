@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import highspy
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
@@ -27,6 +26,7 @@ from controlplane.plan.model import Assignment, Plan, Relay, Tree
 from controlplane.routing import Network, downwards
 from controlplane.strategies.common import Split
 from controlplane.strategies.fabric.capacity import normalised
+from controlplane.strategies.solver import Program
 
 TIE = 1e-6  # what slack resources cost beside the binding ones, so that paths stay short and spread
 TOLERANCE = 1e-6
@@ -93,29 +93,14 @@ class Master:
             *(topology.residual_ingress_mbps(s) for s in job.parameter_servers),
         ]
         self.capacity = np.minimum(np.array(capacity) / scale, 1e6)
-        self.highs = highspy.Highs()
-        self.highs.silent()
-        self.highs.setOptionValue("threads", 1)
-        self.highs.setOptionValue("presolve", "off")
-        for tolerance in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
-            self.highs.setOptionValue(tolerance, 1e-9)
-        nothing = np.array([], dtype=np.int32)
+        self.program = Program("column generation: the master program", tolerance=1e-9, presolve=False)
         for bound in self.capacity:
-            self.highs.addRow(-highspy.kHighsInf, float(bound), 0, nothing, np.array([]))
+            self.program.add_row(upper=float(bound))
         if frozen_split is not None:
             for _ in job.parameter_servers:
-                self.highs.addRow(0.0, 0.0, 0, nothing, np.array([]))
-            rows = np.arange(self.split_row0, self.split_row0 + len(job.parameter_servers), dtype=np.int32)
-            values = np.array([-frozen_split.get(s, 0.0) for s in job.parameter_servers])
-            self.highs.addCol(-1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)  # f
-
-    @property
-    def rows(self) -> int:
-        return int(self.highs.getNumRow())
-
-    @property
-    def nonzeros(self) -> int:
-        return int(self.highs.getNumNz())
+                self.program.add_row(lower=0.0, upper=0.0)
+            rows = np.arange(self.split_row0, self.split_row0 + len(job.parameter_servers))
+            self.program.add_column(-1.0, rows, [-frozen_split.get(s, 0.0) for s in job.parameter_servers])  # f
 
     def make(self, tree: Tree) -> Column | None:
         """The tree's column; None when it is there already, or uses what has no capacity."""
@@ -127,14 +112,13 @@ class Master:
         def use(row: int) -> None:
             uses[row] = uses.get(row, 0.0) + 1.0
 
-        flows = [(a.route, a.point) for a in tree.assignments] + [(r.route, r.next) for r in tree.relays]
-        for route, point in flows:
-            for u, v in pairwise(route):
+        for flow in tree.flows:
+            for u, v in pairwise(flow.route):
                 use(network.link[index[u], index[v]])
-            if point == tree.root:
-                use(self.root_row0 + self.root_position[point])
+            if flow.end == tree.root:
+                use(self.root_row0 + self.root_position[flow.end])
             else:
-                use(self.switch_row0 + self.switch_position[index[point]])
+                use(self.switch_row0 + self.switch_position[index[flow.end]])
         for u, v in tree.return_edges if network.topology.results_on_links else ():
             use(network.link[index[u], index[v]])
         rows = np.array(list(uses), dtype=np.int32)
@@ -155,7 +139,7 @@ class Master:
             gain = 0.0
             rows = np.append(rows, np.int32(self.split_row0 + self.root_position[column.tree.root]))
             values = np.append(values, 1.0)
-        self.highs.addCol(gain + penalty, 0.0, highspy.kHighsInf, len(rows), rows, values)
+        self.program.add_column(gain + penalty, rows, values)
 
     def dearer(self, prices: Prices, load: np.ndarray) -> Prices:
         """Prices raised by the utilisation that a round's trees would make."""
@@ -168,10 +152,8 @@ class Master:
 
     def solve(self) -> tuple[float, np.ndarray, Prices]:
         """f, the columns' rates (both in units of scale) and the prices."""
-        self.highs.run()
-        solution = self.highs.getSolution()
-        values = np.array(solution.col_value)
-        duals = -np.array(solution.row_dual)
+        solution = self.program.solve()
+        values, duals = solution.values, -solution.duals
         roots = len(self.job.parameter_servers)
         worth = np.ones(roots)
         if self.frozen_split is not None:
@@ -184,7 +166,7 @@ class Master:
             duals[self.root_row0 : self.split_row0],
             worth,
         )
-        return -float(self.highs.getObjectiveValue()), values, prices
+        return -solution.objective, values, prices
 
     def link_use(self, values: np.ndarray) -> np.ndarray:
         """Utilisation of every link under the columns' rates."""
@@ -316,39 +298,18 @@ class Pricing:
         # Columns: open_f, then per worker direct and one per facility.
         stride = facilities + 1
         cost = np.concatenate([final[points], np.column_stack([direct, self.worker_cost[:, points]]).ravel()])
-        rows: list[tuple[list[int], list[float]]] = []
-        lower, upper = [], []
+        program = Program("column generation: a tree", gap=1e-6)
+        program.add_columns(cost, 0.0, 1.0, whole=np.arange(len(cost)) < facilities)
         for w in range(workers):
             first = facilities + w * stride
-            rows.append((list(range(first, first + stride)), [1.0] * stride))
-            lower.append(1.0)
-            upper.append(1.0)
+            program.add_row(range(first, first + stride), [1.0] * stride, 1.0, 1.0)
             for f in range(facilities):
-                rows.append(([f, first + 1 + f], [-1.0, 1.0]))
-                lower.append(-highspy.kHighsInf)
-                upper.append(0.0)
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(cost), len(rows)
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, np.zeros(len(cost)), np.ones(len(cost))
-        lp.row_lower_, lp.row_upper_ = np.array(lower), np.array(upper)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in rows)])
-        lp.a_matrix_.index_ = np.array([i for row in rows for i in row[0]])
-        lp.a_matrix_.value_ = np.array([x for row in rows for x in row[1]])
-        lp.integrality_ = [highspy.HighsVarType.kInteger] * facilities + [highspy.HighsVarType.kContinuous] * (
-            len(cost) - facilities
-        )
-        highs = highspy.Highs()
-        highs.silent()
-        highs.setOptionValue("threads", 1)
-        highs.setOptionValue("mip_rel_gap", 1e-6)
-        highs.passModel(lp)
-        highs.run()
-        values = np.array(highs.getSolution().col_value)
-        chosen = values[facilities:].reshape(workers, stride).argmax(axis=1)
+                program.add_row([f, first + 1 + f], [-1.0, 1.0], upper=0.0)
+        solution = program.solve()
+        chosen = solution.values[facilities:].reshape(workers, stride).argmax(axis=1)
         members = np.array([-1 if c == 0 else points[c - 1] for c in chosen])
         onwards = {f: -1 for f in points if (members == f).any()}
-        return Design(float(highs.getObjectiveValue()), members, onwards)
+        return Design(solution.objective, members, onwards)
 
     def stars(self, root: int, count: int) -> list[Design]:
         """The cheapest trees with all workers at one switch."""

@@ -16,6 +16,7 @@ from controlplane.plan.model import Assignment, Plan, Relay, Tree
 from controlplane.routing import downwards
 from controlplane.strategies.common import Infeasible, Split, finish, prepare, split_or_equal
 from controlplane.strategies.fabric.paths import Path, simple_paths
+from controlplane.strategies.solver import SolverError, solve_model
 from controlplane.topology import Topology
 
 MOST_PATHS = 30
@@ -106,17 +107,9 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
             model.rows.add(pyo.quicksum(added[v]) <= topology.residual_aggregation_mbps(v) / largest)
     for (u, v), terms in loads.items():
         model.rows.add(pyo.quicksum(terms) <= topology.residual_bandwidth_mbps(u, v) / largest)
-    solver = pyo.SolverFactory("appsi_highs")
-    solver.highs_options = {
-        "threads": 1,
-        "mip_rel_gap": 1e-6,
-        "mip_feasibility_tolerance": 1e-9,
-        "time_limit": TIME_LIMIT_S,
-    }
-    outcome = solver.solve(model, load_solutions=False)
-    if outcome.solver.termination_condition != pyo.TerminationCondition.optimal:
-        raise ValueError(f"exact: not solved within {TIME_LIMIT_S} s: the instance is too large to be exact")
-    solver.load_vars()
+    outcome = solve_model(model, "exact", time_limit=TIME_LIMIT_S, mip_rel_gap=1e-6, mip_feasibility_tolerance=1e-9)
+    if not outcome.optimal:
+        raise SolverError(f"exact: not solved within {TIME_LIMIT_S} s: the instance is too large to be exact")
 
     rates = {s: model.rate[s].value for s in roots}
     total = sum(rates.values())

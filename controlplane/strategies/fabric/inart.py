@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from controlplane.evaluate import bound
 from controlplane.job import Job
-from controlplane.plan.limits import RESOURCES, DoesNotFit, held
+from controlplane.plan.limits import DoesNotFit, Resource, held
 from controlplane.plan.model import Plan
 from controlplane.routing import Network, Unreachable
 from controlplane.strategies.common import Infeasible, Split, finish, plan_choices, prepare, split_or_equal
@@ -43,7 +43,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
         return _many_trees(network, job, seed, frozen_split)
     for v, available in limits.max_workers.items():
         if len(job.workers) > available:
-            raise DoesNotFit(v, RESOURCES["max_workers"], len(job.workers), available)
+            raise DoesNotFit(v, Resource.WORKERS, len(job.workers), available)
     if frozen_split is not None and job.max_trees is not None:
         needed = sum(share > 0 for share in frozen_split.values())
         if needed > job.max_trees:

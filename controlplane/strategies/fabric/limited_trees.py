@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from controlplane.evaluate import bound
 from controlplane.job import Job
-from controlplane.plan.limits import ATTRIBUTES, DoesNotFit, Held, check_fits, fan_in, held, label_entries
+from controlplane.plan.limits import ATTRIBUTES, DoesNotFit, Held, Resource, check_fits, fan_in, held, label_entries
 from controlplane.plan.model import Plan, Tree
 from controlplane.plan.packets import packet_seconds
 from controlplane.routing import Network
@@ -171,7 +171,7 @@ def _trimmed(network: Network, job: Job, plan: Plan, frozen_split: Split | None)
         try:
             return finish(topology, job, "inart", trees, plan.seed)
         except DoesNotFit as error:
-            if error.resource == "bitmap bits (workers of one job)":
+            if error.resource is Resource.WORKERS:
                 raise
             candidates = [t for t in trees if error.switch in t.points or label_entries(t)[error.switch]]
         except Infeasible:

@@ -17,6 +17,7 @@ from controlplane.plan.model import Assignment, Plan, Relay, Tree
 from controlplane.routing import Network, Router, downwards
 from controlplane.strategies.common import Infeasible, Split, finish, prepare, split_or_equal
 from controlplane.strategies.fabric.paths import Path, shortest_paths
+from controlplane.strategies.solver import solve_model
 from controlplane.topology import Topology
 
 T = TypeVar("T")
@@ -119,9 +120,7 @@ class _Relaxation:
                     model.rows.add(topology.residual_bandwidth_mbps(w, r) * model.g >= 1)
 
     def solve(self) -> None:
-        solver = pyo.SolverFactory("appsi_highs")
-        solver.highs_options = {"threads": 1}
-        solver.solve(self.model)
+        solve_model(self.model, "R-InArt's relaxation")
 
     def point_weights(self, s: str, rack: str) -> tuple[list[str], list[float]]:
         """Aggregation points (the root: direct) of a worker of the rack for root s, with y."""

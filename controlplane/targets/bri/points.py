@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controlplane.rules import MAXIMUM_FLOWS, Aggregate, LabelEntry, RuleSet
+from controlplane.plan.limits import MAXIMUM_FLOWS
+from controlplane.rules import Aggregate, LabelEntry, RuleSet
 from controlplane.targets.base import TargetError
 from controlplane.targets.bri.entries import Port
 from controlplane.targets.bri.ports import PORTS_PER_PIPE, PortMap

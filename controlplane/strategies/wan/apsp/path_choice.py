@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyomo.core.expr.numeric_expr import LinearExpression
 from scipy.sparse import csr_matrix
 
+from controlplane.strategies.solver import NoSolution, NotInTime, SolverError, solve_model
 from controlplane.strategies.wan.errors import WanError
 
 Real = NDArray[np.float64]
@@ -57,11 +58,10 @@ class PathChoice:
 
     def relaxed(self) -> tuple[list[Real], float]:
         """Problem 4: (share of each path per flow, seconds)."""
-        solver = pyo.SolverFactory("appsi_highs")
-        outcome = solver.solve(self._model, load_solutions=False)
-        if outcome.solver.termination_condition != pyo.TerminationCondition.optimal:
-            raise WanError(f"Problem 4 has no solution: {outcome.solver.termination_condition}")
-        solver.load_vars()
+        try:
+            solve_model(self._model, "APSP's Problem 4")
+        except SolverError as error:
+            raise WanError(str(error)) from None
         shares = np.maximum([x.value for x in self._share], 0.0)
         return np.split(shares, self._first[1:]), float(self._model.busy.value * self.scale)
 
@@ -98,27 +98,30 @@ class PathChoice:
         model.busy.setub(min(1.0, at_most / self.scale))
         for share in self._share:
             share.domain = pyo.Binary
-        # Where nothing is below `at_most`, HiGHS's presolve can end in an optimum that breaks a row: it refuses that.
-        for presolve in ("on", "off"):
-            solver = pyo.SolverFactory("appsi_highs")
-            solver.highs_options = {"time_limit": time_limit, "mip_rel_gap": gap, "threads": 1, "presolve": presolve}
-            outcome = solver.solve(model, load_solutions=False)
-            condition = outcome.solver.termination_condition
-            if condition != pyo.TerminationCondition.error:
-                break
-        chosen = None
-        proven = at_most
-        if condition in (pyo.TerminationCondition.optimal, pyo.TerminationCondition.maxTimeLimit):
-            bound = outcome.problem.lower_bound
-            proven = min(at_most, self.scale * float(bound)) if bound is not None and np.isfinite(bound) else 0.0
-            if outcome.problem.upper_bound is not None and np.isfinite(outcome.problem.upper_bound):
-                solver.load_vars()
-                values = np.array([x.value for x in self._share])
-                parts = zip(self._first, np.split(values, self._first[1:]), strict=True)
-                chosen = np.array([first + int(np.argmax(part)) for first, part in parts])
-        elif condition not in (pyo.TerminationCondition.infeasible, pyo.TerminationCondition.infeasibleOrUnbounded):
-            raise WanError(f"Problem 1 was not solved: {condition}")
-        for share in self._share:
-            share.domain = pyo.Reals
-        model.busy.setub(1)
-        return chosen, proven
+        try:
+            bound = self._solve_whole(time_limit, gap)
+            values = np.array([x.value for x in self._share])
+            parts = zip(self._first, np.split(values, self._first[1:]), strict=True)
+            chosen = np.array([first + int(np.argmax(part)) for first, part in parts])
+        except NoSolution:
+            return None, at_most
+        except NotInTime as error:
+            chosen, bound = None, error.bound
+        except SolverError as error:
+            raise WanError(str(error)) from None
+        finally:
+            for share in self._share:
+                share.domain = pyo.Reals
+            model.busy.setub(1)
+        return chosen, min(at_most, self.scale * bound) if bound is not None else 0.0
+
+    def _solve_whole(self, time_limit: float, gap: float) -> float | None:
+        """The bound that is proven; the shares are in the model."""
+        what = "APSP's Problem 1"
+        try:
+            return solve_model(self._model, what, time_limit=time_limit, mip_rel_gap=gap).bound
+        except (NoSolution, NotInTime):
+            raise
+        except SolverError:
+            # Where nothing is below `at_most`, HiGHS's presolve can end in an optimum that breaks a row: it refuses it.
+            return solve_model(self._model, what, time_limit=time_limit, mip_rel_gap=gap, presolve="off").bound

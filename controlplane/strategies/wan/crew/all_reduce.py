@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 
+from controlplane.strategies.solver import Program, SolverError
 from controlplane.strategies.wan.crew.algorithm import mesh
 from controlplane.strategies.wan.errors import WanError
 
@@ -139,20 +139,23 @@ def blink(
     loads = _loads(pool, matrix)
     scale = loads.max()
     k = len(pool)
-    # Variables: share per tree, chosen per tree, time of the fullest link.
-    cost = np.concatenate([np.zeros(2 * k), [1.0]])
-    constraints = [
-        LinearConstraint(np.hstack([loads / scale, np.zeros((len(loads), k)), -np.ones((len(loads), 1))]), -np.inf, 0),
-        LinearConstraint(np.hstack([np.eye(k), -np.eye(k), np.zeros((k, 1))]), -np.inf, 0),
-        LinearConstraint(np.concatenate([np.ones(k), np.zeros(k + 1)])[None, :], 1, 1),
-        LinearConstraint(np.concatenate([np.zeros(k), np.ones(k), [0]])[None, :], 0, trees),
-    ]
-    upper = np.concatenate([np.ones(2 * k), [np.inf]])
-    whole = np.concatenate([np.zeros(k), np.ones(k), [0]])
-    result = milp(cost, integrality=whole, bounds=Bounds(0, upper), constraints=constraints)
-    if result.x is None:
-        raise WanError(f"BLINK's MILP for {members} has no solution: {result.message}")
-    shares = result.x[:k] / result.x[:k].sum()
+    program = Program(f"BLINK's MILP for {members}")
+    share, chosen, busy = np.arange(k), np.arange(k, 2 * k), 2 * k  # busy: the time of the fullest link
+    program.add_columns(np.zeros(k), 0.0, 1.0)
+    program.add_columns(np.zeros(k), 0.0, 1.0, whole=np.ones(k))
+    program.add_columns([1.0])
+    for load in loads / scale:
+        used = np.flatnonzero(load)
+        program.add_row([*share[used], busy], [*load[used], -1.0], upper=0.0)
+    for tree in range(k):
+        program.add_row([share[tree], chosen[tree]], [1.0, -1.0], upper=0.0)
+    program.add_row(share, np.ones(k), 1.0, 1.0)
+    program.add_row(chosen, np.ones(k), 0.0, trees)
+    try:
+        shares = program.solve().values[:k]
+    except SolverError as error:
+        raise WanError(str(error)) from None
+    shares = shares / shares.sum()
     return [(tree, float(share)) for tree, share in zip(pool, shares, strict=True) if share > 1e-9]
 
 

@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_matrix, csr_matrix, lil_matrix
+from scipy.sparse import csr_matrix, lil_matrix
 from scipy.sparse.csgraph import maximum_flow
 
+from controlplane.strategies.solver import Program, SolverError
 from controlplane.strategies.wan.errors import WanError
 
 Layer = Literal["L3", "L7"]
@@ -245,17 +245,12 @@ def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
     index = {pair: k for k, pair in enumerate(pairs)}
     total = len(pairs)
     scale = float(task.volumes.max() / task.download[task.download > 0].max())  # HiGHS's tolerances are absolute
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
-    low: list[float] = []
+    program = Program("SelMcast's model (12)", gap=1e-9)
+    program.add_columns(np.zeros(total), [float(task.must[pair]) for pair in pairs], 1.0, whole=np.ones(total))
+    program.add_columns([1.0])  # t
 
     def add(entries: list[tuple[int, float]], at_least: float) -> None:
-        for column, value in entries:
-            rows.append(len(low))
-            columns.append(column)
-            values.append(value)
-        low.append(at_least)
+        program.add_row([column for column, _ in entries], [value for _, value in entries], at_least)
 
     for i in range(n):
         add([(index[i, j], 1.0) for j in range(n) if j != i], float(task.receivers[i]))
@@ -271,22 +266,18 @@ def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
         largest = float(task.volumes.max())
         column = [(index[k, i], -task.volumes[k] / largest) for k in range(n) if k != i]
         add([(total, task.download[i] * scale / largest), *column], 0)
-    matrix = coo_matrix((values, (rows, columns)), shape=(len(low), total + 1)).tocsr()
-    constraints = [LinearConstraint(matrix, np.array(low), np.inf)]
-    lower = np.array([float(task.must[pair]) for pair in pairs] + [0.0])
-    upper = np.array([1.0] * total + [np.inf])
-    whole = np.array([1] * total + [0])
-    options = {"time_limit": time_limit, "mip_rel_gap": 1e-9}
-    cost = np.zeros(total + 1)
-    cost[total] = 1
-    first = milp(cost, integrality=whole, bounds=Bounds(lower, upper), constraints=constraints, options=options)
-    if first.x is None:
-        raise WanError(f"no selection found within {time_limit:g} s: {first.message}")
-    upper[total] = first.x[total] * TOLERANCE
-    cost = np.concatenate([-np.ones(total), [0.0]])
-    second = milp(cost, integrality=whole, bounds=Bounds(lower, upper), constraints=constraints, options=options)
+    try:
+        found = program.solve(time_limit).values
+    except SolverError as error:
+        raise WanError(str(error)) from None
+    program.set_bounds(total, 0.0, float(found[total]) * TOLERANCE)
+    program.set_costs(np.append(-np.ones(total), 0.0))
+    try:
+        found = program.solve(time_limit).values
+    except SolverError:
+        pass  # the least t with fewer receivers
     x = np.zeros((n, n), bool)
-    for pair, value in zip(pairs, (first if second.x is None else second).x, strict=False):
+    for pair, value in zip(pairs, found, strict=False):
         x[pair] = value > 0.5
     return x
 

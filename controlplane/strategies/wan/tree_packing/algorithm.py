@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import highspy
 import networkx as nx
 import numpy as np
 
+from controlplane.strategies.solver import Program, SolverError
 from controlplane.strategies.wan.apsp.algorithm import Node, usable
 from controlplane.strategies.wan.errors import WanError
 from controlplane.strategies.wan.tree_packing.arborescence import Arc, arborescence
@@ -140,15 +140,11 @@ class _Master:
         self._row = np.cumsum(np.isfinite(limits)) - 1
         self._finite = np.isfinite(limits)
         self._shares = int(self._finite.sum())  # the first row of the shares
-        self._highs = highspy.Highs()
-        self._highs.silent()
-        for option, value in (("threads", 1), ("presolve", "off"), ("simplex_strategy", 4)):
-            self._highs.setOptionValue(option, value)
-        none = np.array([], dtype=np.int32)
+        self._program = Program("the packing LP", presolve=False, primal_simplex=True)
         for limit in limits[self._finite].tolist():
-            self._highs.addRow(-highspy.kHighsInf, limit, 0, none, np.array([]))
+            self._program.add_row(upper=limit)
         for _ in range(0 if part is None else len(part) - 1):
-            self._highs.addRow(0.0, 0.0, 0, none, np.array([]))
+            self._program.add_row(lower=0.0, upper=0.0)
 
     def add(self, root: int, links: Sequence[int]) -> None:
         entries: dict[int, float] = {}
@@ -160,19 +156,17 @@ class _Master:
             for k, share in enumerate(self.part[:-1].tolist()):
                 if (value := float(k == root) - share) != 0:
                     entries[self._shares + k] = value
-        rows, values = np.array(list(entries), dtype=np.int32), np.array(list(entries.values()))
-        self._highs.addCol(-1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
+        self._program.add_column(-1.0, list(entries), list(entries.values()))
 
     def solve(self) -> tuple[np.ndarray, np.ndarray]:
         """(rates of the trees in the order in which they came, prices of links and roots)."""
-        self._highs.run()
-        status = self._highs.getModelStatus()
-        if status != highspy.HighsModelStatus.kOptimal:
-            raise WanError(f"the packing LP has no solution: {self._highs.modelStatusToString(status)}")
-        solution = self._highs.getSolution()
+        try:
+            solution = self._program.solve()
+        except SolverError as error:
+            raise WanError(str(error)) from None
         price = np.zeros(len(self.limits))
-        price[self._finite] = np.maximum(-np.array(solution.row_dual)[: self._shares], 0.0)
-        return np.maximum(np.array(solution.col_value), 0.0), price
+        price[self._finite] = np.maximum(-solution.duals[: self._shares], 0.0)
+        return np.maximum(solution.values, 0.0), price
 
 
 def pack(

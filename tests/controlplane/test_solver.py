@@ -1,0 +1,102 @@
+"""The solver layer: what it returns is a solution, what it cannot solve an error, what it cut short is marked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyomo.environ as pyo
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from controlplane.strategies.solver import NoSolution, NotInTime, Program, SolverError, solve_model
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 10**6), st.booleans())
+def test_linear_programs_agree_with_another_solver(columns, rows, seed, by_columns):
+    rng = np.random.default_rng(seed)
+    matrix, upper, cost = rng.integers(0, 5, (rows, columns)), rng.integers(0, 20, rows), -rng.integers(0, 9, columns)
+    program = Program("test", presolve=not by_columns)
+    if by_columns:  # as a growing program comes: solved again after each column
+        for limit in upper:
+            program.add_row(upper=float(limit))
+        for column in range(columns):
+            program.add_column(float(cost[column]), np.arange(rows), matrix[:, column], upper=7.0)
+            program.solve()
+    else:
+        program.add_columns(cost, 0.0, 7.0)
+        for entries, limit in zip(matrix, upper, strict=True):
+            program.add_row(np.arange(columns), entries.astype(float), upper=float(limit))
+    solution = program.solve()
+    other = linprog(cost, A_ub=matrix, b_ub=upper, bounds=(0, 7))
+    assert solution.optimal
+    assert solution.objective == pytest.approx(other.fun, abs=1e-6)
+    assert solution.bound == solution.objective
+    assert solution.values @ cost == pytest.approx(other.fun, abs=1e-6)
+    # Strong duality: the rows' duals and the columns' upper bounds pay for the objective.
+    reduced = np.minimum(cost - solution.duals @ matrix, 0.0)
+    assert solution.duals @ upper + 7.0 * reduced.sum() == pytest.approx(solution.objective, abs=1e-6)
+
+
+def knapsacks(count: int = 60, rows: int = 40) -> Program:
+    """Takes minutes; nothing packed is a solution from the start."""
+    rng = np.random.default_rng(0)
+    program = Program("knapsacks", gap=0.0)
+    program.add_columns(-rng.integers(1, 100, count), 0.0, 1.0, whole=np.ones(count))
+    for weights in rng.integers(1, 100, (rows, count)).astype(float):
+        program.add_row(np.arange(count), weights, upper=float(weights.sum() / 3))
+    return program
+
+
+def test_a_limit_keeps_the_best_so_far_and_marks_it():
+    solution = knapsacks().solve(time_limit=0.5)
+    assert not solution.optimal
+    assert solution.bound < solution.objective < 0
+    assert solution.values @ np.round(solution.values) > 0
+    with pytest.raises(NotInTime):
+        knapsacks().solve(time_limit=0.0)
+
+
+def test_what_has_no_solution_is_named():
+    program = Program("the program's name")
+    program.add_columns([1.0])
+    program.add_row([0], [1.0], lower=2.0, upper=1.0)
+    with pytest.raises(SolverError, match="the program's name"):
+        program.solve()
+    model = pyo.ConcreteModel()
+    model.x = pyo.Var(bounds=(0, 1))
+    model.least = pyo.Objective(expr=model.x)
+    model.row = pyo.Constraint(expr=model.x >= 2)
+    with pytest.raises(NoSolution, match="of the paper"):
+        solve_model(model, "of the paper")
+
+
+@pytest.mark.parametrize("sense", [pyo.minimize, pyo.maximize])
+def test_models_of_pyomo(sense):
+    model = pyo.ConcreteModel()
+    model.x = pyo.Var(range(3), domain=pyo.Integers, bounds=(-4, 4))
+    model.row = pyo.Constraint(expr=pyo.quicksum(model.x[i] for i in range(3)) >= -6.5)
+    model.best = pyo.Objective(expr=2 * model.x[0] + pyo.quicksum(model.x[i] for i in range(3)), sense=sense)
+    outcome = solve_model(model, "test")
+    assert outcome.optimal
+    assert pyo.value(model.best) == pytest.approx(-14 if sense == pyo.minimize else 20)
+    assert outcome.bound == pytest.approx(pyo.value(model.best))
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("controlplane.strategies", ("pyomo", "highspy", "scipy", "numpy")),
+        ("controlplane.plan.__main__", ("pyomo", "highspy", "scipy")),
+        ("controlplane.strategies.fabric.inart", ("pyomo",)),
+    ],
+)
+def test_what_nobody_asked_for_is_not_imported(module, heavy):
+    """The command line answers at once because of this."""
+    code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
