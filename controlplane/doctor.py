@@ -86,7 +86,10 @@ OPTIONAL_ABILITIES = {"netem", "rate limits (htb)"}
 
 
 def check_packages(requirements: Path = REQUIREMENTS) -> Iterable[Check]:
-    """The Python packages of requirements.txt, with their versions."""
+    """The Python packages of requirements.txt, with their versions; installed with pip: those that it asks for."""
+    if not requirements.exists():
+        yield from check_distribution()
+        return
     wrong, right = [], 0
     for line in requirements.read_text().splitlines():
         match = re.match(r"([A-Za-z0-9_.-]+)==([^\s;#]+)", line)
@@ -107,6 +110,21 @@ def check_packages(requirements: Path = REQUIREMENTS) -> Iterable[Check]:
     yield Check("python", "Python", recent, True, version, "" if recent else "3.11 or newer: make setup PYTHON=...")
     yield Check("python", "packages", True, True, f"{right} as in requirements.txt")
     yield from wrong
+
+
+def check_distribution() -> Iterable[Check]:
+    """What the installed distribution needs; what its extras bring may be missing."""
+    for line in importlib.metadata.requires("inart") or []:
+        match = re.match(r"([A-Za-z0-9_.-]+)[^;]*(?:;.*extra == ['\"](\w+)['\"])?", line)
+        if match is None or match[1] == "inart":
+            continue
+        name, extra = match.groups()
+        try:
+            found, fix = importlib.metadata.version(name), ""
+        except importlib.metadata.PackageNotFoundError:
+            found = f"missing (inart[{extra}] brings it)" if extra else "missing"
+            fix = f"pip install 'inart[{extra}]'" if extra else f"pip install {name}"
+        yield Check("python", name, not fix, not extra, found, fix)
 
 
 def check_programs() -> Iterable[Check]:

@@ -1,7 +1,12 @@
-"""Compiles C sources (the agents' engines, the simulator) with the system compiler at first use, and keeps the result.
+"""The C libraries (the agents' engines, the simulator): those that came with the wheel, else compiled at first use.
 
-The cache (``$INART_CACHE``, else ``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the sources, the
-flags, the compiler's version and this machine's CPU features, because the code is built for exactly this CPU.
+A wheel holds each library beside its source, for several levels of the processor, under names with a digest of what it
+was made from (`prebuild`, called by setup.py): the best one that this machine runs is taken, and a source that was
+changed never meets a library of before. Without one the system compiler makes it. That cache (``$INART_CACHE``, else
+``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the sources, the flags, the compiler's version and this
+machine's CPU features, because the code is built for exactly this CPU.
+
+Imports nothing of this repository: setup.py loads it before anything is installed.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 # Of the engines. Trapping and errno off lets rintf() vectorise; NaN, infinities and rounding stay exact.
 ENGINE = (
@@ -31,6 +37,15 @@ ENGINE = (
     "-Werror=implicit-function-declaration",
     "-pthread",
 )
+
+NATIVE = "-march=native"
+# Features of /proc/cpuinfo that a level of x86-64 adds to the one below it (System V ABI).
+_V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
+_V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
+    "x86_64": (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64", frozenset())),
+}
+"""Processor -> what a wheel is built for, the best first: the compiler's -march and the features that it needs."""
 
 
 class BuildError(RuntimeError):
@@ -70,17 +85,68 @@ def _run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> Path:
-    """One C file as a shared library. `include`: directories of headers, which count as its sources, beside its own
-    directory. Raises BuildError."""
+def _compiler() -> str:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
         raise BuildError("no C compiler found: install one (Debian: apt-get install gcc libc6-dev) or set CC")
-    directories = [source.parent, *include]
-    command = [compiler, *options, "-shared", "-fPIC", *(f"-I{directory}" for directory in include)]
+    return compiler
+
+
+def _digest(source: Path, include: Sequence[Path]) -> Any:
     digest = hashlib.sha256()
+    directories = [source.parent, *include]
     for path in [source, *sorted(header for directory in directories for header in directory.glob("*.h"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest
+
+
+def _prebuilt_name(source: Path, include: Sequence[Path], options: Sequence[str], level: str) -> str:
+    digest = _digest(source, include)
+    digest.update("\0".join([*options, level]).encode())
+    return f"{source.stem}-{level}-{digest.hexdigest()[:24]}.so"
+
+
+def _levels(options: Sequence[str]) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Those of this kind of processor; a library for no CPU in particular has one."""
+    generic = (("generic", frozenset[str]()),)
+    return LEVELS.get(platform.machine(), generic) if NATIVE in options else generic
+
+
+def prebuild(
+    source: Path, output: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE
+) -> list[Path]:
+    """For a wheel: the library of one C file for each level of this kind of processor, in the folder `output`. Raises
+    BuildError."""
+    compiler, made = _compiler(), []
+    for level, _ in _levels(options):
+        wanted = [option for option in options if option != NATIVE]
+        if level != "generic":
+            wanted.append(f"-march={level}")
+        made.append(output / _prebuilt_name(source, include, options, level))
+        folders = [f"-I{directory}" for directory in include]
+        _run([compiler, *wanted, "-shared", "-fPIC", *folders, str(source), "-o", str(made[-1]), "-lm"])
+    return made
+
+
+def _prebuilt(source: Path, include: Sequence[Path], options: Sequence[str]) -> Path | None:
+    """The best library beside `source` that this machine runs."""
+    features = frozenset(_cpu_features().split())
+    for level, needs in _levels(options):
+        path = source.parent / _prebuilt_name(source, include, options, level)
+        if needs <= features and path.exists():
+            return path
+    return None
+
+
+def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> Path:
+    """One C file as a shared library. `include`: directories of headers, which count as its sources, beside its own
+    directory. Raises BuildError."""
+    ready = _prebuilt(source, include, options)
+    if ready is not None:
+        return ready
+    compiler = _compiler()
+    command = [compiler, *options, "-shared", "-fPIC", *(f"-I{directory}" for directory in include)]
+    digest = _digest(source, include)
     version = _run([compiler, "--version"])
     digest.update("\0".join([version, *options, platform.machine(), _cpu_features()]).encode())
     target = cache_directory() / f"{source.stem}-{digest.hexdigest()[:24]}.so"

@@ -1,0 +1,24 @@
+"""In-network gradient aggregation: what a training script imports, and the command `inart`.
+
+    from inart import InArtState, inart_hook
+
+The same names as in worker_agent; what needs gRPC or torch is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from worker_agent import InArtState, connect, inart_hook
+
+__all__ = ["InArtState", "__version__", "connect", "inart_hook"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("worker_agent"), name)

@@ -1,0 +1,7 @@
+"""`python -m inart`: the command `inart`."""
+
+import sys
+
+from inart.command import main
+
+sys.exit(main())

@@ -1,0 +1,79 @@
+"""The command `inart`: one name for the command lines of all packages.
+
+    inart plan --topology fattree:k=4 --job workers=8,ps=2
+    inart deploy ... --serve 0.0.0.0:9600
+    inart ps --controller HOST:PORT
+
+A verb hands the rest of the line to the module that `python -m` runs as well, and imports nothing else: a training node
+has no planner installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inart import __version__
+
+
+@dataclass(frozen=True)
+class Verb:
+    """module: whose main() runs. first: words before the user's. extra: of the distribution, which brings what the
+    module needs; empty: nothing more than the base."""
+
+    module: str
+    help: str
+    first: tuple[str, ...] = ()
+    extra: str = ""
+
+
+VERBS = {
+    "plan": Verb("controlplane.plan.__main__", "plan a job on a topology, without any switch", extra="control"),
+    "compare": Verb("controlplane.plan.__main__", "all strategies on one topology and job", ("compare",), "control"),
+    "deploy": Verb("controlplane.deploy", "put a plan on the switches and run the controller", extra="control"),
+    "status": Verb("controlplane.controller", "who has joined, what is missing", ("status",)),
+    "replan": Verb("controlplane.controller", "change the plan under a running job", ("replan",)),
+    "emulate": Verb("topologies.__main__", "an emulated network of P4 switches (root)", extra="emulation"),
+    "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",)),
+    "ps": Verb("ps_server.__main__", "a parameter server"),
+    "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",)),
+    "doctor": Verb("controlplane.doctor", "what is missing on this machine, and what installs it"),
+}
+
+
+def usage() -> str:
+    """What `inart --help` prints."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
+    return "\n".join(["usage: inart VERB ...", "", *lines, "", "inart VERB --help explains a verb."])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a verb; its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        print(f"inart {__version__}")
+        return 0
+    verb = VERBS.get(words[0])
+    if verb is None:
+        print(f"inart: no verb {words[0]!r}\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        run = importlib.import_module(verb.module).main
+    except ModuleNotFoundError as error:
+        return _missing(words[0], verb, error)
+    try:
+        return int(run([*verb.first, *words[1:]]) or 0)
+    except ModuleNotFoundError as error:  # what a module imports when it is first used
+        return _missing(words[0], verb, error)
+
+
+def _missing(name: str, verb: Verb, error: ModuleNotFoundError) -> int:
+    print(f"inart {name}: {error}", file=sys.stderr)
+    print(f"inart {name}: pip install 'inart[{verb.extra or 'all'}]' brings it", file=sys.stderr)
+    return 1

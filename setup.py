@@ -1,0 +1,67 @@
+"""What pyproject.toml cannot say: the wheel holds the compiled C libraries, so training nodes need no compiler.
+
+Each is built for the levels of this kind of processor (controlplane/native_build.py) and put beside its source; the
+wheel is for one platform and for every Python 3.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+ENGINE_HEADERS = ROOT / "worker_agent" / "native"
+FLOW_OPTIONS = ("-std=c11", "-O2", "-ffp-contract=off", "-Wall", "-Wextra")
+
+
+def native_build():
+    """The module, without importing its package: nothing is installed while the wheel is built."""
+    spec = importlib.util.spec_from_file_location("native_build", ROOT / "controlplane" / "native_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class BuildWithLibraries(build_py):
+    """Copies the packages, then compiles into the copy."""
+
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            return  # compiled at first use, as from a source tree
+        builder = native_build()
+        for source, options in (
+            ("worker_agent/native/worker.c", builder.ENGINE),
+            ("ps_server/native/root.c", builder.ENGINE),
+            ("controlplane/simulate/flows.c", FLOW_OPTIONS),
+        ):
+            include = [ENGINE_HEADERS] if options is builder.ENGINE else []
+            output = Path(self.build_lib) / Path(source).parent
+            output.mkdir(parents=True, exist_ok=True)
+            for library in builder.prebuild(ROOT / source, output, include=include, options=options):
+                print(f"compiled {library.name}")
+
+
+class PlatformWheel(bdist_wheel):
+    """py3-none-PLATFORM: the libraries are loaded with ctypes and know no Python."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+class WithLibraries(Distribution):
+    """Has what belongs to one platform."""
+
+    def has_ext_modules(self):
+        return True
+
+
+setup(cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": PlatformWheel}, distclass=WithLibraries)

@@ -1,0 +1,179 @@
+"""The distribution as people install it: a wheel in fresh environments, from another folder, without a compiler."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane import native_build
+from inart.command import VERBS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PROTOBUFS = ("4.25.8", "6.33.0")
+"""Beside the newest, which pip takes by itself."""
+
+
+def run(*command: object, **options) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def install(python: Path, *what: object) -> None:
+    """pip install; skips where there is no package index."""
+    words = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    if done.returncode and re.search("Could not find a version|ConnectionError|Max retries", done.stderr):
+        pytest.skip(f"the package index does not serve it or is not reachable: {done.stderr.strip()[-300:]}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from what git has (and what it does not ignore), as from a fresh clone."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+    for name in names:
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    # With the setuptools that are here: no build environment is downloaded.
+    script = "from setuptools import build_meta as b; print(b.build_wheel('..'))"
+    made = run(sys.executable, "-c", script, cwd=source).splitlines()[-1]
+    return folder / made
+
+
+def interpreter(version: str) -> str:
+    """An executable of this Python version: on PATH, or pyenv's."""
+    pyenv = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin/python"))
+    for candidate in (shutil.which(f"python{version}"), *pyenv):
+        if candidate and subprocess.run([candidate, "-c", "import venv, ensurepip"], check=False).returncode == 0:
+            return str(candidate)
+    return pytest.skip(f"there is no Python {version} with venv here")
+
+
+USE = """
+import inart, worker_agent, ps_server.server, sys
+from worker_agent import engine
+engine.library(), ps_server.server.library()
+assert "torch" not in sys.modules and "networkx" not in sys.modules
+assert inart.connect is worker_agent.connect
+print(inart.__version__, inart.__file__)
+"""
+
+
+def use(python: Path, folder: Path, **more: str) -> None:
+    """Engines load without a compiler or a cache, and the command answers, from a folder that is not the repository."""
+    environment = {"PATH": str(python.parent), "CC": "/nonexistent", "INART_CACHE": "/nonexistent", "HOME": str(folder)}
+    environment |= more
+    version, where = run(python, "-c", USE, cwd=folder, env=environment).split()
+    assert "site-packages" in where
+    command = python.parent / "inart"
+    assert run(command, "--version", cwd=folder, env=environment) == f"inart {version}\n"
+    assert "parameter server" in run(command, "--help", cwd=folder, env=environment)
+    assert "--controller" in run(command, "agent", "--help", cwd=folder, env=environment)
+    missing = subprocess.run(
+        [command, "plan"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 1
+    assert "pip install 'inart[control]'" in missing.stderr
+    lost = [command, "allreduce", "--controller", "127.0.0.1:1", "--timeout", "0.5"]
+    answer = subprocess.run(lost, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert "not ready after 0.5 s: controller at 127.0.0.1:1" in answer.stderr
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh environment that has the wheel."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", folder)
+    install(folder / "bin" / "python", wheel)
+    return folder / "bin" / "python"
+
+
+def test_wheel_in_a_fresh_environment(environment: Path, tmp_path: Path) -> None:
+    use(environment, tmp_path)
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_wheel_with_another_python(wheel: Path, tmp_path: Path, version: str) -> None:
+    if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
+        pytest.skip("this is the Python of the tests")
+    run(interpreter(version), "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    install(python, wheel)
+    use(python, tmp_path)
+
+
+@pytest.mark.parametrize("protobuf", PROTOBUFS)
+def test_wheel_beside_an_older_protobuf(environment: Path, tmp_path: Path, protobuf: str) -> None:
+    install(environment, "--no-deps", "--target", tmp_path / "older", f"protobuf=={protobuf}")
+    use(environment, tmp_path, PYTHONPATH=str(tmp_path / "older"))
+    shown = "import google.protobuf; print(google.protobuf.__version__)"
+    assert run(environment, "-c", shown, env={"PYTHONPATH": str(tmp_path / "older")}) == f"{protobuf}\n"
+
+
+def test_sdist_holds_what_the_wheel_is_built_from(wheel: Path, tmp_path: Path) -> None:
+    script = f"from setuptools import build_meta as b; print(b.build_sdist({str(tmp_path)!r}))"
+    archive = tmp_path / run(sys.executable, "-c", script, cwd=wheel.parent / "source").splitlines()[-1]
+    run("tar", "xf", archive, "-C", tmp_path)
+    source = next(path for path in tmp_path.iterdir() if path.is_dir())
+    script = f"from setuptools import build_meta as b; print(b.build_wheel({str(tmp_path)!r}))"
+    again = tmp_path / run(sys.executable, "-c", script, cwd=source).splitlines()[-1]
+    listing = [run(sys.executable, "-m", "zipfile", "-l", archive) for archive in (wheel, again)]
+    names = [{line.split()[0] for line in text.splitlines()} for text in listing]
+    assert names[0] == names[1]
+    assert {"inart/py.typed", "worker_agent/py.typed", "p4src/artifacts/v1model-256/inart.json"} <= names[0]
+
+
+def test_every_verb_has_its_module(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, verb in VERBS.items():
+        if verb.extra == "emulation":
+            pytest.importorskip("mininet", reason="mininet is not installed")
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert "usage:" in capsys.readouterr().out
+
+
+def test_unknown_verbs_are_refused_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fly"]) == 2
+    assert "no verb 'fly'" in (said := capsys.readouterr().err)
+    assert all(f"  {name} " in said for name in VERBS)
+
+
+SOURCE = "int answer(void) { return %d; }\n"
+
+
+def test_a_library_of_the_wheel_serves_only_the_source_that_it_was_made_from(tmp_path, monkeypatch) -> None:
+    source = tmp_path / "part.c"
+    source.write_text(SOURCE % 1)
+    made = native_build.prebuild(source, tmp_path)
+    assert native_build.build(source) in made
+    monkeypatch.setenv("INART_CACHE", str(tmp_path / "cache"))
+    source.write_text(SOURCE % 2)
+    assert native_build.build(source) not in made
+    assert native_build.load(source).answer() == 2
+
+
+def test_a_library_for_a_better_processor_is_left_alone(tmp_path, monkeypatch) -> None:
+    source = tmp_path / "part.c"
+    source.write_text(SOURCE % 1)
+    monkeypatch.setattr(native_build.platform, "machine", lambda: "x86_64")
+    name = native_build._prebuilt_name
+    for level, _ in native_build.LEVELS["x86_64"]:
+        (tmp_path / name(source, [], native_build.ENGINE, level)).touch()
+    chosen = {}
+    for features in ("sse2", " ".join(native_build._V3), " ".join(native_build._V4)):
+        monkeypatch.setattr(native_build, "_cpu_features", lambda features=features: f"flags : {features}")
+        chosen[features] = native_build.build(source).name
+    levels = [re.match("part-(x86-64(?:-v[34])?)-", path)[1] for path in chosen.values()]
+    assert levels == ["x86-64", "x86-64-v3", "x86-64-v4"]
