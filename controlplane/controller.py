@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,83 +23,65 @@ from google.protobuf.message import Message
 
 from controlplane.generators import parse_topology
 from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.channels import NotFree, bind
 from controlplane.rpc.client import REPLAN_SECONDS, ControllerError, fetch_status, request_replan
-from controlplane.rpc.stubs import SERVER_OPTIONS, add_to_server
+from controlplane.rpc.stubs import add_to_server
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
+from controlplane.runtime.jobs import RunningJob
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.roster import Refused, Roster
-from controlplane.runtime.update import Update, UpdateError, Updater
+from controlplane.runtime.update import Update, UpdateError
 from controlplane.topology import Topology, TopologyError
 
 STOP_SECONDS = 2.0
+STREAM_SECONDS = 1.0
+"""How often an agent's stream looks whether it has been forgotten."""
 
 
-@dataclass(frozen=True)
-class PlanSummary:
-    """What `status` says about the plan. rate: the planned sending rate of each worker, Mbit/s."""
-
-    job: str
-    strategy: str
-    rate_mbps: float
-    version: int = 1
+def listen(address: str, tls: Tls | None = None) -> tuple[grpc.Server, int]:
+    """A server that has its port, and the port. Raises ControllerError."""
+    try:
+        return bind(address, tls)
+    except NotFree as error:
+        raise ControllerError(str(error)) from None
 
 
 class Controller:
     """The gRPC server of one job.
 
     Args:
-        roster: the job's agents.
         keepers: of its switches; the controller reads their state but does not own them.
-        updater: changes the plan while the job runs; None: it cannot be changed.
     """
 
     def __init__(
         self,
-        plan: PlanSummary,
-        roster: Roster,
+        job: RunningJob,
         keepers: Sequence[Keeper] = (),
         log: Callable[[str], None] = lambda line: None,
-        updater: Updater | None = None,
     ) -> None:
-        self._plan = plan
-        self._updater = updater
-        self.roster = roster
+        self.job = job
         self.keepers = keepers
         self._log = log
         self._server: grpc.Server | None = None
+        self._stopped = threading.Event()
 
     @property
-    def plan(self) -> PlanSummary:
-        """The plan that runs now."""
-        if self._updater is None:
-            return self._plan
-        plan = self._updater.plan
-        return PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
+    def roster(self) -> Roster:
+        return self.job.roster
 
     def start(self, address: str, tls: Tls | None = None) -> int:
         """Serve on "host:port" (port 0: any free one); returns the port. Raises ControllerError."""
-        # Every joined agent holds a thread for the life of its stream.
-        threads = 2 * len(self.roster.configs) + 8
-        server = grpc.server(ThreadPoolExecutor(threads, thread_name_prefix="rpc"), options=SERVER_OPTIONS)
-        add_to_server(self, server)
-        try:
-            if tls is None:
-                port = server.add_insecure_port(address)
-            else:
-                port = server.add_secure_port(address, tls.server_credentials())
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            raise ControllerError(f"cannot listen on {address}: is the port free, the address one of this machine?")
-        server.start()
-        self._server = server
+        self._server, port = listen(address, tls)
+        add_to_server(self, self._server)
+        self._server.start()
         return port
 
     def stop(self) -> None:
         """End all streams and the server."""
+        self._stopped.set()
         self.roster.close()
         if self._server is not None:
-            self._server.stop(STOP_SECONDS).wait(STOP_SECONDS)
+            self._server.stop(STOP_SECONDS).wait(2 * STOP_SECONDS)
 
     # -- the service (inart.proto) ----------------------------------------------------------------------------------
 
@@ -116,7 +99,14 @@ class Controller:
 
         if not context.add_callback(ended):
             ended()
-        while (event := member.events.get()) is not None:
+        # Not a wait without limit: a thread of the pool that waits for ever keeps the process from ending.
+        while context.is_active() and not self._stopped.is_set() and threading.main_thread().is_alive():
+            try:
+                event = member.events.get(timeout=STREAM_SECONDS)
+            except queue.Empty:
+                continue
+            if event is None:
+                return
             yield event
 
     def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
@@ -129,7 +119,7 @@ class Controller:
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
         reply = self.roster.status()
-        plan = self.plan
+        plan = self.job.plan
         reply.job, reply.strategy, reply.planned_rate_mbps = plan.job, plan.strategy, plan.rate_mbps
         reply.plan_version = plan.version
         if self.keepers:
@@ -142,13 +132,14 @@ class Controller:
         return pb.UpdateReportReply()
 
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
-        if self._updater is None:
+        updater = self.job.updater
+        if updater is None:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this controller cannot change its plan")
-        assert self._updater is not None, "abort raises"
+        assert updater is not None, "abort raises"
         try:
             given = Topology.load(json.loads(request.topology)) if request.topology else None
-            state = self._updater.state(given, request.changes, request.without)
-            update = self._updater.update(state, request.strategy or None, dry_run=request.dry_run)
+            state = updater.state(given, request.changes, request.without)
+            update = updater.update(state, request.strategy or None, dry_run=request.dry_run)
         except (UpdateError, ValueError) as error:  # ValueError: what cannot be planned, and what is no topology
             self._log(f"replan refused: {error}")
             code = (

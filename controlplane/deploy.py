@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.controller import Controller, PlanSummary
+from controlplane.controller import Controller
 from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import JobError, parse_job
@@ -30,22 +30,18 @@ from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, limited
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
-from controlplane.rules import Deployment, build
 from controlplane.runtime.epochs import EpochStore, default_file
-from controlplane.runtime.keeper import Keeper
-from controlplane.runtime.roster import Roster
-from controlplane.runtime.update import Updater
+from controlplane.runtime.jobs import Network, RunningJob, deployment_of
+from controlplane.runtime.room import JOB_IDS
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.kinds import Kind, P4RuntimeKind, TofinoKind
 from controlplane.topology import Topology, TopologyError
 from p4src.artifacts import Artifact, ArtifactError, find, load
-from p4src.protocol import VERSION
 
 DEFAULT_ARTIFACTS = "v1model-256"
 TOFINO_ARTIFACTS = "tna-64"
-JOB_IDS = 1 << 16
 
 
 class DeployError(Exception):
@@ -164,55 +160,26 @@ def connect_targets(
     return targets
 
 
-@dataclass(frozen=True)
-class Installation:
-    """What was put on the switches."""
-
-    plan: Plan
-    topology: Topology
-    kind: Kind
-    deployment: Deployment
-
-
-def serve(
-    arguments: argparse.Namespace,
-    installed: Installation,
-    targets: Sequence[SwitchTarget],
-    log: Callable[[str], None],
-) -> None:
+def serve(arguments: argparse.Namespace, network: Network, job: RunningJob, log: Callable[[str], None]) -> None:
     """Run the controller until SIGINT or SIGTERM."""
-    plan, deployment = installed.plan, installed.deployment
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    roster = Roster(deployment.agents, EpochStore(arguments.epoch_file), VERSION, log)
-    keepers = [Keeper(target, deployment.rulesets[target.name], log) for target in targets]
-    updater = Updater(
-        plan,
-        installed.topology,
-        deployment,
-        limits=installed.kind.limits,
-        keepers=keepers,
-        roster=roster,
-        log=log,
-        job_id=arguments.job_id,
-        check=installed.kind.check,
-    )
-    summary = PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
-    controller = Controller(summary, roster, keepers, log, updater)
+    network.switches.watch()
+    controller = Controller(job, network.switches.keepers, log)
     try:
         port = controller.start(arguments.serve, tls_from(arguments))
         where = arguments.serve
         if not where.startswith("unix:"):
             where = f"{where.rpartition(':')[0]}:{port}"
-        log(f"waiting for {len(plan.job.workers)} workers and {len(plan.job.parameter_servers)} parameter servers")
+        roles = [config.role for config in job.roster.configs.values()]
+        log(f"waiting for {roles.count('worker')} workers and {roles.count('parameter_server')} parameter servers")
         print(f"controller serves on {where}", flush=True)
         stop.wait()
         log("stopping; the rules stay on the switches (--remove takes them off)")
     finally:
         controller.stop()
-        for keeper in keepers:
-            keeper.close()
+        network.close()
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -229,10 +196,8 @@ def run(arguments: argparse.Namespace) -> None:
     if topology is None:
         raise DeployError("--topology is missing: a node-link JSON file, fattree:k=4 or testbed")
     kind = kind_of(arguments)
-    limits = kind.limits
-    plan = make_plan(arguments, limited(topology, limits))
-    deployment = build(plan, topology, limits, job_id=arguments.job_id, epoch=0)
-    kind.check(plan, topology)
+    plan = make_plan(arguments, limited(topology, kind.limits))
+    deployment = deployment_of(plan, topology, kind, arguments.job_id)
     if arguments.dry_run:
         if arguments.json:
             print(json.dumps(kind.json(plan, deployment, topology), indent=2))
@@ -243,11 +208,11 @@ def run(arguments: argparse.Namespace) -> None:
     switches = wanted_switches(arguments, topology)
     targets = connect_targets(switches, kind, arguments.timeout, log, topology)
     try:
-        installed = fabric.install(targets, deployment.rulesets, log)
-        changes = sum(one.changes for one in installed)
-        log(f"installed: {changes} changes on {len(installed)} switches" if changes else "everything was there already")
+        network = Network(topology, kind, targets, epochs=EpochStore(arguments.epoch_file), log=log)
+        deployment, changes = network.install(plan, arguments.job_id)
+        log(f"installed: {changes} changes on {len(targets)} switches" if changes else "everything was there already")
         if arguments.serve is not None:
-            serve(arguments, Installation(plan, topology, kind, deployment), targets, log)
+            serve(arguments, network, network.run(plan, deployment, arguments.job_id), log)
     finally:
         for target in targets:
             target.close()

@@ -138,13 +138,10 @@ def multicast_bound(topology: Topology, job: Job, multicasts: Sequence[Multicast
     return min(limits)
 
 
-def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluation:
-    """Loads, feasible rate, bottleneck, bound and gap of a plan on a topology (in its present state).
-
-    check: also hold the plan's structure against the topology (PlanError). plan.rate_mbps is not looked at.
-    """
-    if check:
-        plan.check(topology)
+def unit_loads(
+    plan: Plan, results_on_links: bool = True
+) -> tuple[dict[tuple[str, str], float], dict[str, float], dict[str, float]]:
+    """Load per unit of f of every link, of every switch that adds and of every root that the plan uses."""
     links: dict[tuple[str, str], float] = {}
     switches: dict[str, float] = {}
     roots: dict[str, float] = {}
@@ -157,11 +154,22 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
                 roots[root] = roots.get(root, 0.0) + share
             else:
                 switches[flow.end] = switches.get(flow.end, 0.0) + share
-        for pair in tree.return_edges if topology.results_on_links else ():
+        for pair in tree.return_edges if results_on_links else ():
             links[pair] = links.get(pair, 0.0) + share
     for each in plan.multicasts:
         for pair in each.links:
             links[pair] = links.get(pair, 0.0) + 1
+    return links, switches, roots
+
+
+def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluation:
+    """Loads, feasible rate, bottleneck, bound and gap of a plan on a topology (in its present state).
+
+    check: also hold the plan's structure against the topology (PlanError). plan.rate_mbps is not looked at.
+    """
+    if check:
+        plan.check(topology)
+    links, switches, roots = unit_loads(plan, topology.results_on_links)
     workers = set(plan.job.workers)
     items = [("switch", v, load, topology.residual_aggregation_mbps(v)) for v, load in switches.items()]
     items += [("parameter_server", s, load, topology.residual_ingress_mbps(s)) for s, load in roots.items()]

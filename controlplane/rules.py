@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.frontpanel import FrontPanelPort
@@ -79,6 +79,36 @@ class RuleSet:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What others have of a switch: entries of the label table, groups by number, ranges of slots (first, end)."""
+
+    labels: int = 0
+    groups: frozenset[int] = frozenset()
+    slots: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def by(cls, rules: RuleSet) -> Taken:
+        """What these entries take."""
+        slots: list[tuple[int, int]] = []
+        actions = [entry.action for entry in rules.labels if isinstance(entry.action, Aggregate)]
+        for first, end in sorted({(a.slot_base, a.slot_base + a.slot_mask + 1) for a in actions}):
+            if slots and first <= slots[-1][1]:
+                slots[-1] = slots[-1][0], max(slots[-1][1], end)
+            else:
+                slots.append((first, end))
+        return cls(len(rules.labels), frozenset(group.group for group in rules.groups), tuple(slots))
+
+    def gaps(self, slots: int) -> list[tuple[int, int]]:
+        """The ranges between, of a memory of so many slots."""
+        ends = [0, *(end for _, end in self.slots)]
+        firsts = [*(min(first, slots) for first, _ in self.slots), slots]
+        return [(end, first) for end, first in zip(ends, firsts, strict=True) if end < first]
+
+
+NOTHING = Taken()
+
+
+@dataclass(frozen=True)
 class Deployment:
     """What one plan version puts on the switches and hands to the agents; next_label: the first label not used."""
 
@@ -95,14 +125,13 @@ def build(
     job_id: int,
     epoch: int,
     first_label: int = 1,
-    first_group: int = 1,
-    first_slot: Mapping[str, int] | None = None,
+    taken: Mapping[str, Taken] | None = None,
 ) -> Deployment:
     """Rules of every switch and configuration of every agent of the plan's job.
 
-    first_label, first_group, first_slot (per switch): where this version's numbers begin, so that it can be installed
-    beside another. Both `limits` and what the topology's switches have of their own (controlplane/plan/limits.py) hold.
-    Raises DoesNotFit, PlanError, TopologyError.
+    first_label: labels are numbered from here. taken: what is not free, per switch, so that this can be installed
+    beside other jobs and versions. Both `limits` and what the topology's switches have of their own
+    (controlplane/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
     """
     plan.check(topology)
     if plan.multicasts:
@@ -111,9 +140,7 @@ def build(
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
         raise DoesNotFit(point, Resource.WORKERS, len(plan.job.workers), limits.max_workers)
-    builder = _Builder(
-        plan, topology, limits, first_label=first_label, first_group=first_group, first_slot=dict(first_slot or {})
-    )
+    builder = _Builder(plan, topology, limits, first_label=first_label, taken=taken or {})
     for index, tree in enumerate(plan.trees):
         builder.add_tree(index, tree)
     return builder.deployment(job_id, epoch)
@@ -129,19 +156,17 @@ class _Builder:
         limits: Limits,
         *,
         first_label: int,
-        first_group: int,
-        first_slot: dict[str, int],
+        taken: Mapping[str, Taken],
     ) -> None:
         self.plan, self.topology, self.limits = plan, topology, limits
         self.next_label = first_label
-        self.first_group = first_group
+        self.taken = taken
         self.bits = {worker: 1 << i for i, worker in enumerate(plan.job.workers)}
         self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
         self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
         self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}
         self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
-        self.slots = allocate_slots(plan, topology, limits, first_slot)
-        self.slot_base = place_slots(plan, self.slots, first_slot)
+        self.slots, self.slot_base = place_slots(plan, topology, limits, taken)
 
     def label(self) -> int:
         self.next_label += 1
@@ -218,7 +243,10 @@ class _Builder:
                 action = Forward(ports[0])
             else:
                 groups = self.groups[node]
-                action = Replicate(groups.setdefault(ports, self.first_group + len(groups)))
+                if ports not in groups:
+                    used = {*groups.values(), *self.taken.get(node, NOTHING).groups}
+                    groups[ports] = next(number for number in count(1) if number not in used)
+                action = Replicate(groups[ports])
             self.entries[node].append(LabelEntry(topology.port(node, parent[node]), return_label, action))
         answers: dict[str, int] = {}
         for worker in self.plan.job.workers:
@@ -234,9 +262,10 @@ class _Builder:
         rulesets = {}
         ip = routes(self.topology)
         for v in self.topology.switches:
+            taken = self.taken.get(v, NOTHING)
             for resource, needed, available in (
-                (Resource.LABELS, len(self.entries[v]), limits.label_table_size),
-                (Resource.GROUPS, len(self.groups[v]), limits.multicast_groups),
+                (Resource.LABELS, len(self.entries[v]), limits.label_table_size - taken.labels),
+                (Resource.GROUPS, len(self.groups[v]), limits.multicast_groups - len(taken.groups)),
                 (Resource.ROUTES, len(ip[v]), limits.route_table_size),
             ):
                 if needed > available:
@@ -282,9 +311,15 @@ def expected_bitmaps(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:
     return expected
 
 
-def allocate_slots(plan: Plan, topology: Topology, limits: Limits, first_slot: Mapping[str, int]) -> tuple[int, ...]:
-    """Slots of each tree: a power of two that holds what is in flight at its rate twice over, 16 to 256, at least 64
-    where memory allows. Where a switch has too few, its largest trees are halved. Raises DoesNotFit."""
+def place_slots(
+    plan: Plan, topology: Topology, limits: Limits, taken: Mapping[str, Taken]
+) -> tuple[tuple[int, ...], dict[tuple[str, int], int]]:
+    """Slots of each tree, and the first one of each (aggregation point, tree): a multiple of the tree's slots, which
+    Tofino needs.
+
+    A tree's slots are a power of two that holds what is in flight at its rate twice over, 16 to 256, at least 64 where
+    memory allows. Where a switch has too few, its largest trees are halved. Raises DoesNotFit.
+    """
     packet_bits = 8 * frame_bytes(limits.values_per_packet)
     sizes = []
     for index, tree in enumerate(plan.trees):
@@ -295,41 +330,36 @@ def allocate_slots(plan: Plan, topology: Topology, limits: Limits, first_slot: M
         for point in tree.points:
             at.setdefault(point, []).append(index)
     own = held(topology).slots
+    gaps = {point: taken.get(point, NOTHING).gaps(limits.slots) for point in at}
     for point, indices in at.items():
-        first = first_slot.get(point, 0)
-        available = min(limits.slots - first, own.get(point, limits.slots))
-        while sum(sizes[i] for i in indices) > available or _aligned(first, indices, sizes)[1] > limits.slots:
+        available = min(sum(end - first for first, end in gaps[point]), own.get(point, limits.slots))
+        while sum(sizes[i] for i in indices) > available or _into(gaps[point], indices, sizes) is None:
             largest = max(indices, key=lambda i: (sizes[i], -i))
             if sizes[largest] <= MINIMUM_SLOTS:
                 raise DoesNotFit(point, Resource.SLOTS, MINIMUM_SLOTS * len(indices), available)
             sizes[largest] //= 2
-    return tuple(sizes)
+    places = {point: _into(gaps[point], indices, sizes) for point, indices in at.items()}
+    return tuple(sizes), {(v, i): base for v, bases in places.items() for i, base in (bases or {}).items()}
 
 
-def place_slots(plan: Plan, slots: Sequence[int], first_slot: Mapping[str, int]) -> dict[tuple[str, int], int]:
-    """First slot of each (aggregation point, tree): a multiple of the tree's slots, which Tofino needs."""
-    at: dict[str, list[int]] = {}
-    for index, tree in enumerate(plan.trees):
-        for point in tree.points:
-            at.setdefault(point, []).append(index)
-    return {
-        (point, index): base
-        for point, indices in at.items()
-        for index, base in _aligned(first_slot.get(point, 0), indices, slots)[0].items()
-    }
+def _into(gaps: Sequence[tuple[int, int]], indices: Sequence[int], sizes: Sequence[int]) -> dict[int, int] | None:
+    """Aligned places in the gaps for trees of these sizes (powers of two); None: there is no room for all.
 
-
-def _aligned(first: int, indices: Sequence[int], sizes: Sequence[int]) -> tuple[dict[int, int], int]:
-    """Aligned places from slot `first` for trees of these sizes (powers of two), and the end.
-
-    The largest come first, so that there is at most one gap, in front.
+    The largest come first, into the first gap that holds them, so that there is at most one gap in front of each.
     """
     bases: dict[int, int] = {}
-    end = first
+    free = list(gaps)
     for index in sorted(indices, key=lambda i: (-sizes[i], i)):
-        bases[index] = -(-end // sizes[index]) * sizes[index]
-        end = bases[index] + sizes[index]
-    return bases, end
+        size = sizes[index]
+        for place, (first, end) in enumerate(free):
+            base = -(-first // size) * size
+            if base + size <= end:
+                free[place : place + 1] = [gap for gap in ((first, base), (base + size, end)) if gap[0] < gap[1]]
+                bases[index] = base
+                break
+        else:
+            return None
+    return bases
 
 
 def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int) -> float:

@@ -2,21 +2,17 @@
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from controlplane.controller import Controller, PlanSummary
+from controlplane.controller import Controller
 from controlplane.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
 from controlplane.plan import Plan
-from controlplane.rules import RuleSet, build, routes
+from controlplane.rules import RuleSet, routes
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.keeper import Keeper
-from controlplane.runtime.roster import Roster
-from controlplane.runtime.update import Updater
+from controlplane.runtime.jobs import Network
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kinds import P4RuntimeKind
-from p4src.protocol import VERSION
 from topologies.emulation import Emulation
 
 CONNECT_SECONDS = 30.0
@@ -35,12 +31,11 @@ class Fabric:
         """Connect to every switch. Raises FabricError."""
         self.emulation = emulation
         self.log = log
-        kind = P4RuntimeKind(load_artifact(artifacts))
-        self._limits = kind.limits
+        self.kind = P4RuntimeKind(load_artifact(artifacts))
         self._directory = tempfile.TemporaryDirectory(prefix="inart-epoch-")
-        self._epochs = EpochStore(Path(self._directory.name) / "epoch")
+        self.epochs = EpochStore(Path(self._directory.name) / "epoch")
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
-        self.targets: list[SwitchTarget] = connect_targets(addresses, kind, CONNECT_SECONDS, log)
+        self.targets: list[SwitchTarget] = connect_targets(addresses, self.kind, CONNECT_SECONDS, log)
 
     def serve(self, plan: Plan) -> "Service":
         """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit."""
@@ -64,25 +59,15 @@ class Service:
     """One installed plan and its controller; leaving the context ends the controller, the rules stay."""
 
     def __init__(self, owner: Fabric, plan: Plan) -> None:
-        paced = replace(plan, rate_mbps=plan.rate_mbps * (1 - HEADROOM))
-        deployment = build(paced, owner.emulation.topology, owner._limits, job_id=JOB_ID, epoch=0)
         self.plan = plan
-        self.installed = fabric.install(owner.targets, deployment.rulesets, owner.log)
-        self.roster = Roster(deployment.agents, owner._epochs, VERSION, owner.log)
-        self._keepers = [Keeper(t, deployment.rulesets[t.name], owner.log) for t in owner.targets]
-        summary = PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps)
-        updater = Updater(
-            plan,
-            owner.emulation.topology,
-            deployment,
-            limits=owner._limits,
-            keepers=self._keepers,
-            roster=self.roster,
-            log=owner.log,
-            job_id=JOB_ID,
-            pace=1 - HEADROOM,
+        self.network = Network(
+            owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, pace=1 - HEADROOM, log=owner.log
         )
-        self._controller = Controller(summary, self.roster, self._keepers, owner.log, updater)
+        deployment, _ = self.network.install(plan, JOB_ID)
+        self.network.switches.watch()
+        job = self.network.run(plan, deployment, JOB_ID)
+        self.roster = job.roster
+        self._controller = Controller(job, self.network.switches.keepers, owner.log)
         try:
             port = self._controller.start(f"{owner.emulation.controller_host}:0")
         except BaseException:
@@ -95,5 +80,4 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self._controller.stop()
-        for keeper in self._keepers:
-            keeper.close()
+        self.network.close()

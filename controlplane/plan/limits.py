@@ -41,6 +41,7 @@ class Resource(StrEnum):
     WORKERS = "bitmap bits (workers of one job)"
     ROUTES = "IPv4 routes"
     LOOPBACK = "Mbit/s of loopback ports"
+    NUMBERS = "labels of one job"
 
 
 RESOURCES = {

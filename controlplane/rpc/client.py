@@ -14,7 +14,8 @@ import grpc
 
 from controlplane.agentconfig import AgentConfig, Role
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.stubs import ControllerStub, open_channel
+from controlplane.rpc.channels import open_channel
+from controlplane.rpc.stubs import ControllerStub
 from controlplane.rpc.tls import Tls
 
 REPORT_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""Stub and handler of `inart.v1.Controller`, and how both sides open a channel.
+"""Stub and handler of `inart.v1.Controller`.
 
 Written by hand, so that nobody needs the gRPC plug-in of protoc: six methods.
 """
@@ -11,25 +11,8 @@ from typing import Any, Protocol
 import grpc
 
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.tls import Tls
 
 SERVICE = "inart.v1.Controller"
-
-# A machine that vanishes (no FIN, no RST) is noticed within about 10 s on both sides.
-_KEEPALIVE = (
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 5000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-)
-CLIENT_OPTIONS = (*_KEEPALIVE, ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-SERVER_OPTIONS = (
-    *_KEEPALIVE,
-    ("grpc.http2.min_ping_interval_without_data_ms", 2000),
-    ("grpc.http2.max_ping_strikes", 0),
-    # Two controllers on one port would each see some of the agents.
-    ("grpc.so_reuseport", 0),
-)
 
 
 class ControllerService(Protocol):
@@ -46,13 +29,6 @@ class ControllerService(Protocol):
     def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply: ...
 
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply: ...
-
-
-def open_channel(address: str, tls: Tls | None = None) -> grpc.Channel:
-    """A channel to a controller at "host:port"; connects lazily."""
-    if tls is None:
-        return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
-    return grpc.secure_channel(address, tls.channel_credentials(), options=CLIENT_OPTIONS)
 
 
 class ControllerStub:

@@ -104,13 +104,17 @@ class Keeper:
         )
         if self.state == "connected":
             try:
-                reply.verdicts.update(self.target.read_counters().verdicts)
+                reply.verdicts.update(self.target.read_verdicts())
             except TargetError as error:
                 reply.problem = str(error)
         return reply
 
-    def close(self) -> None:
-        """Stop watching. The rules stay on the switch."""
+    def stop(self) -> None:
+        """Stop watching, soon. The rules stay on the switch."""
         self._closed.set()
         self._wake.set()
+
+    def close(self) -> None:
+        """Stop watching, and wait for the end of it."""
+        self.stop()
         self._thread.join(timeout=10)

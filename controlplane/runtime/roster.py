@@ -166,6 +166,8 @@ class Roster:
         """
         with self._lock:
             missing = self._missing()
+            if self._closed:
+                raise HandoverError("the controller is shutting down")
             if self._handover is not None or not self._running or missing:
                 raise HandoverError(
                     "another change of plan is under way"

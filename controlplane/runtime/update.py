@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.evaluate import evaluate
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, Limits, limited
 from controlplane.plan.replan import Difference, difference, replan
-from controlplane.rules import Aggregate, Deployment, RuleSet, build
+from controlplane.rules import Deployment, RuleSet
 from controlplane.runtime.handover import HandoverError
-from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.room import build_beside, union
 from controlplane.runtime.roster import Roster
+from controlplane.runtime.switches import Switches
 from controlplane.targets import fabric
-from controlplane.targets.base import empty
 from controlplane.topology import Topology, TopologyError
 
 PREPARE_SECONDS = 15.0
-# Numbers grow from version to version, and begin at 1 again far below those in use.
-LAST_LABEL = 1 << 31
-LAST_GROUP = 1 << 14
 SAME = 1e-6
 
 
@@ -60,9 +57,10 @@ class Updater:
     Args:
         plan, topology, deployment: what is installed now.
         limits: of the switches.
-        keepers: of its switches; they take over what they keep.
+        switches: where it is installed, as job `job_id`.
         pace: share of the planned rate at which agents send.
         check: raises DoesNotFit where the switches cannot hold or carry a plan (`Kind.check`).
+        left: what other jobs leave of a state of the network.
     """
 
     def __init__(
@@ -72,24 +70,26 @@ class Updater:
         deployment: Deployment,
         *,
         limits: Limits,
-        keepers: Sequence[Keeper],
+        switches: Switches,
         roster: Roster,
         log: Callable[[str], None] = lambda line: None,
         job_id: int = 1,
         pace: float = 1.0,
         check: Callable[[Plan, Topology], None] = lambda plan, topology: None,
+        left: Callable[[Topology], Topology] = lambda topology: topology,
     ) -> None:
         self.plan = plan
         self.topology = topology
         self._whole = topology
         self._deployment = deployment
         self._limits = limits
-        self._keepers = keepers
+        self._switches = switches
         self._roster = roster
         self._log = log
         self._job_id = job_id
         self._pace = pace
         self._check = check
+        self._left = left
         self._lock = threading.Lock()
 
     def state(
@@ -144,6 +144,7 @@ class Updater:
 
     def _plan(self, topology: Topology, strategy: str | None) -> tuple[Plan, float, Difference]:
         """The better of a new plan and the running one at the rate that it can still have."""
+        topology = self._left(topology)
         try:
             before = evaluate(self.plan, topology).rate_mbps
         except PlanError:
@@ -161,19 +162,19 @@ class Updater:
         old = self._deployment
         paced = replace(result.plan, rate_mbps=result.plan.rate_mbps * self._pace)
         try:
-            new = build_beside(paced, topology, self._limits, old, job_id=self._job_id)
+            taken = self._switches.taken()
+            new = build_beside(paced, topology, self._limits, old, job_id=self._job_id, taken=taken)
         except DoesNotFit as error:
             raise UpdateError(f"there is no room for the new version beside the running one: {error}") from None
-        final = {keeper.target.name: self._final(keeper, new) for keeper in self._keepers}
-        off = [keeper for keeper in self._keepers if keeper.state != "connected"]
-        for keeper in off:
-            if final[keeper.target.name].labels:
-                name = keeper.target.name
+        for name in self._switches.off():
+            if name in new.rulesets and new.rulesets[name].labels:
                 raise UpdateError(
                     f"the new plan needs switch {name}, which does not answer: plan with --without {name}"
                 )
-        before = {keeper.target.name: keeper.rules for keeper in self._keepers}
-        added = self._install({name: union(before[name], rules) for name, rules in final.items()})
+        before = self._switches.rules(self._job_id)
+        added = self._install(
+            {v: union(rules, [new.rulesets[v]] if v in new.rulesets else []) for v, rules in before.items()}
+        )
         epoch = first = 0
         held = 0.0
         try:
@@ -192,12 +193,11 @@ class Updater:
             except HandoverError as error:
                 self._log(f"the job stopped during the change of plan; it begins anew with the new one: {error}")
         try:
-            removed = self._install(final)
+            removed = self._install(new.rulesets)
         except UpdateError as error:
             removed = 0
             self._log(f"the new plan runs; entries of the old one are left until the next change: {error}")
-            for keeper in self._keepers:
-                keeper.rules = final[keeper.target.name]
+            self._switches.keep(self._job_id, new.rulesets)
         return replace(
             result,
             entries_added=added,
@@ -207,23 +207,10 @@ class Updater:
             held_seconds=held,
         )
 
-    def _final(self, keeper: Keeper, new: Deployment) -> RuleSet:
-        """The new version's entries of one switch; how IPv4 traffic runs is no matter of the plan and stays."""
-        rules = new.rulesets.get(keeper.target.name, empty(keeper.target.name))
-        return replace(rules, routes=keeper.rules.routes)
-
     def _install(self, rulesets: Mapping[str, RuleSet]) -> int:
-        """On every switch that answers, or nowhere; the others get it when they are back. How many changes it took."""
-        before = [(keeper, keeper.rules) for keeper in self._keepers]
-        for keeper in self._keepers:
-            keeper.rules = rulesets[keeper.target.name]
-        reachable = [keeper.target for keeper in self._keepers if keeper.state == "connected"]
-        wanted = {target.name: rulesets[target.name] for target in reachable}
         try:
-            return sum(one.changes for one in fabric.install(reachable, wanted, self._log))
+            return self._switches.install(self._job_id, rulesets)
         except fabric.FabricError as error:
-            for keeper, rules in before:
-                keeper.rules = rules
             raise UpdateError(f"the plan stays as it is: {error}") from None
 
 
@@ -255,54 +242,3 @@ def apply_changes(topology: Topology, changes: Iterable[str]) -> Topology:
         for link in ends:
             links.setdefault(link, {})[attribute] = number
     return topology.replace(nodes=nodes, links=links)
-
-
-def union(old: RuleSet, new: RuleSet) -> RuleSet:
-    """Both versions' entries; their numbers are disjoint."""
-    return replace(new, labels=old.labels + new.labels, groups=old.groups + new.groups)
-
-
-def build_beside(plan: Plan, topology: Topology, limits: Limits, old: Deployment, *, job_id: int) -> Deployment:
-    """Rules and configurations of `plan` whose labels, groups and slots are free while `old` is installed.
-
-    Raises DoesNotFit: there is no room for both versions on a switch.
-    """
-    slots = {v: used_slots(rules) for v, rules in old.rulesets.items()}
-    groups = [group.group for rules in old.rulesets.values() for group in rules.groups]
-    room = replace(
-        limits,
-        label_table_size=limits.label_table_size - max(len(rules.labels) for rules in old.rulesets.values()),
-        multicast_groups=limits.multicast_groups - max(len(rules.groups) for rules in old.rulesets.values()),
-    )
-    first_label = old.next_label if old.next_label <= LAST_LABEL else 1
-    above = max(groups, default=0) + 1
-    first_group = above if above <= LAST_GROUP else 1
-
-    def attempt(first_slot: Mapping[str, int], available: int) -> Deployment:
-        return build(
-            plan,
-            topology,
-            replace(room, slots=available),
-            job_id=job_id,
-            epoch=0,
-            first_label=first_label,
-            first_group=first_group,
-            first_slot=first_slot,
-        )
-
-    # Slots are fewer: versions take turns above and below.
-    try:
-        return attempt({v: end for v, (_, end) in slots.items()}, limits.slots)
-    except DoesNotFit:
-        lowest = min((start for start, end in slots.values() if end), default=0)
-        if lowest == 0:
-            raise
-        return attempt({}, lowest)
-
-
-def used_slots(rules: RuleSet) -> tuple[int, int]:
-    """First slot that its aggregations use, and the one behind the last; (0, 0): none."""
-    actions = [entry.action for entry in rules.labels if isinstance(entry.action, Aggregate)]
-    if not actions:
-        return 0, 0
-    return min(a.slot_base for a in actions), max(a.slot_base + a.slot_mask + 1 for a in actions)

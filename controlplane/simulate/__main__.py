@@ -49,15 +49,32 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topology", required=True, help="a file, or by rule, as for python -m controlplane.plan")
     parser.add_argument("--plan", required=True, metavar="FILE", help="what python -m controlplane.plan --output wrote")
     parser.add_argument("--rounds", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--compute", type=_range, default=(0.0, 0.0), metavar="LOW-HIGH",
-                        help="a worker's step takes so many seconds, drawn uniformly (default: 0)")
+    parser.add_argument(
+        "--compute",
+        type=_range,
+        default=(0.0, 0.0),
+        metavar="LOW-HIGH",
+        help="a worker's step takes so many seconds, drawn uniformly (default: 0)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the compute times (default: %(default)s)")
     parser.add_argument("--stored", action="store_true", help="store and forward whole shares, instead of a fluid")
     parser.add_argument("--sharing", choices=("fair", "fcfs"), default="fair", help="default: %(default)s")
-    parser.add_argument("--outage", type=_outage, action="append", default=[], metavar="NODE[,NODE]:START-END",
-                        help="a node, or the link between two both ways, carries nothing from START to END s")
-    parser.add_argument("--bandwidth", type=_change, action="append", default=[], metavar="NODE,NODE:TIME=MBPS",
-                        help="the link from the first to the second node has MBPS from TIME s on")
+    parser.add_argument(
+        "--outage",
+        type=_outage,
+        action="append",
+        default=[],
+        metavar="NODE[,NODE]:START-END",
+        help="a node, or the link between two both ways, carries nothing from START to END s",
+    )
+    parser.add_argument(
+        "--bandwidth",
+        type=_change,
+        action="append",
+        default=[],
+        metavar="NODE,NODE:TIME=MBPS",
+        help="the link from the first to the second node has MBPS from TIME s on",
+    )
     parser.add_argument("--json", action="store_true")  # fmt: skip
     return parser
 

@@ -114,7 +114,13 @@ class SwitchTarget(Protocol):
     def apply(self, changes: list[Change]) -> None:
         """Apply changes in order. On InstallError some of them may be in place: the caller restores."""
 
-    def read_counters(self) -> Counters: ...
+    def read_verdicts(self) -> dict[str, int]:
+        """Packets per verdict."""
+        ...
+
+    def read_counters(self) -> Counters:
+        """Verdicts, and a counter for every label: as many as entries."""
+        ...
 
     def close(self) -> None: ...
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from controlplane.agentconfig import AgentConfig
-from controlplane.controller import Controller, PlanSummary, format_status, main
+from controlplane.controller import Controller, format_status, main
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.rpc.tls import Tls
 from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.jobs import PlanSummary, RunningJob
 from controlplane.runtime.roster import Roster
 from p4src.protocol import VERSION
 from tests.deploy.certificates import make_certificates
@@ -84,7 +85,7 @@ class Job:
 
     def start(self, port: int = 0, tls: Tls | None = None) -> None:
         roster = Roster(self.configs, EpochStore(self.folder / "epoch"), VERSION, self.log.append, grace=0.2)
-        self.controller = Controller(PlanSummary("test", "star", 100.0), roster, (), self.log.append)
+        self.controller = Controller(RunningJob(PlanSummary("test", "star", 100.0), roster), log=self.log.append)
         self.port = self.controller.start(f"127.0.0.1:{port}", tls)
 
     @property
@@ -206,7 +207,7 @@ def test_status_of_nothing_says_what_to_check(capsys):
 
 
 def test_taken_port_is_reported(job):
-    second = Controller(PlanSummary("x", "y", 1.0), job.controller.roster)
+    second = Controller(RunningJob(PlanSummary("x", "y", 1.0), job.controller.roster))
     with pytest.raises(ControllerError, match="is the port free"):
         second.start(job.address)
 

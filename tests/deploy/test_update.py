@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,13 @@ from controlplane.plan import Plan
 from controlplane.plan.limits import DoesNotFit, Limits
 from controlplane.routing import Unreachable
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rules import Deployment, build
+from controlplane.rules import Deployment, Taken, build
 from controlplane.runtime import update as update_module
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.room import build_beside, first_label, last_label
 from controlplane.runtime.roster import Member, Roster
-from controlplane.runtime.update import UpdateError, Updater, apply_changes, build_beside, used_slots
+from controlplane.runtime.switches import Switches
+from controlplane.runtime.update import UpdateError, Updater, apply_changes
 from controlplane.strategies import get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
@@ -90,7 +92,10 @@ class Rig:
         fabric.install(targets, self.deployment.rulesets)
         self.log: list[str] = []
         self.roster = Roster(self.deployment.agents, EpochStore(folder / "epoch"), VERSION, self.log.append)
-        self.keepers = [Keeper(target, self.deployment.rulesets[target.name], self.log.append) for target in targets]
+        installed = {1: self.deployment.rulesets}
+        self.kept = Switches(targets, self.deployment.rulesets, installed, self.log.append)
+        self.kept.watch()
+        self.keepers = self.kept.keepers
         self.agents = Agents(self.roster)
         self.carries: int | None = None
         self.updater = Updater(
@@ -98,7 +103,7 @@ class Rig:
             self.topology,
             self.deployment,
             limits=SMALL,
-            keepers=self.keepers,
+            switches=self.kept,
             roster=self.roster,
             log=self.log.append,
             check=self._check,
@@ -124,8 +129,7 @@ class Rig:
         for thread in self.agents.threads:
             if thread.ident is not None:
                 thread.join(10)
-        for keeper in self.keepers:
-            keeper.close()
+        self.kept.close()
 
 
 @pytest.fixture
@@ -339,7 +343,7 @@ def plans() -> Callable[[str, float], Plan]:
     ),
     slots=st.sampled_from([128, 256, 2048]),
     labels=st.sampled_from([100, 8192]),
-    start=st.sampled_from([1, update_module.LAST_LABEL - 5]),
+    start=st.sampled_from([first_label(1), last_label(1) - 5]),
 )
 def test_no_two_versions_share_a_label_group_or_slot(plans, steps, slots, labels, start):
     topology = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
@@ -358,7 +362,7 @@ def test_no_two_versions_share_a_label_group_or_slot(plans, steps, slots, labels
             assert not {e.label for e in one.labels} & {e.label for e in two.labels}
             assert not {g.group for g in one.groups} & {g.group for g in two.groups}
             assert len(one.labels) + len(two.labels) <= limits.label_table_size
-            (a, b), (c, d) = used_slots(one), used_slots(two)
-            assert b <= c or d <= a or a == b or c == d, "slots overlap"
-            assert max(b, d) <= limits.slots
+            ranges = sorted((*Taken.by(one).slots, *Taken.by(two).slots))
+            assert all(end <= first for (_, end), (first, _) in pairwise(ranges)), "slots overlap"
+            assert max((end for _, end in ranges), default=0) <= limits.slots
         old = new

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.controller import Controller, PlanSummary
+from controlplane.controller import Controller
 from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.jobs import PlanSummary, RunningJob
 from controlplane.runtime.roster import Roster
 from evaluation.hosts.hub import Hub, TreeShape, star
 from evaluation.hosts.network import StarNetwork, inside
@@ -45,7 +46,7 @@ class Network:
         self.star.program(self.hub)
         self.hub.start()
         roster = Roster(self.configs, EpochStore(folder / "epoch"), VERSION, self.log.append, grace=0.5)
-        self.controller = Controller(PlanSummary("star", "hub", 400.0), roster, (), self.log.append)
+        self.controller = Controller(RunningJob(PlanSummary("star", "hub", 400.0), roster), log=self.log.append)
         self.address = f"unix:{folder}/controller.sock"
         self.controller.start(self.address)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from controlplane.job import parse_job
 from controlplane.plan.limits import limited
 from controlplane.rules import Deployment, build
@@ -11,7 +13,7 @@ from controlplane.topology import Topology
 from p4src.artifacts import find
 
 
-def deployment(topology: Topology, strategy: str = "inart", job: str = "workers=6,ps=2", **numbers: int) -> Deployment:
+def deployment(topology: Topology, strategy: str = "inart", job: str = "workers=6,ps=2", **numbers: Any) -> Deployment:
     limits = TofinoKind(find("tna")).limits
     plan = get_strategy(strategy)(limited(topology, limits), parse_job(job, topology), seed=0)
     return build(plan, topology, limits, job_id=1, epoch=0, **numbers)

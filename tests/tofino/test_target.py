@@ -8,7 +8,7 @@ import socket
 import grpc
 import pytest
 
-from controlplane.rules import Aggregate, Forward, LabelEntry
+from controlplane.rules import Aggregate, Forward, LabelEntry, Taken
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference, empty
 from controlplane.targets.bri import session, target
@@ -22,6 +22,10 @@ from tests.tofino.wire import bri_wire_pb2 as pb
 @pytest.fixture
 def rules(topology):
     return deployment(topology).rulesets
+
+
+def beside(rules):
+    return {switch: Taken.by(of) for switch, of in rules.items()}
 
 
 def installed(targets, rules):
@@ -51,7 +55,7 @@ def test_second_time_changes_nothing(targets, switches, rules):
 def test_another_plan_beside_and_then_alone(targets, switches, rules, topology):
     """As an update does it: both versions, then the new one; the switch ends up as if it had only seen the new one."""
     installed(targets, rules)
-    new = deployment(topology, "atp", first_label=100, first_group=10, first_slot={"V1": 512, "V2": 512}).rulesets
+    new = deployment(topology, "atp", first_label=100, taken=beside(rules)).rulesets
     both = {
         name: fabric.RuleSet(name, old.labels + new[name].labels, old.groups + new[name].groups, old.routes, old.ports)
         for name, old in rules.items()
@@ -82,7 +86,7 @@ def test_failure_in_the_middle_leaves_both_switches_as_they_were(targets, switch
 def test_failing_change_of_plan_brings_the_old_one_back(targets, switches, rules, topology):
     installed(targets, rules)
     before = [switch.snapshot() for switch in switches.values()]
-    new = deployment(topology, "lbmm", first_label=500, first_group=50).rulesets
+    new = deployment(topology, "lbmm", first_label=500, taken=beside(rules)).rulesets
     switches["V2"].faults.fail_updates = {switches["V2"].updates + 5}
     with pytest.raises(fabric.FabricError, match="as they were before"):
         fabric.install(targets, new)

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 from google.rpc import code_pb2
 
+from controlplane.rpc.channels import open_channel
 from controlplane.rpc.tls import Tls
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, TargetError
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Prefix, Step
@@ -31,11 +32,8 @@ CONFIG_SECONDS = 30.0
 ALL_PIPES = 0xFFFF
 
 CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 1 << 30),
     ("grpc.max_send_message_length", 64 << 20),
-    # Its own TCP connection: a failed attempt's back-off must not delay the next session to the same address.
-    ("grpc.use_local_subchannel_pool", 1),
 )
 
 
@@ -124,7 +122,7 @@ class Session:
         deadline = time.monotonic() + timeout
         interface = client.ClientInterface(address, client_id=client_id, device_id=device_id, perform_subscribe=False)
         interface.channel.close()
-        interface.channel = _open(address, tls)
+        interface.channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self.stub = DeadlineStub(client.bfruntime_pb2_grpc.BfRuntimeStub(interface.channel), device_id)
         interface.stub = interface.reader_writer_interface.stub = self.stub
         self._interface = interface
@@ -372,12 +370,6 @@ def _entry(table: Table, key: Mapping[str, Mapping[str, Any]], data: Mapping[str
         elif value is not None:
             values.append((name, value))
     return Entry(table.name, tuple(keys), data["action_name"], tuple(values))
-
-
-def _open(address: str, tls: Tls | None) -> grpc.Channel:
-    if tls is None:
-        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
 
 
 def explain(error: grpc.RpcError, where: str, doing: str) -> TargetError:

@@ -286,20 +286,22 @@ class BriTarget:
 
     # -- counters ------------------------------------------------------------------------------------------------
 
-    def read_counters(self) -> Counters:
-        schema = self.program.schema
+    def read_verdicts(self) -> dict[str, int]:
         verdicts: dict[str, int] = {}
-        for entry in self.session.read(schema.table(VERDICT_COUNTER), from_hw=True):
+        for entry in self.session.read(self.program.schema.table(VERDICT_COUNTER), from_hw=True):
             index = number_of(entry)
             if index < len(VERDICTS):
                 verdicts[VERDICTS[index]] = _count(entry, "$COUNTER_SPEC_PKTS")
+        return verdicts
+
+    def read_counters(self) -> Counters:
         labels: dict[tuple[int, int], tuple[int, int]] = {}
         ports = PortMap(self.panel, self._devices())
-        for entry in self.session.read(schema.table(LABEL_TABLE), from_hw=True):
+        for entry in self.session.read(self.program.schema.table(LABEL_TABLE), from_hw=True):
             device, label = self.program.label_key(entry)
             counted = _count(entry, "$COUNTER_SPEC_PKTS"), _count(entry, "$COUNTER_SPEC_BYTES")
             labels[ports.number(device), label] = counted
-        return Counters(verdicts, labels)
+        return Counters(self.read_verdicts(), labels)
 
     def close(self) -> None:
         if self._session is not None:

@@ -14,6 +14,7 @@ from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
+from controlplane.rpc.channels import open_channel
 from controlplane.rpc.tls import Tls
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, TargetError
 
@@ -23,11 +24,8 @@ PIPELINE_SECONDS = 120.0
 ARBITRATION_SECONDS = 5.0
 
 CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
-    # Its own TCP connection: a failed attempt's back-off must not delay the next session to the same address.
-    ("grpc.use_local_subchannel_pool", 1),
 )
 
 
@@ -79,7 +77,7 @@ class Session(P4RuntimeClient):
         self.election_id = election_id
         self.role_name = None
         self.on_lost = on_lost
-        self.channel = _open(address, tls)
+        self.channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.ended = threading.Event()
         self.demoted = False
@@ -231,16 +229,10 @@ def _update_errors(error: grpc.RpcError) -> list[tuple[int, str, str]]:
     return failures
 
 
-def _open(address: str, tls: Tls | None) -> grpc.Channel:
-    if tls is None:
-        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, tls.channel_credentials(), options=CHANNEL_OPTIONS)
-
-
 def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | None = None) -> str:
     """Whether a switch answers and has the device, without becoming its controller, in a line. Raises TargetError."""
     where = f"switch {switch} ({address}, device {device_id})"
-    with _open(address, tls) as channel:
+    with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
             device_id=device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.COOKIE_ONLY

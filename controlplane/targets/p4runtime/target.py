@@ -118,21 +118,24 @@ class P4RuntimeTarget:
             ]
             raise InstallError(self.name, failures, of) from None
 
-    def read_counters(self) -> Counters:
+    def read_verdicts(self) -> dict[str, int]:
         counter = p4runtime_pb2.CounterEntry(counter_id=self.program.counter(VERDICT_COUNTER).preamble.id)
-        direct = p4runtime_pb2.DirectCounterEntry()
-        direct.table_entry.table_id = self.program.table(LABEL_TABLE).preamble.id
         verdicts: dict[str, int] = {}
         for entity in self.session.read_entities([p4runtime_pb2.Entity(counter_entry=counter)]):
             index = entity.counter_entry.index.index
             if index < len(VERDICTS):
                 verdicts[VERDICTS[index]] = entity.counter_entry.data.packet_count
+        return verdicts
+
+    def read_counters(self) -> Counters:
+        direct = p4runtime_pb2.DirectCounterEntry()
+        direct.table_entry.table_id = self.program.table(LABEL_TABLE).preamble.id
         labels: dict[tuple[int, int], tuple[int, int]] = {}
         for entity in self.session.read_entities([p4runtime_pb2.Entity(direct_counter_entry=direct)]):
             entry = entity.direct_counter_entry
             if entry.table_entry.match:
                 labels[self.program.label_key(entry.table_entry)] = (entry.data.packet_count, entry.data.byte_count)
-        return Counters(verdicts=verdicts, labels=labels)
+        return Counters(self.read_verdicts(), labels)
 
     def read_register(self, name: str) -> list[int]:
         """All values of a register. Raises TargetError on targets without register access (bmv2)."""

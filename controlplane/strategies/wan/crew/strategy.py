@@ -163,9 +163,7 @@ def _trees(
             graph.add_node(root)
             up = {child: parent for parent, child in nx.bfs_edges(graph, root)}
             for server, piece in servers[root]:
-                trees.append(
-                    _tree(view, server, share * part * piece, up=up, down=up, routes=routes, router=router)
-                )
+                trees.append(_tree(view, server, share * part * piece, up=up, down=up, routes=routes, router=router))
     return finish(topology, job, name, trees, seed)
 
 

@@ -164,9 +164,7 @@ def short_tree(  # noqa: PLR0917
     return best
 
 
-def dual_ascent(
-    n: int, root: int, arcs: Sequence[Arc], cost: Sequence[float], terminals: Sequence[int]
-) -> float:
+def dual_ascent(n: int, root: int, arcs: Sequence[Arc], cost: Sequence[float], terminals: Sequence[int]) -> float:
     """A lower bound of the cheapest tree to all terminals (Wong 1984); infinite where one cannot be reached.
 
     Each step takes the terminal whose set of nodes that lead to it over arcs without slack is smallest, and raises the

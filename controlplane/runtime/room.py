@@ -1,0 +1,119 @@
+"""What the jobs of a network have on its switches, and where the next version of a plan finds room.
+
+A label's upper half is its job's number (less one, so that job 1's begin at 1): whose an entry is can be read from the
+switch itself, by any controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from controlplane.plan import Plan
+from controlplane.plan.limits import DoesNotFit, Limits, Resource
+from controlplane.rules import (
+    Deployment,
+    LabelEntry,
+    MulticastGroup,
+    Replicate,
+    RuleSet,
+    Taken,
+    build,
+)
+from controlplane.topology import Topology
+
+JOB_IDS = 1 << 16
+JOB_LABELS = 1 << 16
+"""Labels of one job, all versions of its plan together."""
+
+
+def first_label(job_id: int) -> int:
+    """Where a job's labels begin (0 is no label)."""
+    return max(1, (job_id - 1) % JOB_IDS * JOB_LABELS)
+
+
+def last_label(job_id: int) -> int:
+    return (job_id - 1) % JOB_IDS * JOB_LABELS + JOB_LABELS - 1
+
+
+def job_of(label: int) -> int:
+    """The number of the job that a label belongs to."""
+    return (label // JOB_LABELS + 1) % JOB_IDS
+
+
+def split(rules: RuleSet) -> dict[int, RuleSet]:
+    """The labels and groups of each job on a switch. A group goes with the labels that use it (else with job 1)."""
+    labels: dict[int, list[LabelEntry]] = {}
+    owner: dict[int, int] = {}
+    for entry in rules.labels:
+        labels.setdefault(job_of(entry.label), []).append(entry)
+        if isinstance(entry.action, Replicate):
+            owner[entry.action.group] = job_of(entry.label)
+    groups: dict[int, list[MulticastGroup]] = {}
+    for group in rules.groups:
+        groups.setdefault(owner.get(group.group, 1), []).append(group)
+    return {
+        job: RuleSet(rules.switch, tuple(labels.get(job, ())), tuple(groups.get(job, ())), ())
+        for job in sorted({*labels, *groups})
+    }
+
+
+def part(rules: RuleSet) -> RuleSet:
+    """A job's part of a rule set: without what belongs to the network (IPv4 routes, ports)."""
+    return replace(rules, routes=(), ports=())
+
+
+def union(base: RuleSet, parts: Iterable[RuleSet]) -> RuleSet:
+    """The network's own entries and those of all jobs; their numbers are disjoint."""
+    labels, groups = list(base.labels), list(base.groups)
+    for rules in parts:
+        labels += rules.labels
+        groups += rules.groups
+    return replace(base, labels=tuple(labels), groups=tuple(groups))
+
+
+def place(
+    plan: Plan,
+    topology: Topology,
+    limits: Limits,
+    *,
+    job_id: int,
+    taken: Mapping[str, Taken] | None = None,
+    after: Deployment | None = None,
+) -> Deployment:
+    """Rules and configurations of `plan` whose labels, groups and slots are free.
+
+    taken: by other jobs, and by this one's version `after` that is installed still. Raises DoesNotFit.
+    """
+    low, high = first_label(job_id), last_label(job_id)
+    begin = after.next_label if after is not None and low < after.next_label <= high else low
+
+    def attempt(label: int) -> Deployment:
+        return build(plan, topology, limits, job_id=job_id, epoch=0, first_label=label, taken=taken)
+
+    made = attempt(begin)
+    if made.next_label > high + 1 and begin > low:
+        made = attempt(low)
+    installed = _labels(after) if after is not None else set()
+    if made.next_label > high + 1 or installed & _labels(made):
+        raise DoesNotFit(topology.switches[0], Resource.NUMBERS, len(installed | _labels(made)), JOB_LABELS)
+    return made
+
+
+def build_beside(
+    plan: Plan,
+    topology: Topology,
+    limits: Limits,
+    old: Deployment,
+    *,
+    job_id: int,
+    taken: Mapping[str, Taken] | None = None,
+) -> Deployment:
+    """As `place`, while `old` is installed. taken: of everything on the switches (None: `old` is alone there)."""
+    if taken is None:
+        taken = {v: Taken.by(rules) for v, rules in old.rulesets.items()}
+    return place(plan, topology, limits, job_id=job_id, taken=taken, after=old)
+
+
+def _labels(deployment: Deployment) -> set[int]:
+    return {entry.label for rules in deployment.rulesets.values() for entry in rules.labels}
