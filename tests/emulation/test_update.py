@@ -44,7 +44,7 @@ def test_plan_changes_under_a_running_job(kind: str) -> None:
             epoch = answers[0].epoch
             rig.allreduce(SIZE // 8).check()
         # One version is on the switches, and it is the one that the agents use.
-        keepers = {keeper.target.name: keeper for keeper in rig.service._keepers}
+        keepers = {keeper.target.name: keeper for keeper in rig.service.network.switches.keepers}
         for target in rig.fabric.targets:
             assert {e.label for e in target.read().labels} == {e.label for e in keepers[target.name].rules.labels}
         verdicts = rig.verdicts()
@@ -70,7 +70,7 @@ def test_switch_is_taken_out_of_service_under_a_running_job(capfd: pytest.Captur
         thread.join(60)
         assert answers == [0]
         assert "the job changed over at operation" in capfd.readouterr().out
-        rules = next(keeper.rules for keeper in rig.service._keepers if keeper.target.name == switch)
+        rules = next(keeper.rules for keeper in rig.service.network.switches.keepers if keeper.target.name == switch)
         assert not rules.labels
         counted = rig.verdicts()["unknown"]
         rig.allreduce(SIZE // 2).check()
