@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import google.protobuf
 import grpc
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -224,11 +225,10 @@ def format_status(status: pb.StatusReply) -> str:
 
 def message_dict(message: Message) -> dict[str, Any]:
     """A message as `--json` prints it: every field."""
-    return json_format.MessageToDict(
-        message,
-        including_default_value_fields=True,  # type: ignore[call-arg]  # the stubs are of a later protobuf
-        preserving_proto_field_name=True,
-    )
+    old = google.protobuf.__version__.startswith("4.")  # protobuf 5 gave the option another name
+    every_field = "including_default_value_fields" if old else "always_print_fields_with_no_presence"
+    options: dict[str, Any] = {every_field: True, "preserving_proto_field_name": True}
+    return json_format.MessageToDict(message, **options)
 
 
 def _agent_row(agent: pb.AgentStatus) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
-from p4.config.v1 import p4info_pb2
 
 from softswitch import pcap
 from softswitch.config import ConfigError, DeviceConfig, FabricConfig, PortConfig, Shape, check_shape
@@ -17,6 +16,7 @@ from softswitch.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer, Tls
 from softswitch.p4runtime.pipeline import config_of
 from softswitch.p4runtime.status import MAX_STATUS_BYTES
+from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.program import Program
 from softswitch.trace import Trace
 

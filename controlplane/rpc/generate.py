@@ -1,7 +1,8 @@
 """`python -m controlplane.rpc.generate`: inart.proto -> inart_pb2.py and inart_pb2.pyi; bri_wire.proto alike.
 
-Use protoc 3.21 (Debian 12's protobuf-compiler): later ones write code that protobuf 3.20, which p4runtime-shell needs,
-does not run. The results are committed, so only who changes a .proto needs protoc.
+Use protoc 3.21 (Debian 12's protobuf-compiler): what it writes runs under every protobuf from 4 on, so that our agents
+go beside whatever a training stack brings; what a later one writes refuses protobufs older than itself. The results are
+committed, so only who changes a .proto needs protoc.
 """
 
 from __future__ import annotations

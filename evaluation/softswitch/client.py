@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import grpc
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from evaluation.softswitch.workloads import Row, Workload
+from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 
 DEADLINE = 60.0  # seconds for a switch to start and for each call to it
 DEVICE_ID = 1

@@ -5,11 +5,10 @@ P4Runtime specification, "Action Specification".
 
 from __future__ import annotations
 
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.schema import ActionSchema
 from softswitch.p4runtime.status import invalid
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 
 def decode_params(action: ActionSchema, wanted: p4rt.Action) -> tuple[int, ...]:

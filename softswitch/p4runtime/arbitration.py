@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from google.protobuf import any_pb2
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.p4runtime import roles
 from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 MAX_SESSIONS_PER_ROLE = 64
 MAX_ROLES = 256  # of a device; one that had a primary is never forgotten, since its highest election id is not

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
 from softswitch.p4runtime.schema import DigestSchema, Schema
 from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found, out_of_range
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.timer import Timer
 from softswitch.p4runtime.undo import Journal
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from p4.v1 import p4data_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from softswitch.device import Device
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.schema import CounterSchema, RegisterSchema, Schema
 from softswitch.p4runtime.status import invalid, out_of_range, unimplemented
+from softswitch.p4runtime.stubs import p4data_pb2
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.tables import counter_values
 from softswitch.p4runtime.undo import Journal
 

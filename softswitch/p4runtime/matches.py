@@ -5,12 +5,11 @@ P4Runtime specification, "Match Format".
 
 from __future__ import annotations
 
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from softswitch.codec import Match
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.schema import FieldSchema, TableSchema, ValueSetSchema
 from softswitch.p4runtime.status import invalid
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 Key = tuple[Match, ...]
 

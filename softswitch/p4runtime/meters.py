@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from softswitch.device import Device
 from softswitch.meters import Colours, MeterConfig, MeterState
 from softswitch.p4runtime.matches import decode_key, encode_match
 from softswitch.p4runtime.schema import MeterSchema, Schema, TableSchema
 from softswitch.p4runtime.status import invalid, out_of_range, unimplemented
+from softswitch.p4runtime.stubs import p4info_pb2
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
 
 _Spec = p4info_pb2.MeterSpec

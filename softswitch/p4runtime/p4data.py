@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from p4.config.v1 import p4types_pb2
-from p4.v1 import p4data_pb2
-
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.status import invalid, unimplemented
+from softswitch.p4runtime.stubs import p4data_pb2, p4types_pb2
 
 MAX_DEPTH = 32
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.status import invalid
+from softswitch.p4runtime.stubs import p4info_pb2
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from softswitch import errors
 from softswitch.p4runtime.schema import Schema
 from softswitch.p4runtime.status import from_data_plane, invalid
+from softswitch.p4runtime.stubs import p4info_pb2
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.program import Program
 
 _KEPT = 16

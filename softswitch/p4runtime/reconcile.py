@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from softswitch import errors
 from softswitch.p4runtime.schema import Schema
 from softswitch.p4runtime.status import P4RuntimeError, from_data_plane, invalid
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
 
 Readers = Mapping[str, Callable[[Any], Iterator[p4rt.Entity]]]

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
 from softswitch.p4runtime import bytestring
 from softswitch.p4runtime.status import P4RuntimeError, invalid, not_found
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
 
 # v1model's types: bit<16> mcast_grp and egress_rid, bit<9> ports.

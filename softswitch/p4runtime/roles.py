@@ -12,9 +12,9 @@ from typing import Any
 
 from google.protobuf import any_pb2, descriptor_pb2, message_factory
 from google.protobuf.message import DecodeError
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.p4runtime.status import invalid
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 TYPE_NAME = "stratum.P4RoleConfig"
 

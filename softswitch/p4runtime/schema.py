@@ -10,13 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from p4.config.v1 import p4info_pb2, p4types_pb2
-from p4.v1 import p4data_pb2
-
 from softswitch.codec import Match
 from softswitch.p4runtime.p4data import Shape, shape_of
 from softswitch.p4runtime.packetio import ControllerHeader
 from softswitch.p4runtime.status import invalid, unimplemented
+from softswitch.p4runtime.stubs import p4data_pb2, p4info_pb2, p4types_pb2
 from softswitch.program import ActionInfo, DigestInfo, Program, TableInfo
 
 _log = logging.getLogger(__name__)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.p4runtime.status import (
     MAX_STATUS_BYTES,
@@ -21,14 +20,13 @@ from softswitch.p4runtime.status import (
     not_found,
 )
 from softswitch.p4runtime.stream import Malformed, Stream
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
 
 API_VERSION = "1.4.1"
 MAX_STREAMS = 1024
 # Size at which a ReadResponse is sent: far below gRPC's default limit of 4 MiB at the client.
 CHUNK_BYTES = 1 << 18
-# The tag of ReadResponse.entities: field 1, length-delimited.
-_ENTITIES_TAG = b"\x0a"
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class Service:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
             "Write": unary(self._guarded(self.write), _parser(p4rt.WriteRequest), _serialize),
-            "Read": stream(self._guarded_stream(self.read), _parser(p4rt.ReadRequest)),
+            "Read": stream(self._guarded_stream(self.read), _parser(p4rt.ReadRequest), _serialize),
             "SetForwardingPipelineConfig": unary(
                 self._guarded(self.set_pipeline), _parser(p4rt.SetForwardingPipelineConfigRequest), _serialize
             ),
@@ -69,23 +67,18 @@ class Service:
             raise failure
         return p4rt.WriteResponse()
 
-    def read(self, request: p4rt.ReadRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Answers are serialized ``ReadResponse`` messages.
-
-        They are put together from serialized entities, because adding an entity to a message copies it field by
-        field, which in pure Python costs as much as everything else.
-        """
+    def read(self, request: p4rt.ReadRequest, context: grpc.ServicerContext) -> Iterator[p4rt.ReadResponse]:
         answers, outcomes = self._find(request.device_id).read(request)
-        chunk = bytearray()
+        response, size = p4rt.ReadResponse(), 0
         for answer in answers:
             for entity in answer:
-                data = entity.SerializeToString()
-                chunk += _ENTITIES_TAG + _varint(len(data)) + data
-                if len(chunk) >= CHUNK_BYTES:
-                    yield bytes(chunk)
-                    chunk.clear()
-        if chunk:
-            yield bytes(chunk)
+                response.entities.append(entity)
+                size += entity.ByteSize()
+                if size >= CHUNK_BYTES:
+                    yield response
+                    response, size = p4rt.ReadResponse(), 0
+        if size:
+            yield response
         if any(outcomes):
             raise BatchError(outcomes, "queries")
 
@@ -184,7 +177,7 @@ def _parser(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
         parsed = message()
         try:
             parsed.ParseFromString(data)
-        except Exception as error:  # protobuf raises DecodeError, and more than it documents on hostile input
+        except DecodeError as error:
             return Malformed(message.DESCRIPTOR.full_name, str(error))
         return parsed
 
@@ -193,12 +186,3 @@ def _parser(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
 
 def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)

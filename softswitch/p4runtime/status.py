@@ -13,9 +13,9 @@ from typing import NoReturn
 import grpc
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, status_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import errors
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 # What clients take as metadata unless told otherwise is 8 KiB, with the names and other headers of the answer.
 MAX_STATUS_BYTES = 7500

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import grpc
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.p4runtime.arbitration import Arbiter, Session
 from softswitch.p4runtime.status import P4RuntimeError, denied, internal_error, invalid, unimplemented
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
 
 # Messages that may wait for a client that reads too slowly; what comes on top is dropped, arbitration never is.

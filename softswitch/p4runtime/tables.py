@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from softswitch import errors
 from softswitch.codec import Entry
 from softswitch.device import Device
@@ -28,6 +25,8 @@ from softswitch.p4runtime.meters import (
 from softswitch.p4runtime.profiles import ProfileAccess
 from softswitch.p4runtime.schema import Schema, TableSchema
 from softswitch.p4runtime.status import denied, invalid
+from softswitch.p4runtime.stubs import p4info_pb2
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
 from softswitch.profiles import Group, Member
 

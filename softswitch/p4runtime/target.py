@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import errors
 from softswitch.codec import Entry
@@ -24,6 +23,7 @@ from softswitch.p4runtime.pipeline import Loader, Pipeline
 from softswitch.p4runtime.profiles import ProfileAccess
 from softswitch.p4runtime.replication import ReplicationAccess
 from softswitch.p4runtime.status import P4RuntimeError, denied, from_data_plane, invalid, not_found, unimplemented
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.tables import TableAccess
 from softswitch.p4runtime.timer import Timer
 from softswitch.p4runtime.undo import Journal

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.codec import Match
 from softswitch.device import Device
 from softswitch.p4runtime.matches import decode_match, encode_fields
 from softswitch.p4runtime.schema import Schema, ValueSetSchema
 from softswitch.p4runtime.status import P4RuntimeError, invalid
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.undo import Journal
 
 

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import grpc
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
+from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 from tests.conformance.stf import Add, Call, CheckCounter, Command, SetDefault, StfError, call, number
 
 DEADLINE = 30.0  # seconds that a call may take

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import grpc
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from softswitch import SoftswitchError, UnsupportedConstruct
+from softswitch.p4runtime.stubs import p4info_pb2
 from tests.conformance import stf
 from tests.conformance.control import Controller, ExpectationFailed
 from tests.conformance.targets import TARGETS, Frames, Switch

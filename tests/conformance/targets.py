@@ -102,9 +102,7 @@ def _packet_type() -> type[message.Message]:
         declared.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.MessageFactory(pool).GetPrototype(  # type: ignore[attr-defined, no-any-return]
-        pool.FindMessageTypeByName("p4.bm.PacketStreamMessage")
-    )
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("p4.bm.PacketStreamMessage"))
 
 
 class Bmv2(Switch):

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from softswitch.bmv2json.reader import read_program
 from softswitch.compiler.build import RUNTIME
 from softswitch.compiler.codegen import Generated, generate
 from softswitch.compiler.layout import storage_bits
+from softswitch.p4runtime.stubs import p4info_pb2
 from tests.fuzz.case import Artifacts
 from tests.fuzz.entries import constants
 from tests.fuzz.packets import PacketSource

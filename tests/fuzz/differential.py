@@ -22,10 +22,10 @@ from typing import TypeVar
 
 import grpc
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from softswitch import SoftswitchError
 from softswitch.bmv2json.reader import read_program
+from softswitch.p4runtime.stubs import p4info_pb2
 from tests.conformance import stf
 from tests.conformance.control import Controller
 from tests.conformance.samples import NotCompiled, Sample, compile_sample

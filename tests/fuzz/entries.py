@@ -6,8 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from p4.config.v1 import p4info_pb2
-
+from softswitch.p4runtime.stubs import p4info_pb2
 from tests.conformance.stf import Add, Call, Command, SetDefault, Statement
 from tests.fuzz.packets import draw_value
 

@@ -25,12 +25,12 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch import Fabric, SoftswitchError
 from softswitch.bmv2json.reader import read_program
 from softswitch.compiler.codegen import generate
 from softswitch.p4runtime import P4RuntimeServer
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.conformance.control import Controller
 from tests.fuzz.build import build, missing_sanitizers
 from tests.fuzz.differential import OURS, ROOT
@@ -164,12 +164,12 @@ def random_message(kind: type[Message], source: random.Random, ids: list[int], d
     for f in fields:
         if source.random() < 0.45:
             continue
-        for _ in range(source.choice((1, 1, 2)) if f.label == FieldDescriptor.LABEL_REPEATED else 1):
+        for _ in range(source.choice((1, 1, 2)) if f.is_repeated else 1):
             if f.message_type is not None:
                 if f.message_type.GetOptions().map_entry or depth == 0:
                     continue
                 value: Any = random_message(f.message_type._concrete_class, source, ids, depth - 1)
-                if f.label == FieldDescriptor.LABEL_REPEATED:
+                if f.is_repeated:
                     getattr(message, f.name).append(value)
                 else:
                     getattr(message, f.name).CopyFrom(value)
@@ -187,7 +187,7 @@ def random_message(kind: type[Message], source: random.Random, ids: list[int], d
             else:
                 bits = 31 if f.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32) else 62
                 value = source.choice((0, 1, 2, source.choice(ids), source.getrandbits(bits)))
-            if f.label == FieldDescriptor.LABEL_REPEATED:
+            if f.is_repeated:
                 getattr(message, f.name).append(value)
             else:
                 setattr(message, f.name, value)
@@ -225,7 +225,7 @@ def fuzz_p4runtime(seconds: float, source: random.Random, folder: Path) -> Tally
 
 def _messages(address: str, controller: Controller, end: float, source: random.Random, tally: Tally) -> None:
     info: Any = controller.info
-    ids = [o.preamble.id for f in info.DESCRIPTOR.fields if f.label == FieldDescriptor.LABEL_REPEATED
+    ids = [o.preamble.id for f in info.DESCRIPTOR.fields if f.is_repeated
            for o in getattr(info, f.name) if hasattr(o, "preamble")] or [1]  # fmt: skip
     with grpc.insecure_channel(address) as channel:
         while time.monotonic() < end:

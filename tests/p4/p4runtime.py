@@ -6,9 +6,8 @@ import queue
 from collections.abc import Iterator, Sequence
 
 import grpc
+from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from p4src.artifacts import Artifact
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from controlplane.targets.bri import sde
 from controlplane.targets.bri.program import fixed_tables
 from controlplane.targets.bri.sde import SdeMissing
+from tests.support.gencode import old_protoc
 from tests.tofino.wire import bri_wire_pb2
 
 
@@ -47,18 +50,45 @@ def test_client_that_cannot_be_imported_is_explained(content, message, tmp_path,
     (package / "client.py").write_text(content)
     monkeypatch.setenv("SDE_INSTALL", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "bfrt_grpc"}
-    for name in before:
-        monkeypatch.delitem(sys.modules, name)
-    try:
+    with no_client_loaded():
         # In front of another SDE that this process may have loaded.
         sys.path.insert(0, str(package.parent))
         with pytest.raises(SdeMissing, match=message):
             sde.load_client()
+
+
+@contextlib.contextmanager
+def no_client_loaded() -> Iterator[None]:
+    """As in a process that has not loaded the SDE's client; afterwards as before."""
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "bfrt_grpc"}
+    for name in before:
+        del sys.modules[name]
+    try:
+        yield
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "bfrt_grpc"]:
             del sys.modules[name]
         sys.modules.update(before)
+
+
+def test_messages_of_an_old_protoc_are_loaded(tmp_path, monkeypatch):
+    """As an SDE has them that was built with the protoc of its time: present protobuf does not run them."""
+    package = tmp_path / "lib/python3.8/site-packages/tofino/bfrt_grpc"
+    package.mkdir(parents=True)
+    for name, content in {
+        "__init__.py": "",
+        "client.py": "from bfrt_grpc.bfruntime_pb2_grpc import bfruntime__pb2 as bfruntime_pb2",
+        "bfruntime_pb2_grpc.py": "from . import bfruntime_pb2 as bfruntime__pb2",
+        "bfruntime_pb2.py": old_protoc(bri_wire_pb2.DESCRIPTOR.serialized_pb),
+    }.items():
+        (package / name).write_text(content)
+    monkeypatch.setenv("SDE_INSTALL", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(package.parent), *sys.path])
+    with no_client_loaded():
+        messages = sde.load_client().bfruntime_pb2
+    request = messages.WriteRequest(client_id=7)
+    request.updates.add(type=messages.Update.INSERT).entity.table_entry.table_id = 5
+    assert bri_wire_pb2.WriteRequest.FromString(request.SerializeToString()) == request
 
 
 needs_sde = pytest.mark.skipif(
@@ -76,8 +106,8 @@ def test_messages_have_the_sdes_names_numbers_and_types():
             if mine.name == "Subscribe" and field.name == "status":
                 continue  # google.rpc.Status there
             other = real.fields_by_name[field.name]
-            kind = (field.number, field.type, field.label)
-            assert (other.number, other.type, other.label) == kind, f"{mine.full_name}.{field.name}"
+            kind = (field.number, field.type, field.is_repeated)
+            assert (other.number, other.type, other.is_repeated) == kind, f"{mine.full_name}.{field.name}"
         for enum in mine.enum_types:
             assert {v.name: v.number for v in enum.values} == {
                 v.name: v.number for v in real.enum_types_by_name[enum.name].values

@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# What the descriptors of the SDE's messages refer to.
+from google.rpc import status_pb2  # noqa: F401
+
+from controlplane.targets import gencode
 from controlplane.targets.base import TargetError
 
 VARIABLE = "SDE_INSTALL"
-CLIENT = "bfrt_grpc/client.py"
+CLIENT, MESSAGES = "bfrt_grpc/client.py", "bfrt_grpc/bfruntime_pb2.py"
 PLACES = ("lib/python*/site-packages/tofino", "lib/python*/site-packages", "lib64/python*/site-packages/tofino")
 HOW_TO_GET = """\
 The SDE is P4 Studio: build open-p4studio (https://github.com/p4lang/open-p4studio, its README says how), then
@@ -48,12 +52,15 @@ def client_folder() -> Path:
 def load_client() -> Any:
     """The module `bfrt_grpc.client`. Raises SdeMissing.
 
-    Its folder goes to the end of sys.path: gRPC and protobuf stay those of this environment.
+    Its folder goes to the end of sys.path: gRPC and protobuf stay those of this environment, whatever the SDE was built
+    with.
     """
     folder = client_folder()
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     try:
+        if (folder / MESSAGES).is_file():
+            gencode.load("bfrt_grpc", "bfruntime_pb2")
         client = importlib.import_module("bfrt_grpc.client")
     except ImportError as error:
         raise SdeMissing(

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2
 
 from controlplane.frontpanel import FrontPanelPort
 from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.targets.base import Change, Item, Operation, TargetError, describe
+from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 
 LABEL_TABLE = "label_table"
 ROUTE_TABLE = "ipv4_table"
@@ -99,7 +98,6 @@ class Program:
         """Changes as one Write, in their order. Raises ProgramMismatch for a value that does not fit its field."""
         request = p4runtime_pb2.WriteRequest()
         for change in changes:
-            # Filled in place: the Python implementation of protobuf takes most of its time for copies.
             update = request.updates.add(type=UPDATE_TYPES[change.operation])
             item, bare = change.item, change.operation is Operation.DELETE
             if isinstance(item, MulticastGroup):

@@ -1,4 +1,4 @@
-"""One P4Runtime session: p4runtime-shell's client with deadlines on every call and errors that say what to do."""
+"""One P4Runtime session: deadlines on every call, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 from google.rpc import code_pb2, status_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
-from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from controlplane.rpc.channels import open_channel
 from controlplane.rpc.tls import Tls
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, TargetError
+from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc
 
 PIPELINE_SECONDS = 120.0
 """Deadline for loading a program: softswitch compiles it to native code the first time."""
@@ -46,11 +45,8 @@ def new_election_id() -> tuple[int, int]:
     return seconds, (nanoseconds << 32) | (os.getpid() & 0xFFFFFFFF)
 
 
-class Session(P4RuntimeClient):
+class Session:
     """A session as primary controller with one switch.
-
-    Uses p4runtime-shell's client for channel, stub, stream queues and tear-down. Its own `write` cannot be used: its
-    error iterator never ends when a batch has a successful update before a failed one, and it takes no deadline.
 
     Args:
         switch: name for messages.
@@ -70,62 +66,51 @@ class Session(P4RuntimeClient):
         tls: Tls | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        # Not super().__init__: it opens the channel without options and leaves the process when that fails.
         self.switch = switch
         self.address = address
         self.device_id = device_id
         self.election_id = election_id
-        self.role_name = None
         self.on_lost = on_lost
         self.channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.ended = threading.Event()
         self.demoted = False
         self._primary = False
+        self._requests: queue.SimpleQueue[p4runtime_pb2.StreamMessageRequest | None] = queue.SimpleQueue()
+        self._arbitration: queue.SimpleQueue[Any] = queue.SimpleQueue()  # messages; the error, or None, at the end
+        self._stream = self.stub.StreamChannel(iter(self._requests.get, None))
+        self._receiver = threading.Thread(target=self._receive, name=f"stream-{switch}", daemon=True)
+        self._receiver.start()
         try:
-            self.set_up_stream()
+            self._become_primary()
         except BaseException:
             self.close()
             raise
 
-    def set_up_stream(self) -> None:
-        """Open the stream and ask to be primary."""
-        self.stream_out_q: queue.Queue = queue.Queue()
-        self.stream_in_q: dict[str, queue.Queue] = {"arbitration": queue.Queue()}
-
-        def requests() -> Iterator[p4runtime_pb2.StreamMessageRequest]:
-            while (message := self.stream_out_q.get()) is not None:
-                yield message
-
-        self.stream = self.stub.StreamChannel(requests())
-        self.stream_recv_thread = threading.Thread(target=self._receive, name=f"stream-{self.switch}", daemon=True)
-        self.stream_recv_thread.start()
-        self.handshake()
-
     def _receive(self) -> None:
         try:
-            for message in self.stream:
+            for message in self._stream:
                 if message.HasField("arbitration"):
-                    self.stream_in_q["arbitration"].put(message)
+                    self._arbitration.put(message)
                     if self._primary and message.arbitration.status.code != code_pb2.OK:
                         self._primary, self.demoted = False, True
                         self.on_lost("another controller took the switch over")
             reason = "the switch closed the connection"
         except grpc.RpcError as error:
-            self.stream_in_q["arbitration"].put(error)
+            self._arbitration.put(error)
             reason = f"{error.code().name}: {error.details()}"
-        self.stream_in_q["arbitration"].put(None)
+        self._arbitration.put(None)
         self.ended.set()
         self.on_lost(reason)
 
-    def handshake(self) -> None:
+    def _become_primary(self) -> None:
         """Arbitration. Raises TargetError when the switch does not answer, NotPrimary when another holds it."""
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self.device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
-        self.stream_out_q.put(request)
+        self._requests.put(request)
         try:
-            answer = self.stream_in_q["arbitration"].get(timeout=ARBITRATION_SECONDS)
+            answer = self._arbitration.get(timeout=ARBITRATION_SECONDS)
         except queue.Empty:
             raise TargetError(
                 f"{self.where} accepts connections but does not answer the P4Runtime handshake within "
@@ -205,11 +190,10 @@ class Session(P4RuntimeClient):
     def close(self) -> None:
         """End the session. A dead switch cannot hold this up: the stream is cancelled first."""
         self._primary = False
-        if hasattr(self, "stream"):
-            self.stream_out_q.put(None)
-            self.stream.cancel()
-            if threading.current_thread() is not self.stream_recv_thread:
-                self.stream_recv_thread.join(timeout=5)
+        self._requests.put(None)
+        self._stream.cancel()
+        if threading.current_thread() is not self._receiver:
+            self._receiver.join(timeout=5)
         self.channel.close()
 
 

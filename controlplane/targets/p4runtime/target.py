@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from p4.v1 import p4runtime_pb2
-
 from controlplane.rpc.tls import Tls
 from controlplane.rules import RuleSet
 from controlplane.targets.base import (
@@ -23,6 +21,7 @@ from controlplane.targets.base import (
 from controlplane.targets.connecting import connect_within
 from controlplane.targets.p4runtime.program import LABEL_TABLE, VERDICT_COUNTER, Program
 from controlplane.targets.p4runtime.session import Session, WriteRejected, new_election_id
+from controlplane.targets.p4runtime.stubs import p4runtime_pb2
 from p4src.protocol import VERDICTS
 
 BATCH = 100

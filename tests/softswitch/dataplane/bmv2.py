@@ -17,9 +17,8 @@ from types import TracebackType
 
 import grpc
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
+from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 from tests.p4.bmv2 import run, sockets_in
 from tests.softswitch.dataplane.programs import json_path, p4info_path
 from tests.softswitch.dataplane.scenario import Frames, Row, Scenario, ordered

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 from google.protobuf import text_format
 from google.rpc import status_pb2
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
-from p4.v1 import p4runtime_pb2_grpc
+
+from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2_grpc
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 
 DEADLINE = 60.0  # seconds; generous, since it only ends a test that fails
 INSERT, MODIFY, DELETE = p4rt.Update.INSERT, p4rt.Update.MODIFY, p4rt.Update.DELETE

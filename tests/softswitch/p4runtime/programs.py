@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from softswitch.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeServer
+from softswitch.p4runtime.stubs import p4info_pb2
 from tests.softswitch.p4runtime.client import Client
 from tests.softswitch.p4runtime.conftest import Served
 

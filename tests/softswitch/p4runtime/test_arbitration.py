@@ -12,11 +12,11 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.p4runtime.arbitration import MAX_ROLES, Arbiter, Session
 from softswitch.p4runtime.roles import P4RoleConfig
 from softswitch.p4runtime.status import P4RuntimeError
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import (
     ACL,
     EXACT,

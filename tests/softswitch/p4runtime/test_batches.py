@@ -5,11 +5,11 @@ from __future__ import annotations
 import grpc
 import pytest
 from google.rpc import code_pb2
-from p4.v1 import p4data_pb2, p4runtime_pb2_grpc
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
 from softswitch.p4runtime.status import BatchError, P4RuntimeError, batch_status
+from softswitch.p4runtime.stubs import p4data_pb2, p4runtime_pb2_grpc
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import (
     ACL,
     DELETE,

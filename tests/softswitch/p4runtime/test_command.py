@@ -15,11 +15,11 @@ from typing import Any
 
 import grpc
 import pytest
-from p4.v1 import p4runtime_pb2 as p4rt
-from p4.v1 import p4runtime_pb2_grpc
 
 import softswitch
 from softswitch import control, options, pcap
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
+from softswitch.p4runtime.stubs import p4runtime_pb2_grpc
 from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, MODIFY, Client, action, demo_p4info, update
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
 from softswitch.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeServer
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import (
     ACL,
     COPY,

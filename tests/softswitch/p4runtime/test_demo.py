@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
+from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.program import Program
 from tests.softswitch.p4runtime.client import demo_p4info
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeProgram

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.dataplane.waiting import until
 from tests.softswitch.p4runtime.client import DELETE, INSERT, MODIFY, Client, Stream, update
 from tests.softswitch.p4runtime.conftest import Served

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 from google.rpc import code_pb2
-from p4.v1 import p4data_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.p4runtime.stubs import p4data_pb2
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import (
     DELETE,
     INSERT,

@@ -11,12 +11,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.fabric import Fabric
 from softswitch.p4runtime.arbitration import Session
 from softswitch.p4runtime.pipeline import Loader, config_of
 from softswitch.p4runtime.status import P4RuntimeError
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
 from softswitch.p4runtime.timer import Timer
 from softswitch.program import Program
@@ -61,14 +61,14 @@ def messages(draw: st.DrawFn, kind: type[Message], depth: int = 6) -> Any:
     for field in fields:
         if not draw(st.booleans()):
             continue
-        count = draw(st.integers(1, 4)) if field.label == FieldDescriptor.LABEL_REPEATED else 1
+        count = draw(st.integers(1, 4)) if field.is_repeated else 1
         for _ in range(count):
             value: Any
             if field.message_type is not None:
                 if depth == 0:
                     continue
                 value = draw(messages(field.message_type._concrete_class, depth - 1))
-                if field.label == FieldDescriptor.LABEL_REPEATED:
+                if field.is_repeated:
                     getattr(message, field.name).append(value)
                 else:
                     getattr(message, field.name).CopyFrom(value)
@@ -77,7 +77,7 @@ def messages(draw: st.DrawFn, kind: type[Message], depth: int = 6) -> Any:
                 value = draw(VALUES) if field.type == FieldDescriptor.TYPE_BYTES else draw(st.sampled_from(["", "x"]))
             else:
                 value = draw(NUMBERS[field.cpp_type])
-            if field.label == FieldDescriptor.LABEL_REPEATED:
+            if field.is_repeated:
                 getattr(message, field.name).append(value)
             else:
                 setattr(message, field.name, value)

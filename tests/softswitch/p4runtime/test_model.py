@@ -9,11 +9,11 @@ import pytest
 from google.rpc import code_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.fabric import Fabric
 from softswitch.p4runtime.arbitration import Session
 from softswitch.p4runtime.pipeline import Loader, config_of
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
 from softswitch.p4runtime.timer import Timer
 from softswitch.program import Program

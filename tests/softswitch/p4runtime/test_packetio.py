@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import Client, demo_p4info
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON

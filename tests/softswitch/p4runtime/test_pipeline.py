@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import grpc
 import pytest
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.p4runtime.stubs import p4info_pb2
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import Client, demo_p4info, exact_entry, group, insert
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON

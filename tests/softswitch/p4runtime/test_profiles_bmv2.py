@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.conformance.control import DELETE, INSERT, MODIFY, Controller
 from tests.conformance.targets import TARGETS, Switch, missing
 

@@ -10,9 +10,9 @@ from functools import partial
 import grpc
 import pytest
 from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.dataplane.waiting import until
 from tests.softswitch.p4runtime.client import INSERT, MODIFY, Client, action, exact, group, insert, update
 from tests.softswitch.p4runtime.conftest import Served

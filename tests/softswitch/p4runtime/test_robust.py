@@ -13,9 +13,9 @@ import pytest
 from google.rpc import code_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.p4runtime import P4RuntimeServer
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import Client, exact_entry, insert
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from p4.v1 import p4runtime_pb2 as p4rt
 
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import EXACT, Client, exact_entry, insert
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON

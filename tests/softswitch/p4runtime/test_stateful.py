@@ -14,13 +14,13 @@ from google.protobuf import text_format
 from google.rpc import code_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
 from softswitch.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer
 from softswitch.p4runtime.schema import Schema
+from softswitch.p4runtime.stubs import p4info_pb2
+from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.program import Program
 from tests.conformance.control import named
 from tests.softswitch.p4runtime.client import DELETE, INSERT, MODIFY, Client, Stream, update

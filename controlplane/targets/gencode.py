@@ -1,0 +1,42 @@
+"""Modules that any protoc generated, under any protobuf from 4 on.
+
+Protobuf runs what a protoc before 3.20 generated only in pure Python, if at all, and what a later one generated only in
+some versions. The descriptor in such code is always good: the module is built here from that, as generated code of
+today builds itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib.resources import files
+from types import ModuleType
+
+from google.protobuf import descriptor_pool
+from google.protobuf.internal import builder
+
+# As protoc writes it before 3.20, and since.
+_DESCRIPTOR = re.compile(r"(?:^  serialized_pb=|AddSerializedFile\()(b'.*')", re.MULTILINE)
+
+
+def load(package: str, name: str) -> ModuleType:
+    """The module `package`.`name`, which others (the gRPC stub beside it) then import as ever.
+
+    The modules that it imports have to be loaded before. Raises ImportError when it is not there, or not generated.
+    """
+    full_name = f"{package}.{name}"
+    if full_name in sys.modules:
+        return sys.modules[full_name]
+    source = files(package) / f"{name}.py"
+    descriptor = _DESCRIPTOR.search(source.read_text()) if source.is_file() else None
+    if descriptor is None:
+        raise ImportError(f"{source} is not what protoc generates", name=full_name)
+    module = ModuleType(full_name, f"Built from the descriptor in {source}.")
+    file = descriptor_pool.Default().AddSerializedFile(ast.literal_eval(descriptor[1]))
+    module.DESCRIPTOR = file  # type: ignore[attr-defined]
+    builder.BuildMessageAndEnumDescriptors(file, vars(module))
+    builder.BuildTopDescriptorsAndMessages(file, full_name, vars(module))
+    sys.modules[full_name] = module
+    setattr(sys.modules[package], name, module)
+    return module
