@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import grpc
-from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc
 from google.rpc import code_pb2, status_pb2
+
+from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc
 
 
 @dataclass

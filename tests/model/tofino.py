@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 from google.protobuf import text_format
 
+from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 from p4src.artifacts import ENTRIES, find
 from p4src.protocol import DIRECTORY, ETHERTYPE, Flag, Verdict
 from tests.model.merge import WORD, signed

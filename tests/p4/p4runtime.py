@@ -6,9 +6,9 @@ import queue
 from collections.abc import Iterator, Sequence
 
 import grpc
-from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 from google.protobuf import text_format
 
+from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 from p4src.artifacts import Artifact
 
 
