@@ -1,0 +1,297 @@
+"""What hosts do of a plan: tasks, made of trees between agents that add and pass on (docs/overlay.md).
+
+A plan's trees lead over switches. An overlay has agents instead, one for each worker; the first of a site's workers
+adds what the site's switch would add. A task says everything that one synchronisation needs: who contributes, who adds,
+who gets the result, over whom, in chunks of which size. Policies make tasks; simulator and agents carry them out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from controlplane.plan.model import Plan, PlanError, Tree
+from controlplane.topology import Topology
+
+MOST_CONTRIBUTORS = 64
+MOST_VIA = 7
+CHUNK_VALUES = 65_536
+"""Default size of a chunk, float32 values: 256 KB, so that a few are under way on a long link and many make a model."""
+
+WINDOW_CHUNKS = 32
+
+
+class TaskError(ValueError):
+    """The task is not well formed; names the tree and the agent."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`sender` sends to `receiver`, through the agents `via`, which only pass on what they get."""
+
+    sender: str
+    receiver: str
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SumTree:
+    """One tree: values [first, first + count) of the tensor, added at `root`, and back to the receivers.
+
+    up: each contributor's (and inner agent's) edge towards the root. down: edges that results take. rate_mbps: what
+    each contributor sends into it at most; 0: no limit.
+    """
+
+    root: str
+    first: int
+    count: int
+    up: tuple[Edge, ...]
+    down: tuple[Edge, ...]
+    contributors: tuple[str, ...]
+    receivers: tuple[str, ...]
+    rate_mbps: float = 0.0
+
+    @cached_property
+    def parent(self) -> dict[str, Edge]:
+        return {edge.sender: edge for edge in self.up}
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        """Everyone that the tree needs, those that only pass on included."""
+        edges = (*self.up, *self.down)
+        ends = [n for edge in edges for n in (edge.sender, edge.receiver, *edge.via)]
+        return frozenset((self.root, *self.contributors, *self.receivers, *ends))
+
+    def bits(self, node: str) -> int:
+        """Contributors (by position) whose sum `node` sends up, or as the root has in the end."""
+        return self._bits.get(node, 0)
+
+    @cached_property
+    def _bits(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for position, contributor in enumerate(self.contributors):
+            node: str | None = contributor
+            while node is not None:
+                found[node] = found.get(node, 0) | 1 << position
+                edge = self.parent.get(node)
+                node = edge.receiver if edge else None
+        return found
+
+    def children(self, node: str) -> list[str]:
+        """Who sends partial sums to `node`."""
+        return [edge.sender for edge in self.up if edge.receiver == node]
+
+    def check(self, name: str, values: int) -> None:
+        """Raises TaskError: every contributor's values reach the root, every receiver gets the result once."""
+        if not 0 <= self.first <= self.first + self.count <= values:
+            raise TaskError(f"{name}: values {self.first} .. {self.first + self.count} of {values}")
+        if not self.contributors or len(set(self.contributors)) != len(self.contributors):
+            raise TaskError(f"{name}: it needs contributors, each once")
+        if len(self.contributors) > MOST_CONTRIBUTORS:
+            raise TaskError(f"{name}: {len(self.contributors)} contributors, at most {MOST_CONTRIBUTORS}")
+        for edge in (*self.up, *self.down):
+            path = (edge.sender, *edge.via, edge.receiver)
+            if len(set(path)) != len(path) or len(edge.via) > MOST_VIA:
+                raise TaskError(f"{name}: {' -> '.join(path)} is no path, or longer than {MOST_VIA + 1} hops")
+        if len(self.parent) != len(self.up):
+            raise TaskError(f"{name}: someone sends its sum to two")
+        for start in {*self.contributors, *self.parent}:
+            node, seen = start, {start}
+            while node != self.root:
+                if node not in self.parent or self.parent[node].receiver in seen:
+                    raise TaskError(f"{name}: what {start} sends does not reach the root {self.root}")
+                node = self.parent[node].receiver
+                seen.add(node)
+        above = {edge.receiver: edge.sender for edge in self.down}
+        if len(above) != len(self.down) or self.root in above:
+            raise TaskError(f"{name}: someone gets the result twice")
+        for start in {*self.receivers, *above}:
+            node, seen = start, {start}
+            while node != self.root:
+                if node not in above or above[node] in seen:
+                    raise TaskError(f"{name}: the result does not reach {start}")
+                node = above[node]
+                seen.add(node)
+
+
+Op = Literal["sum", "mean", "mix"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One synchronisation.
+
+    number: unique and rising in an epoch. round: of training, for the log. op: "sum", "mean" (over the tree's
+    contributors), or "mix": each receiver takes the mean of its own values and all that reach it (SelMcast; one tree a
+    sender, nothing is added on the way). window: chunks of a tree that a contributor sends ahead of their results; 0:
+    no limit. priority: lower goes first where several tasks share a connection. detours: other ways between two agents,
+    for chunks whose direct way has `busy_bound` chunks under way; each takes `detour_length` at a time (NetStorm, V).
+
+    """
+
+    number: int
+    values: int
+    trees: tuple[SumTree, ...]
+    op: Op = "mean"
+    round: int = 0
+    chunk_values: int = CHUNK_VALUES
+    window: int = WINDOW_CHUNKS
+    priority: int = 0
+    detours: tuple[Edge, ...] = field(default=())
+    busy_bound: int = 2
+    detour_length: int = 1
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        over = {node for edge in self.detours for node in edge.via}
+        return frozenset(over.union(*(tree.nodes for tree in self.trees)))
+
+    @cached_property
+    def participants(self) -> tuple[str, ...]:
+        """Who brings values or gets results, in the order of the trees."""
+        return tuple(dict.fromkeys(n for tree in self.trees for n in (*tree.contributors, *tree.receivers)))
+
+    def chunks(self, tree: int) -> int:
+        return -(-self.trees[tree].count // self.chunk_values)
+
+    def chunk(self, tree: int, number: int) -> tuple[int, int]:
+        """(first value, one past the last) of a chunk in the tensor."""
+        part = self.trees[tree]
+        start = part.first + number * self.chunk_values
+        return start, min(start + self.chunk_values, part.first + part.count)
+
+    def check(self) -> None:
+        """Raises TaskError."""
+        if self.values < 1 or self.chunk_values < 1 or self.window < 0:
+            raise TaskError(f"task {self.number}: values and chunk_values must be above 0, window at least 0")
+        for index, tree in enumerate(self.trees):
+            tree.check(f"task {self.number}, tree {index} (root {tree.root})", self.values)
+            if self.op == "mix" and (tree.up or tree.contributors != (tree.root,)):
+                raise TaskError(f"task {self.number}, tree {index}: nothing is added on the way of a multicast")
+        if self.op != "mix":
+            ranges = sorted((tree.first, tree.count) for tree in self.trees if tree.count)
+            end = 0
+            for first, count in ranges:
+                if first != end:
+                    raise TaskError(f"task {self.number}: values {min(first, end)} to {max(first, end)} are in no tree "
+                                    "or in two")  # fmt: skip
+                end = first + count
+            if end != self.values:
+                raise TaskError(f"task {self.number}: values from {end} on are in no tree")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, source: Mapping[str, Any] | str) -> Task:
+        """Raises TaskError."""
+        data: Mapping[str, Any] = json.loads(source) if isinstance(source, str) else source
+        try:
+            trees = tuple(
+                SumTree(
+                    **{
+                        **tree,
+                        "up": _edges(tree["up"]),
+                        "down": _edges(tree["down"]),
+                        "contributors": tuple(tree["contributors"]),
+                        "receivers": tuple(tree["receivers"]),
+                    }
+                )
+                for tree in data["trees"]
+            )
+            return cls(**{**data, "trees": trees, "detours": _edges(data.get("detours", ()))})
+        except (KeyError, TypeError) as error:
+            raise TaskError(f"task: {error}") from None
+
+
+def _edges(data: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:
+    return tuple(Edge(edge["sender"], edge["receiver"], tuple(edge.get("via", ()))) for edge in data)
+
+
+class Agents:
+    """Which agent stands for which node of a topology: a worker for itself, for its site the first worker there, and
+    for a parameter server its site's agent (or itself, where the site has no worker)."""
+
+    def __init__(self, plan: Plan, topology: Topology) -> None:
+        job = plan.job
+        self.of: dict[str, str] = {}
+        for node in (*job.workers, *job.parameter_servers):
+            self.of.setdefault(topology.access_switch(node), node)
+        for worker in job.workers:
+            self.of[worker] = worker
+        for server in job.parameter_servers:
+            self.of[server] = self.of[topology.access_switch(server)]
+
+    def edge(self, route: tuple[str, ...]) -> Edge | None:
+        """The route between agents; None: inside one. Sites without an agent forward and are not named."""
+        path = list(dict.fromkeys(self.of[node] for node in route if node in self.of))
+        return Edge(path[0], path[-1], tuple(path[1:-1])) if len(path) > 1 else None
+
+
+def task_of(
+    plan: Plan,
+    topology: Topology,
+    values: int,
+    *,
+    number: int = 1,
+    round: int = 0,
+    op: Op = "mean",
+    chunk_values: int = CHUNK_VALUES,
+    window: int = WINDOW_CHUNKS,
+    headroom: float = 0.0,
+    paced: bool = True,
+) -> Task:
+    """One synchronisation of `values` float32 values with the plan.
+
+    Trees carry contiguous parts by their shares. Where a tree adds nothing on the way (a star) its results go back to
+    each worker on its own, as over TCP, along the way that its values came. headroom: the part of the plan's rate that
+    stays unused. Raises PlanError when the plan has no trees and no multicasts.
+    """
+    agents = Agents(plan, topology)
+    if plan.multicasts:
+        trees = []
+        for each in plan.multicasts:
+            edges = [agents.edge(route) for route in each.routes]
+            down = tuple(edge for edge in edges if edge is not None)
+            trees.append(SumTree(each.sender, 0, values, (), down, (each.sender,), each.receivers))
+        task = Task(number, values, tuple(trees), "mix", round, chunk_values, 0)
+    else:
+        if not plan.trees:
+            raise PlanError("the plan has no trees")
+        trees, done, share = [], 0, 0.0
+        for tree in plan.trees:
+            share += tree.share
+            end = values if tree is plan.trees[-1] else min(values, round_to_chunk(share * values, chunk_values))
+            rate = plan.rate_mbps * tree.share * (1 - headroom) if paced else 0.0
+            trees.append(_tree(tree, agents, plan.job.workers, range(done, max(done, end)), rate))
+            done = max(done, end)
+        task = Task(number, values, tuple(t for t in trees if t.count), op, round, chunk_values, window)
+    task.check()
+    return task
+
+
+def round_to_chunk(values: float, chunk_values: int) -> int:
+    return round(values / chunk_values) * chunk_values if values >= chunk_values else round(values)
+
+
+def _tree(tree: Tree, agents: Agents, workers: tuple[str, ...], values: range, rate: float) -> SumTree:
+    root = agents.of[tree.root]
+    found: dict[str, Edge] = {}
+    for route in (*(a.route for a in tree.assignments), *(r.route for r in tree.relays)):
+        edge = agents.edge(route)
+        if edge is not None:
+            found[edge.sender] = edge
+    up = tuple(found.values())
+    if tree.relays:
+        down = []
+        agent = {tree.root: root}
+        for above, below in tree.return_edges:  # from the root on down
+            agent[below] = agents.of.get(below, agent[above])
+            if agent[below] != agent[above]:
+                down.append(Edge(agent[above], agent[below]))
+    else:
+        down = [Edge(root, edge.sender, edge.via[::-1]) for edge in up]
+    return SumTree(root, values.start, len(values), up, tuple(down), workers, workers, rate)

@@ -1,0 +1,155 @@
+"""Strategies over time: a policy gets events and answers with tasks. It knows no socket and no simulator.
+
+The simulator (controlplane/simulate/tasks.py) and the overlay's coordinator (overlay/coordinator.py) drive the same
+objects, so that what is measured beside what is simulated compares the network and not two implementations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from controlplane.plan.model import Plan
+from controlplane.plan.task import Task, task_of
+from controlplane.topology import Topology
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An agent has computed and has `values` float32 values to synchronise."""
+
+    node: str
+    values: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An agent has all that the task had for it."""
+
+    node: str
+    task: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The throughput that a chunk met on the way between two agents, Mbit/s."""
+
+    sender: str
+    receiver: str
+    mbps: float
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An agent is gone, or (with `other`) two agents cannot reach each other."""
+
+    node: str
+    other: str | None = None
+
+
+@dataclass(frozen=True)
+class Back:
+    """An agent has joined (again)."""
+
+    node: str
+
+
+Event = Ready | Finished | Measured | Lost | Back
+
+
+@dataclass(frozen=True)
+class Start:
+    """Carry this task out."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Give this task up; its participants are told why."""
+
+    task: int
+    reason: str
+
+
+Order = Start | Abort
+
+
+class Policy(Protocol):
+    """Called from one thread, one event at a time; `now` in seconds, never falling."""
+
+    nodes: tuple[str, ...]
+    """All agents that the policy counts on."""
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]: ...
+
+
+class Rounds:
+    """Bulk-synchronous rounds: when all agents have brought their next values, one task. Several may be under way (the
+    buckets of a model). Subclasses say which task, and may learn.
+
+    An agent that is lost ends what is under way; the next needs everyone again.
+    """
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self.nodes = tuple(nodes)
+        self.numbers = 0
+        self.ready: dict[str, deque[int]] = {node: deque() for node in self.nodes}
+        self.running: dict[int, set[str]] = {}  # task -> participants that are not finished
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        """The task of this number. Raises Infeasible, PlanError, WanError where there is none."""
+        raise NotImplementedError
+
+    def learn(self, event: Measured, now: float) -> None:
+        """What a measurement changes."""
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        match event:
+            case Ready(node, values):
+                self.ready[node].append(values)
+                return self._begin(now)
+            case Finished(node, task):
+                waiting = self.running.get(task, set())
+                waiting.discard(node)
+                if not waiting:
+                    self.running.pop(task, None)
+            case Measured():
+                self.learn(event, now)
+            case Lost(node, other):
+                if other is None:
+                    self.ready[node].clear()
+                reason = f"{node} is lost" if other is None else f"{node} and {other} cannot reach each other"
+                orders = [Abort(number, reason) for number in self.running]
+                self.running.clear()
+                return orders
+        return ()
+
+    def _begin(self, now: float) -> Sequence[Order]:
+        orders = []
+        while all(self.ready.values()):
+            values = {node: waiting[0] for node, waiting in self.ready.items()}
+            if len(set(values.values())) > 1:
+                few, many = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+                raise ValueError(f"{few} has {values[few]} values to synchronise and {many} {values[many]}")
+            for waiting in self.ready.values():
+                waiting.popleft()
+            self.numbers += 1
+            task = self.task(self.numbers, values[self.nodes[0]], now)
+            self.running[self.numbers] = set(task.participants)
+            orders.append(Start(task))
+        return orders
+
+
+class FollowPlan(Rounds):
+    """Every round with the trees of one plan: any strategy that makes aggregation trees or multicasts."""
+
+    def __init__(self, plan: Plan, topology: Topology, **options: Any) -> None:
+        """`options`: of `task_of`."""
+        super().__init__(plan.job.workers)
+        self.plan, self.topology, self.options = plan, topology, options
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        return task_of(self.plan, self.topology, values, number=number, round=number, **self.options)

@@ -1,0 +1,11 @@
+"""Training across a WAN: agents on hosts, TCP between neighbours of a tree, sums at sites (docs/overlay.md).
+
+agent = overlay.Agent(("10.0.0.1", 9700), "h3", listen=("10.0.0.3", 0))
+agent.synchronise(values)     # in place; who sums with whom, and where, is the coordinator's policy
+"""
+
+from overlay.agent import Agent, Done
+from overlay.coordinator import Coordinator
+from overlay.errors import OverlayError, PeerLost
+
+__all__ = ["Agent", "Coordinator", "Done", "OverlayError", "PeerLost"]

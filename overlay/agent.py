@@ -1,0 +1,406 @@
+"""A host's agent: joins the coordinator, carries out tasks with its neighbours, tells a trainer when they are done."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import logging
+import ssl
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from controlplane.plan.task import Edge, Task, TaskError
+from overlay.errors import MessageError, OverlayError, PeerLost
+from overlay.execution import Execution, Post, Values
+from overlay.message import Header, Kind
+from overlay.transport import Inbound, Peer, end_all
+
+ALIVE_SECONDS = 1.0
+"""An agent says so often that it is there; silence for LOST_SECONDS counts as its end (overlay/coordinator.py)."""
+
+REJOIN_SECONDS = 0.5
+JOIN_SECONDS = 30.0
+HELD_BYTES = 1 << 30
+"""Of messages for tasks that have not been announced here yet."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a synchronisation was: the task's number, who took part, seconds from its announcement to the result."""
+
+    task: int
+    participants: tuple[str, ...]
+    seconds: float
+
+
+@dataclass
+class _Pending:
+    tensor: Values
+    future: concurrent.futures.Future[Done]
+    announced: bool = False
+
+
+class Agent:
+    """One agent, in a thread of its own. Methods may be called from any thread.
+
+    coordinator: (host, port). listen: where other agents reach this one; port 0: any. connections: TCP connections to
+    each neighbour. tls: (for connections to others, for those that others open); None: plaintext.
+    """
+
+    def __init__(
+        self,
+        coordinator: tuple[str, int],
+        node: str,
+        *,
+        listen: tuple[str, int],
+        connections: int = 1,
+        tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.node, self.coordinator, self.listen, self.connections = node, coordinator, listen, connections
+        self._tls = tls
+        self._log = log or _log.info
+        self._pending: deque[_Pending] = deque()  # in the order in which they were brought; not yet in a task
+        self._tasks: dict[int, Execution] = {}
+        self._owners: dict[int, _Pending] = {}
+        self._newest = 0
+        self._epoch = 0
+        self._members: dict[str, tuple[str, int]] = {}
+        self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
+        self._peers: dict[str, Peer] = {}
+        self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
+        self._held_bytes = 0
+        self._direct: Counter[tuple[str, int]] = Counter()  # NetStorm: messages that wait for (peer, way)
+        self._lazy: dict[str, deque[tuple[Execution, Post]]] = {}
+        self._probe_values: int | None = None
+        self.counters: Counter[str] = Counter()
+        self._writer: asyncio.StreamWriter | None = None
+        self._closing = False
+        self._joined = threading.Event()
+        self._refusal: str | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=f"overlay {node}", daemon=True)
+        self._thread.start()
+
+    # --- for trainers ---
+
+    def wait_joined(self, timeout: float = JOIN_SECONDS) -> None:
+        """Returns when the coordinator has taken this agent in. Raises OverlayError."""
+        if not self._joined.wait(timeout):
+            host, port = self.coordinator
+            raise OverlayError(f"{self.node}: the coordinator at {host}:{port} did not answer within {timeout:.0f} s")
+        if self._refusal:
+            raise OverlayError(f"{self.node}: the coordinator refused this agent: {self._refusal}")
+
+    def synchronise_async(self, tensor: Values) -> concurrent.futures.Future[Done]:
+        """Brings these values; the future ends when they have been replaced by the result.
+
+        tensor: float32, one dimension, contiguous; not to be touched meanwhile. The future raises PeerLost or
+        OverlayError; the values are undefined then.
+        """
+        if tensor.dtype != np.float32 or tensor.ndim != 1 or not tensor.flags.c_contiguous or not tensor.size:
+            raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
+        pending = _Pending(tensor, concurrent.futures.Future())
+        self._loop.call_soon_threadsafe(self._bring, pending)
+        return pending.future
+
+    def synchronise(self, tensor: Values, timeout: float | None = None) -> Done:
+        """The same, and waits. Raises TimeoutError too."""
+        return self.synchronise_async(tensor).result(timeout)
+
+    def statistics(self) -> dict[str, Any]:
+        """Bytes sent per neighbour, and what was counted."""
+        sent = {name: peer.bytes_sent for name, peer in list(self._peers.items())}
+        return {"node": self.node, "bytes_sent": sent, **self.counters}
+
+    def close(self) -> None:
+        """Leaves. What is under way fails with OverlayError."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end)
+            self._thread.join(10)
+
+    # --- the loop ---
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._main())
+        finally:
+            self._loop.close()
+
+    async def _main(self) -> None:
+        self._stop = asyncio.Event()
+        context = self._tls[1] if self._tls else None
+        host, port = self.listen
+        server = await self._loop.create_server(lambda: Inbound(self), host, port, ssl=context)
+        self.listen = (host, server.sockets[0].getsockname()[1])
+        joining = asyncio.ensure_future(self._stay_joined())
+        await self._stop.wait()
+        joining.cancel()
+        server.close()
+        for peer in self._peers.values():
+            peer.close()
+        self._fail_all(OverlayError(f"{self.node}: the agent was closed"))
+        if self._writer is not None:
+            self._writer.close()
+        await end_all()
+
+    def _end(self) -> None:
+        self._closing = True
+        self._stop.set()
+
+    async def _stay_joined(self) -> None:
+        while not self._closing:
+            try:
+                reader, self._writer = await asyncio.open_connection(
+                    *self.coordinator, ssl=self._tls[0] if self._tls else None, limit=1 << 26
+                )
+                self._tell(type="join", node=self.node, host=self.listen[0], port=self.listen[1])
+                alive = asyncio.ensure_future(self._stay_alive())
+                try:
+                    while line := await reader.readline():
+                        self._told(json.loads(line))
+                finally:
+                    alive.cancel()
+            except (OSError, ValueError) as error:
+                self._log(f"{self.node}: no coordinator: {error}")
+            self._writer = None
+            for pending in self._pending:
+                pending.announced = False
+            await asyncio.sleep(REJOIN_SECONDS)
+
+    async def _stay_alive(self) -> None:
+        while True:
+            await asyncio.sleep(ALIVE_SECONDS)
+            self._tell(type="alive")
+
+    def _tell(self, **message: object) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(json.dumps(message).encode() + b"\n")
+
+    # --- what the coordinator says ---
+
+    def _told(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "members":
+            self._meet(message)
+        elif kind == "task":
+            self._begin(Task.from_json(message["task"]))
+        elif kind == "done":
+            self._forget(message["task"])
+        elif kind == "abort":
+            self._abort(message["task"], message["reason"])
+        elif kind == "refused":
+            self._refusal = message["reason"]
+            self._joined.set()
+            self._fail_all(OverlayError(f"{self.node}: the coordinator refused this agent: {self._refusal}"))
+
+    def _meet(self, message: dict[str, Any]) -> None:
+        if message["epoch"] != self._epoch:  # another coordinator, or the first
+            for number in list(self._tasks):
+                self._abort(number, "another coordinator has taken over")
+            self._epoch, self._newest = message["epoch"], 0
+        self._probe_values = message["probe_values"]
+        members = {name: (host, port) for name, (host, port) in message["members"].items()}
+        for name, peer in list(self._peers.items()):
+            if members.get(name) != peer.address:
+                peer.close()
+                del self._peers[name]
+        self._members = members
+        self._names = sorted(message["everyone"])
+        self._numbers = {name: k for k, name in enumerate(self._names)}
+        self._joined.set()
+        for pending in self._pending:
+            self._announce(pending)
+
+    def _begin(self, task: Task) -> None:
+        number = task.number
+        try:
+            task.check()
+        except TaskError as error:
+            self._tell(type="failed", task=number, reason=str(error))
+            return
+        execution = Execution(
+            task,
+            self.node,
+            post=lambda post: self._post(execution, post),
+            finished=lambda: self._finished(execution),
+            clock=self._loop.time,
+            later=self._loop.call_later,
+        )
+        self._tasks[number] = execution
+        self._newest = max(self._newest, number)
+        if self.node in task.participants:
+            if not self._pending or self._pending[0].tensor.size != task.values:
+                self._tell(type="failed", task=number, reason=f"{self.node} has no {task.values} values")
+                return
+            self._owners[number] = self._pending.popleft()
+            execution.start(self._owners[number].tensor)
+        held = self._held.pop((self._epoch, number), [])
+        for header, values in held:
+            self._held_bytes -= values.nbytes
+            self._arrived(execution, header, values)
+
+    def _forget(self, number: int) -> None:
+        execution = self._tasks.pop(number, None)
+        if execution is not None:
+            self.counters.update(execution.counters)
+            execution.close()
+
+    def _abort(self, number: int, reason: str) -> None:
+        self._newest = max(self._newest, number)
+        self._forget(number)
+        self._held.pop((self._epoch, number), None)
+        pending = self._owners.pop(number, None)
+        if pending is not None:
+            pending.future.set_exception(PeerLost(reason))
+
+    def _fail_all(self, error: OverlayError) -> None:
+        for pending in (*self._owners.values(), *self._pending):
+            if not pending.future.done():
+                pending.future.set_exception(error)
+        self._owners.clear()
+        self._pending.clear()
+
+    # --- what trainers bring and get ---
+
+    def _bring(self, pending: _Pending) -> None:
+        if self._closing or self._refusal:
+            pending.future.set_exception(OverlayError(f"{self.node}: {self._refusal or 'the agent was closed'}"))
+            return
+        self._pending.append(pending)
+        if self._members:
+            self._announce(pending)
+
+    def _announce(self, pending: _Pending) -> None:
+        if not pending.announced and self._writer is not None:
+            pending.announced = True
+            self._tell(type="ready", values=pending.tensor.size)
+
+    def _finished(self, execution: Execution) -> None:
+        number = execution.task.number
+        seconds = self._loop.time() - execution.began
+        pending = self._owners.pop(number, None)
+        self._tell(type="finished", task=number, seconds=seconds)
+        if pending is not None:
+            pending.future.set_result(Done(number, execution.task.participants, seconds))
+
+    # --- what goes out ---
+
+    def _peer(self, name: str) -> Peer:
+        peer = self._peers.get(name)
+        if peer is None:
+            if name not in self._members:
+                raise PeerLost(f"{name} is no member of the overlay")
+            hello = Header(Kind.HELLO, self._epoch, 0, (self._numbers[self.node],)).pack()
+            peer = self._peers[name] = Peer(
+                name,
+                self._members[name],
+                hello,
+                connections=self.connections,
+                clock=time.monotonic,
+                on_lost=lambda reason: self._lost(name, reason),
+                tls=self._tls[0] if self._tls else None,
+            )
+        return peer
+
+    def _lost(self, name: str, reason: str) -> None:
+        self._peers.pop(name, None)
+        if not self._closing:
+            self._tell(type="lost", node=name, reason=reason)
+
+    def _post(self, execution: Execution, post: Post) -> None:
+        task = execution.task
+        ways = [edge for edge in task.detours if (edge.sender, edge.receiver) == (self.node, post.edge.receiver)]
+        if not ways:
+            self._send(task, post, post.edge)
+            return
+        # NetStorm: a chunk goes the direct way while few are there, else over a detour that has room, else it waits.
+        self._lazy.setdefault(post.edge.receiver, deque()).append((execution, post))
+        self._assign(post.edge.receiver)
+
+    def _assign(self, receiver: str) -> None:
+        waiting = self._lazy[receiver]
+        while waiting:
+            execution, post = waiting[0]
+            task = execution.task
+            ways = [post.edge, *(e for e in task.detours if (e.sender, e.receiver) == (self.node, receiver))]
+            room = (task.busy_bound, *(task.detour_length for _ in ways[1:]))
+            way = next((k for k, most in enumerate(room) if self._direct[receiver, k] < most), None)
+            if way is None:
+                return
+            waiting.popleft()
+            if execution.closed:
+                continue
+            self._direct[receiver, way] += 1
+
+            def sent(way: int = way) -> None:
+                self._direct[receiver, way] -= 1
+                self._loop.call_soon(self._assign, receiver)
+
+            self._send(task, post, ways[way], sent)
+
+    def _send(self, task: Task, post: Post, edge: Edge, sent: Callable[[], None] | None = None) -> None:
+        path = tuple(self._numbers[name] for name in (self.node, *edge.via, edge.receiver))
+        header = Header(
+            post.kind, self._epoch, task.number, path, 1, post.tree, post.chunk, len(post.values), post.contributors
+        )
+        self._dispatch(task.priority, header, post.values, sent)
+
+    def _dispatch(self, priority: int, header: Header, values: Values, sent: Callable[[], None] | None = None) -> None:
+        name = self._names[header.path[header.hop]]
+        try:
+            self._peer(name).send(priority, header, values, sent)
+        except PeerLost as error:
+            self._lost(name, str(error))
+
+    # --- what comes in (Receiver) ---
+
+    def place(self, header: Header) -> Values:
+        execution = self._tasks.get(header.task) if header.epoch == self._epoch else None
+        if execution is not None and header.last and execution.takes(header.tree, header.chunk, header.values):
+            return execution.place(header.kind, header.tree, header.chunk)
+        return np.empty(header.values, np.float32)
+
+    def received(self, header: Header, values: Values) -> None:
+        if header.epoch == self._epoch and self._probe_values is not None and header.values >= self._probe_values:
+            seconds = time.monotonic() - header.stamp
+            if seconds > 0 and header.path[header.hop - 1] < len(self._names):
+                sender = self._names[header.path[header.hop - 1]]
+                self._tell(type="measured", sender=sender, mbps=values.nbytes * 8e-6 / seconds)
+        execution = self._tasks.get(header.task) if header.epoch == self._epoch else None
+        if execution is not None:
+            self._arrived(execution, header, values)
+        elif (header.epoch, header.task) > (self._epoch, self._newest) and header.epoch >= self._epoch:
+            if self._held_bytes + values.nbytes > HELD_BYTES:
+                self.counters["held too much"] += 1
+                return
+            self._held.setdefault((header.epoch, header.task), []).append((header, values))
+            self._held_bytes += values.nbytes
+        else:
+            self.counters["old task"] += 1
+
+    def _arrived(self, execution: Execution, header: Header, values: Values) -> None:
+        if not header.last:
+            if max(header.path) < len(self._names):
+                self._dispatch(execution.task.priority, header.onward(), values)
+        elif not execution.takes(header.tree, header.chunk, header.values):
+            self.counters["no such chunk"] += 1
+        elif header.kind == Kind.UP:
+            execution.partial(header.tree, header.chunk, header.contributors, values)
+        else:
+            execution.result(header.tree, header.chunk, values)
+
+    def refused(self, peer: str, error: MessageError) -> None:
+        self.counters["malformed"] += 1
+        self._log(f"{self.node}: closed the connection of {peer}: {error}")

@@ -1,0 +1,221 @@
+"""Who is there, and what is to be done: drives a policy with what agents say, and agents with what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from controlplane.plan.task import Task
+from controlplane.strategies.wan.policy import Abort, Back, Event, Finished, Lost, Measured, Order, Policy, Ready, Start
+from overlay.transport import end_all
+
+LOST_SECONDS = 5.0
+EPOCH_ORIGIN = 1_767_225_600  # 2026-01-01: epochs are seconds since then, 32 bits
+
+
+class _Member:
+    def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter) -> None:
+        self.node, self.address, self.writer = node, address, writer
+        self.heard = time.monotonic()
+
+    def tell(self, message: bytes) -> None:
+        if not self.writer.is_closing():
+            self.writer.write(message)
+
+
+class Coordinator:
+    """A server in a thread of its own; a context manager.
+
+    probe_values: agents report the throughput of chunks of at least so many values; None: of none. finished(task,
+    seconds): called when all participants have what a task had for them; seconds: the longest of them.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        probe_values: int | None = None,
+        tls: ssl.SSLContext | None = None,
+        log: Callable[[str], None] = lambda line: None,
+        finished: Callable[[Task, float], None] = lambda task, seconds: None,
+    ) -> None:
+        self.policy, self.probe_values, self._tls = policy, probe_values, tls
+        self._log, self._on_finished = log, finished
+        self.epoch = int(time.time()) - EPOCH_ORIGIN
+        self._members: dict[str, _Member] = {}
+        self._tasks: dict[int, tuple[Task, set[str], float]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self.address = (host, port)
+        self._thread = threading.Thread(target=self._run, name="overlay coordinator", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(10)
+
+    def __enter__(self) -> Coordinator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- the loop ---
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._main())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._started.set()
+            self._loop.close()
+
+    async def _main(self) -> None:
+        self._stop = asyncio.Event()
+        host, port = self.address
+        server = await asyncio.start_server(self._serve, host, port, ssl=self._tls, limit=1 << 20)
+        self.address = (host, server.sockets[0].getsockname()[1])
+        self._started.set()
+        watching = asyncio.ensure_future(self._watch())
+        await self._stop.wait()
+        watching.cancel()
+        server.close()
+        for member in list(self._members.values()):
+            member.writer.close()
+        await end_all()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOST_SECONDS / 5)
+            late = time.monotonic() - LOST_SECONDS
+            for member in [m for m in self._members.values() if m.heard < late]:
+                self._gone(member, f"nothing heard of {member.node} for {LOST_SECONDS:.0f} s")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        member: _Member | None = None
+        try:
+            while line := await reader.readline():
+                message = json.loads(line)
+                if member is None:
+                    member = self._join(message, writer)
+                    if member is None:
+                        await writer.drain()
+                        break
+                else:
+                    member.heard = time.monotonic()
+                    self._said(member.node, message)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            self._log(f"{member.node if member else 'someone'} said what cannot be read: {error!r}")
+        finally:
+            writer.close()
+            if member is not None and self._members.get(member.node) is member:
+                self._gone(member, f"{member.node} has left")
+
+    # --- members ---
+
+    def _join(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> _Member | None:
+        node = str(message["node"])
+        reason = None
+        if message.get("type") != "join":
+            reason = "the first word must be join"
+        elif node not in self.policy.nodes:
+            reason = f"{node} has no part in this job; it has {', '.join(self.policy.nodes)}"
+        elif node in self._members:
+            reason = f"{node} is there already"
+        if reason is not None:
+            writer.write(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
+            return None
+        member = self._members[node] = _Member(node, (str(message["host"]), int(message["port"])), writer)
+        self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
+        self._introduce()
+        self._handle(Back(node))
+        return member
+
+    def _introduce(self) -> None:
+        members = {name: member.address for name, member in self._members.items()}
+        self._tell(
+            self._members,
+            type="members",
+            epoch=self.epoch,
+            everyone=self.policy.nodes,
+            members=members,
+            probe_values=self.probe_values,
+        )
+
+    def _gone(self, member: _Member, reason: str) -> None:
+        del self._members[member.node]
+        member.writer.close()
+        self._log(reason)
+        self._introduce()
+        self._handle(Lost(member.node))
+
+    def _tell(self, nodes: Iterable[str], **message: object) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        for node in nodes:
+            if node in self._members:
+                self._members[node].tell(data)
+
+    # --- what agents say ---
+
+    def _said(self, node: str, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "ready":
+            self._handle(Ready(node, int(message["values"])))
+        elif kind == "finished":
+            self._finished(node, int(message["task"]), float(message["seconds"]))
+        elif kind == "measured":
+            self._handle(Measured(str(message["sender"]), node, float(message["mbps"])))
+        elif kind == "lost":
+            self._log(f"{node}: {message['reason']}")
+            if message["node"] in self._members:
+                self._handle(Lost(node, str(message["node"])))
+        elif kind == "failed":
+            self._log(f"{node}: task {message['task']}: {message['reason']}")
+            self._carry_out([Abort(int(message["task"]), str(message["reason"]))])
+
+    def _finished(self, node: str, number: int, seconds: float) -> None:
+        if number not in self._tasks:
+            return
+        task, waiting, longest = self._tasks[number]
+        waiting.discard(node)
+        longest = max(longest, seconds)
+        self._tasks[number] = task, waiting, longest
+        if not waiting:
+            del self._tasks[number]
+            self._tell(task.nodes, type="done", task=number)
+            self._on_finished(task, longest)
+        self._handle(Finished(node, number))
+
+    def _handle(self, event: Event) -> None:
+        try:
+            orders = self.policy.handle(event, time.monotonic())
+        except Exception as error:  # a plan that cannot be made: the trainers must hear of it
+            self._log(f"no task: {error}")
+            self._tell(self._members, type="refused", reason=f"{type(error).__name__}: {error}")
+            return
+        self._carry_out(orders)
+
+    def _carry_out(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Start):
+                task = order.task
+                self._tasks[task.number] = task, set(task.participants), 0.0
+                self._tell(task.nodes, type="task", task=task.to_json())
+            elif order.task in self._tasks:
+                task, _, _ = self._tasks.pop(order.task)
+                self._log(f"task {order.task} is given up: {order.reason}")
+                self._tell(task.nodes, type="abort", task=order.task, reason=order.reason)

@@ -1,0 +1,13 @@
+"""What can go wrong in an overlay."""
+
+
+class OverlayError(Exception):
+    """A synchronisation could not be done. The message says why and who."""
+
+
+class PeerLost(OverlayError):
+    """An agent or a connection that the synchronisation needed is gone."""
+
+
+class MessageError(OverlayError):
+    """A peer sent what is no message of ours; its connection is closed."""

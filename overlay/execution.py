@@ -1,0 +1,256 @@
+"""One agent's part of one task: what it adds, passes on and waits for. No sockets, no threads.
+
+Exactly once. A partial sum says whose values are in it, and an agent takes from each child exactly the sum of all that
+is below it, once; anything else is counted and dropped. A result is taken once a chunk.
+
+Bounded. A contributor without children sends chunk c of a tree only when all results up to c - window have come (a
+window by range), and an inner agent holds one sum a chunk: nobody holds more than `window` chunks of a tree, and no
+agent has to stop reading, which could stop all of them in a circle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.plan.task import Edge, Task
+from overlay.message import Kind
+
+Values = NDArray[np.float32]
+LEAST_WAIT = 0.0005
+"""Seconds of tokens that a paced tree may use at once, at least; a chunk at least in any case."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """Something to send: `values` of a chunk along an edge."""
+
+    kind: Kind
+    tree: int
+    chunk: int
+    contributors: int
+    edge: Edge
+    values: Values
+
+
+@dataclass
+class _Chunk:
+    have: int = 0
+    total: Values | None = None
+    sent: bool = False
+
+
+@dataclass
+class _Part:
+    """One tree, as this agent has it."""
+
+    chunks: int
+    own: int  # this agent's bit, 0: no contributor
+    expected: int  # all bits that pass here on the way up; 0: this agent adds nothing
+    below: tuple[int, ...]  # what may come: the bits of each child
+    leaf: bool
+    up: Edge | None
+    down: tuple[Edge, ...]
+    receiver: bool
+    state: dict[int, _Chunk] = field(default_factory=dict)
+    next: int = 0  # of a leaf's chunks
+    answered: set[int] = field(default_factory=set)
+    oldest: int = 0  # the first chunk without a result
+    tokens_at: float = 0.0
+    pumping: bool = False
+
+
+class Execution:
+    """post(Post): sends. later(seconds, callback): calls back. finished(): everything that this agent gets is there."""
+
+    def __init__(
+        self,
+        task: Task,
+        node: str,
+        *,
+        post: Callable[[Post], None],
+        finished: Callable[[], None],
+        clock: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self.task, self.node = task, node
+        self.post, self.finished, self.clock, self.later = post, finished, clock, later
+        self.tensor: Values | None = None
+        self.closed = False
+        self.counters: Counter[str] = Counter()
+        self.parts = [self._part(index) for index in range(len(task.trees))]
+        self.left = sum(part.chunks for part in self.parts if part.receiver)
+        self.source: Values | None = None  # what is sent: for a mix a copy, since the tensor changes meanwhile
+        self.early: list[tuple[int, int, Values]] = []  # results that came before this agent's own values
+        self.mixes = 1 + sum(part.receiver for part in self.parts)
+        self.began = clock()
+
+    def _part(self, index: int) -> _Part:
+        tree, node = self.task.trees[index], self.node
+        own = 1 << tree.contributors.index(node) if node in tree.contributors else 0
+        below = tuple(tree.bits(child) for child in tree.children(node))
+        return _Part(
+            self.task.chunks(index),
+            own,
+            tree.bits(node),
+            below,
+            not below and own != 0,
+            tree.parent.get(node),
+            tuple(edge for edge in tree.down if edge.sender == node),
+            node in tree.receivers,
+        )
+
+    # --- what happens ---
+
+    def start(self, tensor: Values) -> None:
+        """This agent's values are there; results are written over them. tensor: float32, one dimension, contiguous."""
+        if tensor.dtype != np.float32 or tensor.shape != (self.task.values,):
+            raise ValueError(f"task {self.task.number} needs {self.task.values} float32 values, got {tensor.shape}")
+        self.tensor = tensor
+        self.source = tensor.copy() if self.task.op == "mix" else tensor
+        for tree, chunk, values in self.early:
+            self._take(tree, chunk, values)
+        self.early.clear()
+        if not any(part.receiver for part in self.parts):
+            self._end()
+        for index, part in enumerate(self.parts):
+            if part.leaf:
+                part.tokens_at = self.clock()
+                self._pump(index)
+            elif part.own:
+                for number in list(part.state):
+                    self._complete(index, number)
+
+    def place(self, kind: Kind, tree: int, chunk: int) -> Values:
+        """Where the values of a message may be received: the tensor itself for a result, else memory of their own."""
+        start, end = self.task.chunk(tree, chunk)
+        part = self.parts[tree]
+        replaced = kind == Kind.DOWN and part.receiver and chunk not in part.answered and self.task.op != "mix"
+        if replaced and self.tensor is not None:
+            return self.tensor[start:end]
+        return np.empty(end - start, np.float32)
+
+    def takes(self, tree: int, chunk: int, values: int) -> bool:
+        """Whether such a chunk exists."""
+        if not (tree < len(self.parts) and chunk < self.parts[tree].chunks):
+            return False
+        start, end = self.task.chunk(tree, chunk)
+        return values == end - start
+
+    def partial(self, tree: int, chunk: int, contributors: int, values: Values) -> None:
+        """A child's sum has come; `values` are this agent's from now on."""
+        part = self.parts[tree]
+        if self.closed or chunk in part.answered:
+            self.counters["late"] += 1
+            return
+        state = part.state.setdefault(chunk, _Chunk())
+        if contributors not in part.below:
+            self.counters["refused"] += 1
+            return
+        if state.have & contributors or state.sent:
+            self.counters["duplicate"] += 1
+            return
+        if state.total is None:
+            state.total = values
+        else:
+            np.add(state.total, values, out=state.total)
+        state.have |= contributors
+        self._complete(tree, chunk)
+
+    def result(self, tree: int, chunk: int, values: Values) -> None:
+        """A result has come (or is made here, at the root)."""
+        part = self.parts[tree]
+        if self.closed or chunk in part.answered:
+            self.counters["duplicate"] += 1
+            return
+        part.answered.add(chunk)
+        part.state.pop(chunk, None)
+        while part.oldest in part.answered:
+            part.oldest += 1
+        for edge in part.down:
+            self.post(Post(Kind.DOWN, tree, chunk, 0, edge, values))
+        if part.receiver:
+            self._take(tree, chunk, values)
+        if part.leaf:
+            self._pump(tree)
+
+    def close(self) -> None:
+        """Nothing more is sent or taken."""
+        self.closed = True
+        self.tensor = self.source = None
+
+    # --- what follows ---
+
+    def _take(self, tree: int, chunk: int, values: Values) -> None:
+        if self.tensor is None:
+            self.early.append((tree, chunk, values))
+            return
+        start, end = self.task.chunk(tree, chunk)
+        there = self.tensor[start:end]
+        if self.task.op == "mix":
+            there += values
+        elif there.ctypes.data != values.ctypes.data:
+            there[:] = values
+        self.left -= 1
+        if not self.left:
+            self._end()
+
+    def _end(self) -> None:
+        if self.task.op == "mix" and self.tensor is not None:
+            np.multiply(self.tensor, np.float32(1 / self.mixes), out=self.tensor)
+        self.finished()
+
+    def _complete(self, tree: int, chunk: int) -> None:
+        """Sends the sum on when everything is in it."""
+        part, state = self.parts[tree], self.parts[tree].state[chunk]
+        if state.sent or state.have | part.own != part.expected or state.total is None:
+            return
+        if part.own:
+            if self.tensor is None:
+                return
+            start, end = self.task.chunk(tree, chunk)
+            np.add(state.total, self.tensor[start:end], out=state.total)
+        state.sent = True
+        total, state.total = state.total, None
+        self._onward(tree, chunk, total)
+
+    def _onward(self, tree: int, chunk: int, values: Values) -> None:
+        part = self.parts[tree]
+        if part.up is not None:
+            self.post(Post(Kind.UP, tree, chunk, part.expected, part.up, values))
+            return
+        count = len(self.task.trees[tree].contributors)
+        if self.task.op == "mean" and count > 1:
+            np.multiply(values, np.float32(1 / count), out=values)
+        self.result(tree, chunk, values)
+
+    def _pump(self, tree: int) -> None:
+        """Sends what window and rate allow of a tree that begins here."""
+        part = self.parts[tree]
+        rate = self.task.trees[tree].rate_mbps
+        window = self.task.window if part.receiver and self.task.window else part.chunks
+        if part.pumping:
+            return  # called from below: where this agent is the root too, sending gives the result
+        part.pumping = True
+        try:
+            self._send_more(tree, part, rate, window)
+        finally:
+            part.pumping = False
+
+    def _send_more(self, tree: int, part: _Part, rate: float, window: int) -> None:
+        while not self.closed and self.source is not None and part.next < min(part.chunks, part.oldest + window):
+            start, end = self.task.chunk(tree, part.next)
+            if rate > 0:
+                now = self.clock()
+                if part.tokens_at > now + LEAST_WAIT:
+                    self.later(part.tokens_at - now, lambda: self._pump(tree))
+                    return
+                # What was not used is lost, but for one chunk: a late timer must not slow the tree down.
+                seconds = (end - start) * 32e-6 / rate
+                part.tokens_at = max(part.tokens_at, now - seconds) + seconds
+            chunk, part.next = part.next, part.next + 1
+            self._onward(tree, chunk, self.source[start:end])

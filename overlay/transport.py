@@ -1,0 +1,196 @@
+"""Messages over TCP: one direction a connection, values received straight into their place (BufferedProtocol).
+
+An agent opens connections to whom it sends and only sends there; what it receives comes over connections that others
+opened. So a connection that is full stops one sender and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import ssl
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlay.errors import MessageError
+from overlay.message import HEADER_BYTES, Header, Kind, unpack
+
+Values = NDArray[np.float32]
+CONNECT_SECONDS = 10.0
+RETRY_SECONDS = 0.1
+SEND_BUFFER_BYTES = 1 << 20
+"""Of a connection in the kernel: more would hide from the sender how far the network is (NetStorm's busy bound)."""
+
+
+async def end_all() -> None:
+    """Cancels what else runs in this loop, and waits for it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class Receiver(Protocol):
+    """Who gets what comes."""
+
+    def place(self, header: Header) -> Values: ...
+
+    def received(self, header: Header, values: Values) -> None: ...
+
+    def refused(self, peer: str, error: MessageError) -> None: ...
+
+
+class Inbound(asyncio.BufferedProtocol):
+    """A connection that another agent opened."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._head = bytearray(HEADER_BYTES)
+        self._view = memoryview(self._head)
+        self._filled = 0
+        self._header: Header | None = None
+        self._values: Values | None = None
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._filled < len(self._view):
+            return
+        self._filled = 0
+        try:
+            self._full()
+        except MessageError as error:
+            assert self._transport is not None
+            peer = self._transport.get_extra_info("peername")
+            self._transport.abort()  # type: ignore[attr-defined]
+            self._receiver.refused(str(peer), error)
+
+    def _full(self) -> None:
+        if self._header is None:
+            header = unpack(self._head)
+            if header.kind == Kind.HELLO or header.values == 0:
+                return
+            self._header, self._values = header, self._receiver.place(header)
+            self._view = memoryview(self._values.data).cast("B")
+            return
+        header, values = self._header, self._values
+        assert values is not None
+        self._header = self._values = None
+        self._view = memoryview(self._head)
+        self._receiver.received(header, values)
+
+
+class _Outbound(asyncio.Protocol):
+    """A connection to a peer."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.transport: asyncio.WriteTransport | None = None
+        self.free = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=0)
+        transport.write(self.peer.hello)
+        self.free = True
+        self.peer.flush()
+
+    def pause_writing(self) -> None:
+        self.free = False
+
+    def resume_writing(self) -> None:
+        self.free = True
+        self.peer.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.free = False
+        self.peer.broken(exc)
+
+
+class Peer:
+    """Everything that goes to one other agent, over `connections` connections, the most urgent first.
+
+    on_lost(reason): the peer cannot be reached any more; it is called once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: tuple[str, int],
+        hello: bytes,
+        *,
+        connections: int,
+        clock: Callable[[], float],
+        on_lost: Callable[[str], None],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.name, self.address = name, address
+        self.hello, self._clock, self._on_lost, self._tls = hello, clock, on_lost, tls
+        self._lines = [_Outbound(self) for _ in range(connections)]
+        self._queue: list[tuple[int, int, Header, Values, Callable[[], None] | None]] = []
+        self._order = count()
+        self._closed = False
+        self._opening = [asyncio.ensure_future(self._open(line)) for line in self._lines]
+        self.bytes_sent = 0
+
+    @property
+    def waiting(self) -> int:
+        """Messages that no connection has taken yet."""
+        return len(self._queue)
+
+    def send(self, priority: int, header: Header, values: Values, sent: Callable[[], None] | None = None) -> None:
+        """`sent`: called when a connection has taken the message."""
+        heapq.heappush(self._queue, (priority, next(self._order), header, values, sent))
+        self.flush()
+
+    def flush(self) -> None:
+        for line in self._lines:
+            while line.free and self._queue and line.transport is not None:
+                _, _, header, values, sent = heapq.heappop(self._queue)
+                line.transport.write(header.stamped(self._clock()).pack())
+                data = memoryview(values.data).cast("B")
+                line.transport.write(data)
+                self.bytes_sent += HEADER_BYTES + len(data)
+                if sent is not None:
+                    sent()
+
+    def close(self) -> None:
+        self._closed = True
+        self._queue.clear()
+        for task in self._opening:
+            task.cancel()
+        for line in self._lines:
+            if line.transport is not None:
+                line.transport.abort()
+
+    def broken(self, error: Exception | None) -> None:
+        if not self._closed:
+            self.close()
+            self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))
+
+    async def _open(self, line: _Outbound) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CONNECT_SECONDS
+        host, port = self.address
+        while True:
+            try:
+                async with asyncio.timeout(max(0.01, end - loop.time())):
+                    await loop.create_connection(lambda: line, host, port, ssl=self._tls)
+                return
+            except (OSError, TimeoutError) as error:
+                if loop.time() >= end:
+                    words = str(error) or "no answer"
+                    self.broken(OSError(f"{host}:{port} cannot be reached within {CONNECT_SECONDS:.0f} s: {words}"))
+                    return
+                await asyncio.sleep(RETRY_SECONDS)

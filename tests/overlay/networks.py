@@ -1,0 +1,94 @@
+"""Random trees, and executions joined by a network that delivers in any order, more than once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from controlplane.plan.task import Edge, Op, SumTree, Task
+from overlay.execution import Execution, Post
+from overlay.message import Kind
+
+
+def random_tree(rng: random.Random, nodes: Sequence[str], first: int, count: int, members: Sequence[str]) -> SumTree:
+    """Up and down trees over all nodes, drawn on their own; only `members` contribute and receive."""
+    root = rng.choice(nodes)
+
+    def edges(down: bool) -> tuple[Edge, ...]:
+        placed, found = [root], []
+        for node in rng.sample([n for n in nodes if n != root], len(nodes) - 1):
+            other = rng.choice(placed)
+            over = [n for n in nodes if n not in (node, other)]
+            via = tuple(rng.sample(over, rng.randint(0, min(2, len(over))))) if rng.random() < 0.2 else ()
+            found.append(Edge(other, node, via) if down else Edge(node, other, via))
+            placed.append(node)
+        return tuple(found)
+
+    up, down = edges(False), edges(True)
+    # Without branches on which nobody contributes.
+    while useless := {e.sender for e in up} - {e.receiver for e in up} - set(members):
+        up = tuple(e for e in up if e.sender not in useless)
+    return SumTree(root, first, count, up, down, tuple(members), tuple(members))
+
+
+def random_task(rng: random.Random, nodes: Sequence[str], values: int, op: Op = "mean") -> Task:
+    members = rng.sample(list(nodes), rng.randint(1, len(nodes)))
+    cuts = sorted(rng.sample(range(1, values), min(values - 1, rng.randint(0, 3))))
+    bounds = [0, *cuts, values]
+    trees = tuple(random_tree(rng, nodes, a, b - a, members) for a, b in pairwise(bounds))
+    return Task(1, values, trees, op, chunk_values=rng.randint(1, values), window=rng.choice([0, 1, 2, 5]))
+
+
+class Hub:
+    """Carries posts between executions in an order that `rng` draws; some come twice."""
+
+    def __init__(self, task: Task, tensors: dict[str, np.ndarray], rng: random.Random, twice: float = 0.1) -> None:
+        self.rng, self.twice = rng, twice
+        self.finished: list[str] = []
+        self.under_way: list[Post] = []
+        self.most = 0
+        self.now = 0.0
+        self.timers: list[tuple[float, object]] = []
+        self.at = {node: self._execution(task, node) for node in sorted(task.nodes)}
+        self.tensors = tensors
+        self.unstarted = [n for n in self.at if n in tensors]
+
+    def _execution(self, task: Task, node: str) -> Execution:
+        return Execution(
+            task,
+            node,
+            post=self.under_way.append,
+            finished=lambda: self.finished.append(node),
+            clock=lambda: self.now,
+            later=lambda seconds, callback: self.timers.append((self.now + seconds, callback)),
+        )
+
+    def run(self) -> None:
+        while self.under_way or self.unstarted or self.timers:
+            self.most = max(self.most, len(self.under_way))
+            if self.unstarted and (not self.under_way or self.rng.random() < 0.3):
+                node = self.unstarted.pop(self.rng.randrange(len(self.unstarted)))
+                self.at[node].start(self.tensors[node])
+            elif self.under_way:
+                index = self.rng.randrange(len(self.under_way))
+                post = self.under_way[index]
+                if self.rng.random() >= self.twice:
+                    self.under_way.pop(index)
+                self.deliver(post)
+            else:
+                self.timers.sort(key=lambda timer: timer[0])
+                self.now, callback = self.timers.pop(0)
+                callback()
+
+    def deliver(self, post: Post) -> None:
+        there = self.at[post.edge.receiver]
+        assert there.takes(post.tree, post.chunk, len(post.values))
+        place = there.place(post.kind, post.tree, post.chunk)
+        place[:] = post.values
+        if post.kind == Kind.UP:
+            there.partial(post.tree, post.chunk, post.contributors, place)
+        else:
+            there.result(post.tree, post.chunk, place)

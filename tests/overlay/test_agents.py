@@ -1,0 +1,194 @@
+"""Agents with real sockets on loopback: sums, losses, restarts, what strangers send."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from controlplane.plan.task import Edge, SumTree, Task
+from controlplane.strategies import get_strategy
+from controlplane.strategies.wan.policy import FollowPlan, Policy, Rounds
+from controlplane.wan_networks import netstorm_draw, overlay
+from evaluation.wan.networks import whole_job
+from overlay import Agent, Coordinator, OverlayError, PeerLost
+from tests.overlay.networks import random_task
+
+SECONDS = 60.0
+
+
+class Drawn(Rounds):
+    """Another random task each round."""
+
+    def __init__(self, nodes: tuple[str, ...], seed: int) -> None:
+        super().__init__(nodes)
+        self.rng = random.Random(seed)
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        while True:
+            task = random_task(self.rng, self.nodes, values, "mean")
+            if set(task.participants) == set(self.nodes):
+                size = max(task.chunk_values, values // 40)
+                return Task(number, values, task.trees, "mean", number, size, task.window)
+
+
+@contextmanager
+def running(policy: Policy, connections: int = 1, **options) -> Iterator[tuple[Coordinator, dict[str, Agent]]]:
+    with Coordinator(policy, **options) as coordinator:
+        agents = {
+            node: Agent(coordinator.address, node, listen=("127.0.0.1", 0), connections=connections)
+            for node in policy.nodes
+        }
+        try:
+            for agent in agents.values():
+                agent.wait_joined()
+            yield coordinator, agents
+        finally:
+            for agent in agents.values():
+                agent.close()
+
+
+def edges(root: str, nodes: tuple[str, ...], down: bool = False) -> tuple[Edge, ...]:
+    return tuple(Edge(root, n) if down else Edge(n, root) for n in nodes if n != root)
+
+
+def until(condition) -> None:
+    """Polls; the test's own time limit ends it."""
+    while not condition():
+        time.sleep(0.005)
+
+
+def synchronise(agents: dict[str, Agent], values: int, seed: int) -> None:
+    """Once; every agent must have the same mean, exactly (whole numbers)."""
+    rng = np.random.default_rng(seed)
+    given = {node: rng.integers(-999, 999, values).astype(np.float32) for node in agents}
+    wanted = np.sum(list(given.values()), axis=0) * np.float32(1 / len(agents))
+    futures = [agent.synchronise_async(given[node]) for node, agent in agents.items()]
+    for future in futures:
+        future.result(SECONDS)
+    for node in agents:
+        np.testing.assert_array_equal(given[node], wanted)
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_rounds_over_random_trees(connections):
+    nodes = tuple(f"n{i}" for i in range(5))
+    with running(Drawn(nodes, 7), connections) as (_, agents):
+        for round_ in range(12):
+            synchronise(agents, [1, 17, 100_000][round_ % 3], round_)
+
+
+@pytest.mark.parametrize("strategy", ["wan", "netstorm", "star", "balanced-tree", "tsengine", "crew", "apsp"])
+def test_plans_of_every_kind(strategy):
+    graph = netstorm_draw(np.random.default_rng(1))
+    topology = overlay(graph)
+    plan = get_strategy(strategy)(topology, whole_job(graph, 4 * 300_000), seed=1)
+    with running(FollowPlan(plan, topology, paced=False, chunk_values=4096)) as (_, agents):
+        synchronise(agents, 300_000, 1)
+
+
+def test_buckets_of_one_model_are_under_way_together():
+    nodes = ("a", "b", "c")
+    with running(Drawn(nodes, 3)) as (_, agents):
+        given = [{node: np.full(50_000 + k, k, np.float32) for node in nodes} for k in range(6)]
+        futures = [agents[node].synchronise_async(bucket[node]) for bucket in given for node in nodes]
+        assert not wait(futures, SECONDS).not_done
+        for k, bucket in enumerate(given):
+            for node in nodes:
+                np.testing.assert_array_equal(bucket[node], np.float32(k))
+
+
+def test_an_agent_that_dies_is_named_to_the_others_and_may_come_back():
+    nodes = ("a", "b", "c")
+    with running(Drawn(nodes, 1)) as (coordinator, agents):
+        synchronise(agents, 1000, 0)
+        slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
+        coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
+        waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
+        until(lambda: agents["c"]._tasks)
+        agents["c"].close()
+        for future in waiting[:2]:
+            with pytest.raises(PeerLost, match=r"c is lost|a and c|b and c"):
+                future.result(SECONDS)
+        del coordinator.policy.task
+        agents["c"] = Agent(coordinator.address, "c", listen=("127.0.0.1", 0))
+        agents["c"].wait_joined()
+        synchronise(agents, 1000, 1)
+
+
+def test_a_coordinator_that_comes_back_is_joined_again():
+    nodes = ("a", "b")
+    first = Coordinator(Drawn(nodes, 1))
+    agents = {node: Agent(first.address, node, listen=("127.0.0.1", 0)) for node in nodes}
+    try:
+        synchronise(agents, 1000, 0)
+        early = np.full(1000, 5.0, np.float32)
+        done = agents["a"].synchronise_async(early)  # waits for b when the coordinator goes
+        first.close()
+        second = Coordinator(Drawn(nodes, 2), port=first.address[1])
+        try:
+            agents["b"].synchronise(np.full(1000, 7.0, np.float32), SECONDS)
+            done.result(SECONDS)
+            np.testing.assert_array_equal(early, np.float32(6.0))
+        finally:
+            second.close()
+    finally:
+        for agent in agents.values():
+            agent.close()
+
+
+def test_what_strangers_send_changes_nothing():
+    nodes = ("a", "b", "c")
+    rng = random.Random(5)
+    with running(Drawn(nodes, 1)) as (coordinator, agents):
+        for agent in agents.values():
+            for length in (1, 59, 60, 61, 5000):
+                with socket.create_connection(agent.listen, SECONDS) as stranger:
+                    stranger.sendall(rng.randbytes(length))
+        wrong = b'{"type":"join","node":"x","host":"h","port":1}\n'
+        for junk in (b"\n", b"{}\n", b'{"type": "join"}\n', wrong, b"[" * 99, b"[" * 99_999 + b"\n"):
+            with socket.create_connection(coordinator.address, SECONDS) as stranger:
+                stranger.sendall(junk)
+        synchronise(agents, 10_000, 1)
+        assert any(agent.counters["malformed"] for agent in agents.values())
+
+
+def test_different_sizes_are_an_error_for_everyone():
+    with running(Drawn(("a", "b"), 1)) as (_, agents):
+        futures = [agents[n].synchronise_async(np.ones(size, np.float32)) for n, size in (("a", 5), ("b", 6))]
+        for future in futures:
+            with pytest.raises(OverlayError, match="values to synchronise"):
+                future.result(SECONDS)
+
+
+def test_who_has_no_part_is_refused():
+    with Coordinator(Drawn(("a",), 1)) as coordinator:
+        stranger = Agent(coordinator.address, "x", listen=("127.0.0.1", 0))
+        with pytest.raises(OverlayError, match="x has no part in this job"):
+            stranger.wait_joined()
+        stranger.close()
+
+
+def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
+    monkeypatch.setattr("overlay.transport.CONNECT_SECONDS", 0.3)
+    tree = SumTree("a", 0, 4, (Edge("b", "a"),), (Edge("a", "b"),), ("a", "b"), ("a", "b"))
+
+    class One(Rounds):
+        def task(self, number: int, values: int, now: float) -> Task:
+            return Task(number, values, (tree,))
+
+    with running(One(("a", "b"))) as (_, agents):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            nowhere = free.getsockname()
+        agents["b"]._loop.call_soon_threadsafe(agents["b"]._members.__setitem__, "a", nowhere)
+        futures = [agents[n].synchronise_async(np.ones(4, np.float32)) for n in ("b", "a")]
+        for future in futures:
+            with pytest.raises(PeerLost, match="b and a cannot reach each other"):
+                future.result(SECONDS)
