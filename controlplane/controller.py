@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import queue
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,8 +33,6 @@ from controlplane.runtime.update import Update, UpdateError
 from controlplane.topology import Topology, TopologyError
 
 STOP_SECONDS = 2.0
-STREAM_SECONDS = 1.0
-"""How often an agent's stream looks whether it has been forgotten."""
 
 
 def listen(address: str, tls: Tls | None = None) -> tuple[grpc.Server, int]:
@@ -64,7 +60,6 @@ class Controller:
         self.keepers = keepers
         self._log = log
         self._server: grpc.Server | None = None
-        self._stopped = threading.Event()
 
     @property
     def roster(self) -> Roster:
@@ -79,7 +74,6 @@ class Controller:
 
     def stop(self) -> None:
         """End all streams and the server."""
-        self._stopped.set()
         self.roster.close()
         if self._server is not None:
             self._server.stop(STOP_SECONDS).wait(2 * STOP_SECONDS)
@@ -100,14 +94,7 @@ class Controller:
 
         if not context.add_callback(ended):
             ended()
-        # Not a wait without limit: a thread of the pool that waits for ever keeps the process from ending.
-        while context.is_active() and not self._stopped.is_set() and threading.main_thread().is_alive():
-            try:
-                event = member.events.get(timeout=STREAM_SECONDS)
-            except queue.Empty:
-                continue
-            if event is None:
-                return
+        while (event := member.events.get()) is not None:
             yield event
 
     def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import grpc
 
@@ -30,8 +32,23 @@ SERVER: Options = (
     # Two controllers on one port would each see some of the agents.
     ("grpc.so_reuseport", 0),
 )
-THREADS = 4096
-"""At most; every agent that has joined holds one for the life of its stream. They are made when they are needed."""
+
+
+class Threads(ThreadPoolExecutor):
+    """A thread for every call, that does not keep the process from ending: an agent's stream waits for as long as the
+    agent lives, and a pool's threads are joined when Python ends."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="rpc", daemon=True).start()
+        return future
 
 
 class NotFree(OSError):
@@ -49,7 +66,7 @@ def open_channel(address: str, tls: Tls | None = None, options: Options = KEEPAL
 def bind(address: str, tls: Tls | None = None) -> tuple[grpc.Server, int]:
     """A server that has its port, "host:port" (port 0: any free one) or "unix:PATH", but answers nobody before it is
     started. Raises NotFree."""
-    server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="rpc"), options=SERVER)
+    server = grpc.server(Threads(), options=SERVER)
     try:
         if tls is None:
             port = server.add_insecure_port(address)

@@ -1,9 +1,7 @@
 """The stages of a run, in order: build the network, try it, measure each strategy, train."""
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from controlplane.evaluate import evaluate
 from controlplane.job import Job
@@ -13,6 +11,7 @@ from controlplane.topology import Topology
 from evaluation.bmv2_fattree import hosts
 from evaluation.bmv2_fattree.load import LoadMonitor
 from evaluation.bmv2_fattree.results import RATE_TOLERANCE, Report, StrategyResult, Training
+from evaluation.bmv2_fattree.setting import Progress, Setting
 from evaluation.bmv2_fattree.settings import Settings
 from evaluation.bmv2_fattree.training import train_both
 from topologies import Emulation, EmulationError
@@ -30,21 +29,6 @@ RATE_ATTEMPTS = 3
 HERE = "evaluation.bmv2_fattree.hosts"
 LIGHT_MODULES = ("numpy", "worker_agent", "ps_server.__main__", HERE)
 HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.hook", "torch._dynamo")
-
-Progress = Callable[[str], None]
-
-
-@dataclass
-class Setting:
-    """What the stages share: the running network, its switches, and the processes' mother."""
-
-    settings: Settings
-    topology: Topology
-    job: Job
-    emulation: Emulation
-    fabric: Fabric
-    zygote: Zygote
-    say: Progress
 
 
 def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:

@@ -2,15 +2,13 @@
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from controlplane.plan import Plan
 from evaluation.bmv2_fattree.results import Training
+from evaluation.bmv2_fattree.setting import Setting
 from topologies.deployment import Service
 from topologies.zygote import Channel, HostFailure
-
-if TYPE_CHECKING:
-    from evaluation.bmv2_fattree.experiment import Setting
 
 HERE = "evaluation.bmv2_fattree.training"
 MASTER_PORT = 29510
@@ -21,7 +19,7 @@ WIDTH = {"softswitch": 16, "bmv2": 4}
 LEARNING_RATE = 0.1
 
 
-def train_both(everything: "Setting", service: Service, plan: Plan) -> Training:
+def train_both(everything: Setting, service: Service, plan: Plan) -> Training:
     """The same training over gloo and through the switches, on the same network. Raises HostFailure."""
     gloo, gloo_seconds = _run(everything, "gloo", "")
     everything.say(f"trained over gloo: {gloo_seconds:.1f} s, loss {gloo['losses'][-1]:.4f}")
@@ -41,7 +39,7 @@ def train_both(everything: "Setting", service: Service, plan: Plan) -> Training:
     )
 
 
-def _run(everything: "Setting", hook: str, controller: str) -> tuple[dict[str, Any], float]:
+def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any], float]:
     """One training on all workers; the report of rank 0 and the time that it took altogether."""
     settings, job, emulation, zygote = everything.settings, everything.job, everything.emulation, everything.zygote
     started = time.monotonic()

@@ -63,7 +63,8 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def StreamChannel(self, requests, context):
         answers: queue.Queue = queue.Queue()
-        context.add_callback(lambda: answers.put(None))
+        if not context.add_callback(lambda: answers.put(None)):
+            return  # cancelled before it began: nobody would ever end the wait below, nor the process
         threading.Thread(target=self._requests, args=(requests, answers, context), daemon=True).start()
         while (answer := answers.get()) is not None:
             yield answer

@@ -164,6 +164,30 @@ def test_controller_that_restarts_does_not_disturb_the_job(job, until):
     assert not any(listener.aborts for _, listener in joined.values())
 
 
+def test_process_ends_with_agents_joined_and_streams_cut_at_any_moment(tmp_path):
+    """A thread of the server's pool that waits for ever would keep it from ending."""
+    script = """
+import sys, time
+from pathlib import Path
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.channels import open_channel
+from controlplane.rpc.stubs import ControllerStub
+from p4src.protocol import VERSION
+from tests.deploy.test_controller import Job
+job = Job(Path(sys.argv[1]))
+job.start()
+request = pb.JoinRequest(node="w1", role="worker", version=VERSION, agent="a")
+for number in range(50):
+    channel = open_channel(job.address)
+    call = ControllerStub(channel).join(request)
+    time.sleep(number % 5 * 0.0005)
+    call.cancel()
+joined = ControllerStub(open_channel(job.address)).join(request)
+next(joined)
+"""
+    subprocess.run([sys.executable, "-c", script, tmp_path], cwd=ROOT, check=True, timeout=60)
+
+
 def test_refusal_reaches_the_agent_and_ends_its_tries(job, until):
     membership, listener = job.join("w9")
     until(lambda: listener.refused, "the agent is refused")

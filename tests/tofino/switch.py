@@ -125,7 +125,8 @@ class TofinoSwitch:
 
     def stream(self, requests, context) -> Iterator[pb.StreamMessageResponse]:
         answers: queue.Queue = queue.Queue()
-        context.add_callback(lambda: answers.put(None))
+        if not context.add_callback(lambda: answers.put(None)):
+            return  # cancelled before it began: nobody would ever end the wait below, nor the process
         first = next(iter(requests), None)
         if first is None:
             return

@@ -101,6 +101,8 @@ class Session:
             reason = f"{error.code().name}: {error.details()}"
         self._arbitration.put(None)
         self.ended.set()
+        # Ends calls under way: gRPC sometimes loses the end of one that a dying server cut, and its deadline.
+        self.channel.close()
         self.on_lost(reason)
 
     def _become_primary(self) -> None:
@@ -137,8 +139,10 @@ class Session:
         """Whether the stream is open and we are primary."""
         return self._primary and not self.ended.is_set()
 
-    def explain(self, error: grpc.RpcError, doing: str) -> TargetError:
+    def explain(self, error: grpc.RpcError | ValueError, doing: str) -> TargetError:
         """The error with this switch's name."""
+        if not isinstance(error, grpc.RpcError):  # what gRPC raises on a channel that is closed
+            return TargetError(f"{self.where}: {doing} failed: the connection is closed")
         return explain(error, self.where, doing)
 
     def write_batch(self, request: p4runtime_pb2.WriteRequest, timeout: float = RPC_SECONDS) -> None:
@@ -148,7 +152,7 @@ class Session:
         request.election_id.high, request.election_id.low = self.election_id
         try:
             self.stub.Write(request, timeout=timeout)
-        except grpc.RpcError as error:
+        except (grpc.RpcError, ValueError) as error:
             raise WriteRejected(_update_errors(error), str(self.explain(error, "a write"))) from None
 
     def read_entities(
@@ -158,7 +162,7 @@ class Session:
         request = p4runtime_pb2.ReadRequest(device_id=self.device_id, entities=entities)
         try:
             return [entity for answer in self.stub.Read(request, timeout=timeout) for entity in answer.entities]
-        except grpc.RpcError as error:
+        except (grpc.RpcError, ValueError) as error:
             raise self.explain(error, "a read") from None
 
     def pipeline_cookie(self, timeout: float = RPC_SECONDS) -> int | None:
@@ -168,8 +172,8 @@ class Session:
         )
         try:
             config = self.stub.GetForwardingPipelineConfig(request, timeout=timeout).config
-        except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+        except (grpc.RpcError, ValueError) as error:
+            if isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.FAILED_PRECONDITION:
                 return None
             raise self.explain(error, "asking for the program") from None
         return config.cookie.cookie if config.HasField("cookie") else None
@@ -184,7 +188,7 @@ class Session:
         request.election_id.high, request.election_id.low = self.election_id
         try:
             self.stub.SetForwardingPipelineConfig(request, timeout=timeout)
-        except grpc.RpcError as error:
+        except (grpc.RpcError, ValueError) as error:
             raise self.explain(error, "loading the program") from None
 
     def close(self) -> None:
@@ -197,9 +201,9 @@ class Session:
         self.channel.close()
 
 
-def _update_errors(error: grpc.RpcError) -> list[tuple[int, str, str]]:
+def _update_errors(error: grpc.RpcError | ValueError) -> list[tuple[int, str, str]]:
     """Per-update errors of a failed Write (P4Runtime specification, section 12.3), without the successful ones."""
-    trailing: Any = error.trailing_metadata() or ()
+    trailing: Any = (isinstance(error, grpc.RpcError) and error.trailing_metadata()) or ()
     packed = next((value for key, value in trailing if key == "grpc-status-details-bin"), None)
     if packed is None:
         return []

@@ -1,0 +1,26 @@
+"""What the stages of a run share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.job import Job
+from controlplane.topology import Topology
+from evaluation.bmv2_fattree.settings import Settings
+from topologies import Emulation
+from topologies.deployment import Fabric
+from topologies.zygote import Zygote
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Setting:
+    """What the stages share: the running network, its switches, and the processes' mother."""
+
+    settings: Settings
+    topology: Topology
+    job: Job
+    emulation: Emulation
+    fabric: Fabric
+    zygote: Zygote
+    say: Progress
