@@ -12,7 +12,10 @@ Role = Literal["worker", "parameter_server"]
 
 @dataclass(frozen=True)
 class WorkerTree:
-    """A worker's part of one tree. slots: window in chunks, a power of two. rate_mbps: wire bits this tree may send."""
+    """A worker's part of one tree. slots: window in chunks, a power of two. rate_mbps: wire bits this tree may send.
+
+    port: UDP destination port of all packets of the tree, up and down (protocol.json says which are ours).
+    """
 
     tree: int
     root: str
@@ -22,6 +25,7 @@ class WorkerTree:
     answer_label: int
     slots: int
     rate_mbps: float
+    port: int
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class RootFlow:
 
 @dataclass(frozen=True)
 class RootTree:
-    """A root's part of one tree. expected: bitmap of all workers. answer_labels: by worker index."""
+    """A root's part of one tree. expected: bitmap of all workers. answer_labels: by worker index. port: the tree's."""
 
     tree: int
     expected: int
@@ -44,6 +48,7 @@ class RootTree:
     return_label: int
     answer_labels: tuple[int, ...]
     slots: int
+    port: int
 
 
 @dataclass(frozen=True)

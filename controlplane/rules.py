@@ -13,7 +13,7 @@ from controlplane.plan.limits import MINIMUM_SLOTS, DoesNotFit, Limits, Resource
 from controlplane.plan.model import Plan, PlanError, Tree
 from controlplane.routing import Network
 from controlplane.topology import Topology
-from p4src.protocol import frame_bytes
+from p4src.protocol import frame_bytes, udp_port
 
 DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 256
 HOST_MS = 4.0  # what agents and switches add to a round trip: batching, scheduling
@@ -140,10 +140,10 @@ def build(
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
         raise DoesNotFit(point, Resource.WORKERS, len(plan.job.workers), limits.max_workers)
-    builder = _Builder(plan, topology, limits, first_label=first_label, taken=taken or {})
+    builder = _Builder(plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {})
     for index, tree in enumerate(plan.trees):
         builder.add_tree(index, tree)
-    return builder.deployment(job_id, epoch)
+    return builder.deployment(epoch)
 
 
 class _Builder:
@@ -155,10 +155,11 @@ class _Builder:
         topology: Topology,
         limits: Limits,
         *,
+        job_id: int,
         first_label: int,
         taken: Mapping[str, Taken],
     ) -> None:
-        self.plan, self.topology, self.limits = plan, topology, limits
+        self.plan, self.topology, self.limits, self.job_id = plan, topology, limits, job_id
         self.next_label = first_label
         self.taken = taken
         self.bits = {worker: 1 << i for i, worker in enumerate(plan.job.workers)}
@@ -206,6 +207,7 @@ class _Builder:
             add_up(relay.route, partial[relay.node], 0, expected[relay.node])
         return_label, answers = self.add_return(tree)
         rate = self.plan.tree_rate_mbps(index)
+        port = udp_port(self.job_id, index)
         for worker in self.plan.job.workers:
             self.worker_trees[worker].append(
                 WorkerTree(
@@ -217,11 +219,12 @@ class _Builder:
                     answers[worker],
                     self.slots[index],
                     rate,
+                    port,
                 )
             )
         answer_labels = tuple(answers[worker] for worker in self.plan.job.workers)
         self.root_trees[tree.root].append(
-            RootTree(index, everyone, tuple(flows), return_label, answer_labels, self.slots[index])
+            RootTree(index, everyone, tuple(flows), return_label, answer_labels, self.slots[index], port)
         )
 
     def add_return(self, tree: Tree) -> tuple[int, dict[str, int]]:
@@ -257,7 +260,7 @@ class _Builder:
             self.forward(tuple(reversed(route)), answers[worker])
         return return_label, answers
 
-    def deployment(self, job_id: int, epoch: int) -> Deployment:
+    def deployment(self, epoch: int) -> Deployment:
         limits, job = self.limits, self.plan.job
         rulesets = {}
         ip = routes(self.topology)
@@ -284,7 +287,7 @@ class _Builder:
             for index, node in enumerate(nodes):
                 agents[node] = AgentConfig(
                     job=job.name,
-                    job_id=job_id,
+                    job_id=self.job_id,
                     epoch=epoch,
                     node=node,
                     role=role,

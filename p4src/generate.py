@@ -16,9 +16,37 @@ import argparse
 import sys
 from pathlib import Path
 
-from p4src.protocol import DIRECTORY, ETHERNET_BYTES, PROTOCOL, Protocol
+from p4src.protocol import (
+    DIRECTORY,
+    DO_NOT_FRAGMENT,
+    ETHERNET_BYTES,
+    ETHERTYPE_IPV4,
+    FRAGMENT_MASK,
+    HEADER_OFFSET,
+    IPV4_BYTES,
+    IPV4_OFFSET,
+    IPV4_VERSION_AND_WORDS,
+    PROTOCOL,
+    PROTOCOL_UDP,
+    UDP_BYTES,
+    UDP_OFFSET,
+    Protocol,
+)
 
 ROOT = DIRECTORY.parent
+IPV4_FIELDS = {
+    "service": 1,
+    "total_length": 2,
+    "identification": 4,
+    "fragment": 6,
+    "ttl": 8,
+    "protocol": 9,
+    "checksum": 10,
+    "source": 12,
+    "destination": 16,
+}
+"""Field of the IPv4 header -> its byte offset there."""
+UDP_FIELDS = {"source_port": 0, "destination_port": 2, "length": 4, "checksum": 6}
 NOTICE = "Generated from p4src/protocol.json by python -m p4src.generate; edit that and run it again."
 
 
@@ -31,18 +59,26 @@ def constants_p4(protocol: Protocol) -> str:
         lines.append(f"const bit<{bits}> {name} = {text};")
 
     constant("INART_VERSION", protocol.field("version").bits, protocol.version)
-    constant("INART_ETHERTYPE", 16, protocol.ethertype, 4)
-    constant("INART_GROUP_MAC", 48, int.from_bytes(protocol.group_mac, "big"), 12)
+    constant("INART_GROUP", 32, int(protocol.group), 8)
+    constant("INART_UDP_PORT_BASE", 16, protocol.udp_port_base, 4)
+    constant("INART_UDP_PORT_MASK", 16, protocol.udp_port_mask, 4)
     constant("INART_GATEWAY_MAC", 48, int.from_bytes(protocol.gateway_mac, "big"), 12)
+    lines.append("")
+    constant("ETHERTYPE_IPV4", 16, ETHERTYPE_IPV4, 4)
+    constant("IPV4_PROTOCOL_UDP", 8, PROTOCOL_UDP)
+    lines.append("// Of an IPv4 header's flags and offset: one of these bits at least is set in a fragment.")
+    constant("IPV4_FRAGMENT_MASK", 16, FRAGMENT_MASK, 4)
     lines.append("")
     for name, value in protocol.flags.items():
         constant(f"INART_FLAG_{name.upper()}", protocol.field("flags").bits, value)
-    lines += ["", "// Bytes of a frame before its first value: Ethernet and the aggregation header."]
+    lines += ["", "// Lengths in bytes without any value: of a frame, and as IPv4 and UDP have them in their headers."]
     constant("INART_VALUES_OFFSET", 32, protocol.values_offset)
+    constant("INART_IPV4_LENGTH", 16, protocol.ipv4_length(0))
+    constant("INART_UDP_LENGTH", 16, protocol.udp_length(0))
     lines += ["", "// Verdicts: indices into verdict_counter."]
     for index, name in enumerate(protocol.verdicts):
         constant(f"INART_VERDICT_{name.upper()}", 8, index)
-    lines += [f"#define INART_VERDICTS {len(protocol.verdicts)}", "", "// The aggregation header, after Ethernet."]
+    lines += [f"#define INART_VERDICTS {len(protocol.verdicts)}", "", "// The aggregation header, after UDP."]
     lines.append("header inart_t {")
     lines += [f"    bit<{field.bits}> {field.name};" for field in protocol.header]
     lines += ["}", "", "#endif"]
@@ -57,7 +93,17 @@ def protocol_h(protocol: Protocol) -> str:
         lines.append(f"#define INART_{name} {value}")
 
     macro("VERSION", protocol.version)
-    macro("ETHERTYPE", f"0x{protocol.ethertype:04X}")
+    macro("ETHERTYPE_IPV4", f"0x{ETHERTYPE_IPV4:04X}")
+    macro("PROTOCOL_UDP", PROTOCOL_UDP)
+    macro("GROUP", f"0x{int(protocol.group):08X}")
+    macro("GROUP_TEXT", f'"{protocol.group}"')
+    macro("UDP_PORT_BASE", f"0x{protocol.udp_port_base:04X}")
+    macro("UDP_PORT_MASK", f"0x{protocol.udp_port_mask:04X}")
+    macro("PORTS_PER_JOB", protocol.ports_per_job)
+    macro("TTL", protocol.ttl)
+    macro("FRAGMENT_MASK", f"0x{FRAGMENT_MASK:04X}")
+    macro("VERSION_AND_WORDS", f"0x{IPV4_VERSION_AND_WORDS:02X}")
+    macro("DO_NOT_FRAGMENT", f"0x{DO_NOT_FRAGMENT:04X}")
     for name, mac in (("GROUP_MAC", protocol.group_mac), ("GATEWAY_MAC", protocol.gateway_mac)):
         macro(name, "{" + ", ".join(f"0x{octet:02x}" for octet in mac) + "}")
         for index, octet in enumerate(mac):
@@ -67,12 +113,25 @@ def protocol_h(protocol: Protocol) -> str:
         macro(f"FLAG_{name.upper()}", value)
     lines += ["", "/* Bytes; offsets from the start of the frame; fields are big-endian. */"]
     macro("ETHERNET_BYTES", ETHERNET_BYTES)
+    macro("IPV4_BYTES", IPV4_BYTES)
+    macro("UDP_BYTES", UDP_BYTES)
     macro("HEADER_BYTES", protocol.header_bytes)
+    macro("OFFSET_IPV4", IPV4_OFFSET)
+    for name, offset in IPV4_FIELDS.items():
+        macro(f"OFFSET_IPV4_{name.upper()}", IPV4_OFFSET + offset)
+    macro("OFFSET_UDP", UDP_OFFSET)
+    for name, offset in UDP_FIELDS.items():
+        macro(f"OFFSET_UDP_{name.upper()}", UDP_OFFSET + offset)
+    macro("OFFSET_HEADER", HEADER_OFFSET)
     for field in protocol.header:
         macro(f"OFFSET_{field.name.upper()}", field.offset)
     macro("OFFSET_VALUES", protocol.values_offset)
     macro("VALUE_BYTES", protocol.value_bits // 8)
+    lines.append("/* Of packets: whole frames, what UDP carries, and the length fields of UDP and IPv4. */")
     macro("FRAME_BYTES(values)", "(INART_OFFSET_VALUES + INART_VALUE_BYTES * (values))")
+    macro("PAYLOAD_BYTES(values)", "(INART_HEADER_BYTES + INART_VALUE_BYTES * (values))")
+    macro("UDP_LENGTH(values)", "(INART_UDP_BYTES + INART_PAYLOAD_BYTES(values))")
+    macro("IPV4_LENGTH(values)", "(INART_IPV4_BYTES + INART_UDP_LENGTH(values))")
     lines.append("")
     macro("MAX_WORKERS", protocol.max_workers)
     lines += ["", "#endif"]

@@ -2,11 +2,12 @@
 
 Everything that has to agree between the P4 programs, the agents (Python and C), the control plane and the tests is a
 value of :data:`PROTOCOL` or derived from it here. Offsets are in bytes from the start of the Ethernet frame; fields
-are big-endian.
+are big-endian. A packet is Ethernet, IPv4 without options, UDP, the aggregation header, values.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -15,7 +16,17 @@ from typing import Any
 
 DIRECTORY = Path(__file__).resolve().parent
 PROTOCOL_FILE = DIRECTORY / "protocol.json"
-ETHERNET_BYTES = 14
+ETHERNET_BYTES, IPV4_BYTES, UDP_BYTES = 14, 20, 8
+IPV4_OFFSET = ETHERNET_BYTES
+UDP_OFFSET = IPV4_OFFSET + IPV4_BYTES
+HEADER_OFFSET = UDP_OFFSET + UDP_BYTES
+ETHERTYPE_IPV4 = 0x0800
+IPV4_VERSION_AND_WORDS = 0x45
+"""The first byte of an IPv4 header without options."""
+PROTOCOL_UDP = 17
+DO_NOT_FRAGMENT = 0x4000
+FRAGMENT_MASK = 0x3FFF
+"""Bits of IPv4's flags and offset of which one at least is set in a fragment: more fragments, and the offset."""
 
 
 class ProtocolError(ValueError):
@@ -49,11 +60,18 @@ class TargetDefaults:
 
 @dataclass(frozen=True)
 class Protocol:
-    """``protocol.json``, checked. MAC addresses are 6 bytes."""
+    """``protocol.json``, checked. MAC addresses are 6 bytes.
+
+    ``group``: IPv4 address of the multicast group that every packet is sent to. A UDP destination port is ours when its
+    bits under ``udp_port_mask`` are ``udp_port_base``; each job has ``ports_per_job`` of these ports. ``ttl``: a sender's.
+    """
 
     version: int
-    ethertype: int
-    group_mac: bytes
+    group: ipaddress.IPv4Address
+    udp_port_base: int
+    udp_port_mask: int
+    ports_per_job: int
+    ttl: int
     gateway_mac: bytes
     header: tuple[Field, ...]
     flags: dict[str, int]
@@ -63,14 +81,37 @@ class Protocol:
     targets: dict[str, TargetDefaults]
 
     @property
+    def group_mac(self) -> bytes:
+        """Destination MAC address of the group (RFC 1112): 01:00:5e and the group's lowest 23 bits."""
+        return bytes((0x01, 0x00, 0x5E, self.group.packed[1] & 0x7F, *self.group.packed[2:]))
+
+    @property
     def header_bytes(self) -> int:
-        """Bytes of the aggregation header, without Ethernet and values."""
+        """Bytes of the aggregation header, without what is before it, and without values."""
         return sum(field.size for field in self.header)
 
     @property
     def values_offset(self) -> int:
         """Byte offset of the first value in a frame."""
-        return ETHERNET_BYTES + self.header_bytes
+        return HEADER_OFFSET + self.header_bytes
+
+    @property
+    def ports(self) -> range:
+        """The UDP destination ports that are ours."""
+        return range(self.udp_port_base, self.udp_port_base + (~self.udp_port_mask & 0xFFFF) + 1)
+
+    def udp_port(self, job_id: int, tree: int) -> int:
+        """UDP destination port of all packets of a job's tree: the trees of a job share its ports in turn."""
+        jobs = len(self.ports) // self.ports_per_job
+        return self.udp_port_base + self.ports_per_job * (job_id % jobs) + tree % self.ports_per_job
+
+    def udp_length(self, values_per_packet: int) -> int:
+        """UDP's length field: its own header, the aggregation header and the values."""
+        return UDP_BYTES + self.header_bytes + values_per_packet * self.value_bits // 8
+
+    def ipv4_length(self, values_per_packet: int) -> int:
+        """IPv4's total length field, which is also the MTU that packets need."""
+        return IPV4_BYTES + self.udp_length(values_per_packet)
 
     def frame_bytes(self, values_per_packet: int) -> int:
         """Length of a whole frame (without FCS) that carries ``values_per_packet`` values."""
@@ -95,7 +136,7 @@ def parse(data: dict[str, Any]) -> Protocol:
     """Check the content of ``protocol.json``; raises ProtocolError that names what is missing or wrong."""
     try:
         header: list[Field] = []
-        offset = ETHERNET_BYTES
+        offset = HEADER_OFFSET
         for name, bits in data["header"]:
             if bits % 8 or not 0 < bits <= 64:
                 raise ProtocolError(f"protocol.json: header field {name!r} must be 8 to 64 whole bits, got {bits}")
@@ -103,8 +144,11 @@ def parse(data: dict[str, Any]) -> Protocol:
             offset += bits // 8
         protocol = Protocol(
             version=data["version"],
-            ethertype=int(data["ethertype"], 16),
-            group_mac=_mac(data["group_mac"]),
+            group=ipaddress.IPv4Address(data["group"]),
+            udp_port_base=int(data["udp_port_base"], 16),
+            udp_port_mask=int(data["udp_port_mask"], 16),
+            ports_per_job=data["ports_per_job"],
+            ttl=data["ttl"],
             gateway_mac=_mac(data["gateway_mac"]),
             header=tuple(header),
             flags=dict(data["flags"]),
@@ -115,8 +159,17 @@ def parse(data: dict[str, Any]) -> Protocol:
         )
     except (KeyError, TypeError) as error:
         raise ProtocolError(f"protocol.json: {error}") from error
-    if not protocol.group_mac[0] & 1:
-        raise ProtocolError("protocol.json: group_mac must be a group address (lowest bit of its first byte set)")
+    except ipaddress.AddressValueError as error:
+        raise ProtocolError(f"protocol.json: group: {error}") from error
+    if not protocol.group.is_multicast:
+        raise ProtocolError(f"protocol.json: group must be an IPv4 multicast address, not {protocol.group}")
+    others = ~protocol.udp_port_mask & 0xFFFF
+    if others & (others + 1) or protocol.udp_port_base & ~protocol.udp_port_mask:
+        raise ProtocolError("protocol.json: udp_port_mask and udp_port_base must make an aligned range of ports")
+    if not 0 < protocol.ports_per_job <= len(protocol.ports) or len(protocol.ports) % protocol.ports_per_job:
+        raise ProtocolError("protocol.json: ports_per_job must divide the range of ports")
+    if not 0 < protocol.ttl < 256:
+        raise ProtocolError("protocol.json: ttl must be 1 to 255")
     if protocol.max_workers != protocol.field("bitmap").bits:
         raise ProtocolError("protocol.json: max_workers must be the width of the bitmap")
     return protocol
@@ -125,7 +178,7 @@ def parse(data: dict[str, Any]) -> Protocol:
 PROTOCOL = parse(json.loads(PROTOCOL_FILE.read_text()))
 
 VERSION = PROTOCOL.version
-ETHERTYPE = PROTOCOL.ethertype
+GROUP = PROTOCOL.group
 GROUP_MAC = PROTOCOL.group_mac
 GATEWAY_MAC = PROTOCOL.gateway_mac
 HEADER_BYTES = PROTOCOL.header_bytes
@@ -155,6 +208,16 @@ class Verdict(IntEnum):
     REFUSED = VERDICTS.index("refused")
     MALFORMED = VERDICTS.index("malformed")
     UNKNOWN = VERDICTS.index("unknown")
+
+
+def is_ours(port: int) -> bool:
+    """Whether UDP destination port ``port`` is one of the protocol's."""
+    return port & PROTOCOL.udp_port_mask == PROTOCOL.udp_port_base
+
+
+def udp_port(job_id: int, tree: int) -> int:
+    """UDP destination port of all packets of a job's tree."""
+    return PROTOCOL.udp_port(job_id, tree)
 
 
 def frame_bytes(values_per_packet: int) -> int:

@@ -4,7 +4,8 @@
     rdpcap("x.pcap")[0].show()
     packet(label=7, epoch=1, sequence=0, values=[1, 2, 3])
 
-The engines have their own C code for the same format (native/packet_io.h); a test compares them.
+Ethernet, IPv4 and UDP are Scapy's own layers; UDP to one of our ports is dissected as InArt. Other protocols that Scapy
+knows on a port of that range keep it. The engines have their own C code for the same format; a test compares them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from scapy.fields import BitField, FieldListField, FlagsField, SignedIntField
+from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
-from scapy.packet import Packet, bind_layers
+from scapy.packet import Packet, bind_bottom_up, bind_top_down
 
-from p4src.protocol import ETHERTYPE, GROUP_MAC, PROTOCOL, VERSION
+from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, VERSION, is_ours, udp_port
 
 
 def _field(name: str, bits: int) -> Any:
@@ -36,10 +38,32 @@ class InArt(Packet):
     ]
 
 
-bind_layers(Ether, InArt, type=ETHERTYPE)
+class _OurPorts:
+    """Equal to each UDP port of the protocol: Scapy compares a binding's value with the packet's field."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and is_ours(other)
+
+    def __hash__(self) -> int:
+        return hash(_OurPorts)
 
 
-def packet(values: Sequence[int], *, source: str = "02:00:00:00:00:01", **fields: int) -> Packet:
-    """A whole frame: Ethernet to the group address, the header's `fields`, the values."""
+bind_bottom_up(UDP, InArt, dport=_OurPorts())
+bind_top_down(UDP, InArt, dport=udp_port(0, 0))
+
+
+def packet(
+    values: Sequence[int],
+    *,
+    source: str = "02:00:00:00:00:01",
+    address: str = "10.0.0.1",
+    source_port: int = 49152,
+    port: int = udp_port(0, 0),
+    **fields: int,
+) -> Packet:
+    """A whole frame from `source` and `address` to the group: Ethernet, IPv4, UDP without checksum to `port` (see
+    udp_port()), the header's `fields`, the values."""
     header: Any = InArt
-    return Ether(dst=GROUP_MAC.hex(":"), src=source, type=ETHERTYPE) / header(values=list(values), **fields)
+    ethernet = Ether(dst=GROUP_MAC.hex(":"), src=source)
+    ip = IP(src=address, dst=str(GROUP), flags="DF", ttl=PROTOCOL.ttl, id=0)
+    return ethernet / ip / UDP(sport=source_port, dport=port, chksum=0) / header(values=list(values), **fields)

@@ -10,7 +10,7 @@ from typing import Any
 
 from controlplane.agentconfig import AgentConfig, RootFlow, RootTree, WorkerTree
 from controlplane.native_build import load
-from p4src.protocol import VERDICTS
+from p4src.protocol import VERDICTS, udp_port
 from worker_agent.native_engine import NATIVE
 
 _FORWARD, _REPLICATE, _AGGREGATE = range(3)
@@ -202,6 +202,7 @@ def star(
     of_worker: list[list[WorkerTree]] = [[] for _ in worker_names]
     of_server: list[list[RootTree]] = [[] for _ in server_names]
     for number, tree in enumerate(trees):
+        port = udp_port(job_id, number)
         up = [next(labels) for _ in worker_names]
         answers = [next(labels) for _ in worker_names]
         back, partial = next(labels), next(labels)
@@ -216,6 +217,7 @@ def star(
                     answers[worker],
                     slots,
                     rate_mbps * tree.share,
+                    port,
                 )
             )
         flows = (
@@ -223,7 +225,7 @@ def star(
             if tree.aggregated
             else tuple(RootFlow(label, 1 << worker, False) for worker, label in enumerate(up))
         )
-        of_server[tree.root].append(RootTree(number, expected, flows, back, tuple(answers), slots))
+        of_server[tree.root].append(RootTree(number, expected, flows, back, tuple(answers), slots, port))
 
     def config(node: str, index: int, address: str, **rest: Any) -> AgentConfig:
         return AgentConfig(

@@ -2,17 +2,25 @@
 #ifndef INART_CONSTANTS_P4
 #define INART_CONSTANTS_P4
 
-const bit<8> INART_VERSION = 1;
-const bit<16> INART_ETHERTYPE = 0x88B5;
-const bit<48> INART_GROUP_MAC = 0x03496E417274;
+const bit<8> INART_VERSION = 2;
+const bit<32> INART_GROUP = 0xEF494E41;
+const bit<16> INART_UDP_PORT_BASE = 0x5000;
+const bit<16> INART_UDP_PORT_MASK = 0xF000;
 const bit<48> INART_GATEWAY_MAC = 0x0200000000FE;
+
+const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<8> IPV4_PROTOCOL_UDP = 17;
+// Of an IPv4 header's flags and offset: one of these bits at least is set in a fragment.
+const bit<16> IPV4_FRAGMENT_MASK = 0x3FFF;
 
 const bit<8> INART_FLAG_RESEND = 1;
 const bit<8> INART_FLAG_RESULT = 2;
 const bit<8> INART_FLAG_MAXIMUM = 4;
 
-// Bytes of a frame before its first value: Ethernet and the aggregation header.
-const bit<32> INART_VALUES_OFFSET = 38;
+// Lengths in bytes without any value: of a frame, and as IPv4 and UDP have them in their headers.
+const bit<32> INART_VALUES_OFFSET = 66;
+const bit<16> INART_IPV4_LENGTH = 52;
+const bit<16> INART_UDP_LENGTH = 32;
 
 // Verdicts: indices into verdict_counter.
 const bit<8> INART_VERDICT_FORWARDED = 0;
@@ -27,7 +35,7 @@ const bit<8> INART_VERDICT_MALFORMED = 8;
 const bit<8> INART_VERDICT_UNKNOWN = 9;
 #define INART_VERDICTS 10
 
-// The aggregation header, after Ethernet.
+// The aggregation header, after UDP.
 header inart_t {
     bit<8> version;
     bit<8> flags;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controlplane.agentconfig import AgentConfig, RootFlow, RootTree, WorkerTree
+from p4src.protocol import udp_port
 
 WORKERS = ("w1", "w2")
 SERVERS = ("ps1",)
@@ -15,13 +16,13 @@ def configs(address: str = "") -> dict[str, AgentConfig]:
     for index, node in enumerate((*WORKERS, *SERVERS)):
         own = address or f"10.0.0.{index + 1}"
         if node in WORKERS:
-            trees = (WorkerTree(0, "ps1", 1.0, 1 + index, 10, 20 + index, 64, 100.0),)
+            trees = (WorkerTree(0, "ps1", 1.0, 1 + index, 10, 20 + index, 64, 100.0, udp_port(1, 0)),)
             made[node] = AgentConfig(
                 **common, node=node, role="worker", index=index, values_per_packet=256, worker_trees=trees, address=own
             )
         else:
             flows = tuple(RootFlow(1 + worker, 1 << worker, False) for worker in range(len(WORKERS)))
-            roots = (RootTree(0, 3, flows, 10, (20, 21), 64),)
+            roots = (RootTree(0, 3, flows, 10, (20, 21), 64, udp_port(1, 0)),)
             made[node] = AgentConfig(
                 **common,
                 node=node,

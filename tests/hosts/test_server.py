@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from controlplane.agentconfig import RootFlow, RootTree
 from evaluation.hosts.hub import TreeShape
-from p4src.protocol import Flag
+from p4src.protocol import Flag, udp_port
 from tests.hosts.rig import Rig, wait_until
 from tests.model import root as model
 from tests.model.packet import Packet, decode
 
 VALUES, SLOTS, WORKERS = 4, 4, 3
+PORT = udp_port(1, 0)
 EXPECTED = (1 << WORKERS) - 1
 RETURN, ANSWERS = 900, (901, 902, 903)
 # Direct flows of every worker, one partial flow of all and one of the first two.
@@ -53,7 +54,9 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
     def run(story: list[tuple[RootFlow, int, int, int, int]]) -> None:
         epoch = next(epochs)
         server.reconfigure(
-            replace(server.config, epoch=epoch, root_trees=(RootTree(0, EXPECTED, FLOWS, RETURN, ANSWERS, SLOTS),))
+            replace(
+                server.config, epoch=epoch, root_trees=(RootTree(0, EXPECTED, FLOWS, RETURN, ANSWERS, SLOTS, PORT),)
+            )
         )
         before = server.stats().packets_received
         ring = [model.RootSlot() for _ in range(2 * SLOTS)]

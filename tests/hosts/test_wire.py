@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from evaluation.hosts.hub import TreeShape
-from p4src.protocol import ETHERTYPE, GROUP_MAC, PROTOCOL, Flag, frame_bytes
+from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, Flag, frame_bytes, udp_port
 from tests.hosts.rig import Rig, finish, wait_until
 from worker_agent import fixedpoint
 from worker_agent.wire import InArt, packet
@@ -29,12 +31,15 @@ def test_scapy_lays_the_header_out_as_protocol_json_says() -> None:
             epoch=0x08090A0B,
             sequence=0x0C0D0E0F,
             bitmap=0x1011121314151617,
+            port=udp_port(5, 3),
         )
     )
     assert frame[:6] == GROUP_MAC
-    assert struct.unpack_from(">H", frame, 12) == (ETHERTYPE,)
+    ip = Ether(frame)[IP]
+    assert (ip.dst, ip.len, ip.ttl, ip.flags, ip.frag) == (str(GROUP), len(frame) - 14, PROTOCOL.ttl, "DF", 0)
+    assert (ip[UDP].dport, ip[UDP].len, ip[UDP].chksum) == (udp_port(5, 3), len(frame) - 34, 0)
     expected = {
-        "version": 1,
+        "version": 2,
         "flags": 5,
         "job": 0x0203,
         "label": 0x04050607,
@@ -46,6 +51,13 @@ def test_scapy_lays_the_header_out_as_protocol_json_says() -> None:
         assert int.from_bytes(frame[field.offset : field.offset + field.size], "big") == expected[field.name]
     assert struct.unpack_from(">2i", frame, PROTOCOL.values_offset) == (1, -2)
     assert len(frame) == frame_bytes(2)
+
+
+@pytest.mark.parametrize(("port", "ours"), [(0x4FFF, False), (0x5000, True), (0x5FFF, True), (0x6000, False)])
+def test_scapy_takes_udp_for_ours_by_its_port(port: int, ours: bool) -> None:
+    frame = Ether(bytes(packet([7], port=port)))
+    assert (InArt in frame) is ours
+    assert bytes(frame) == bytes(packet([7], port=port))
 
 
 def sent_by_engine(raw: Any) -> Any:

@@ -53,7 +53,12 @@ def test_the_c_header_compiles_and_agrees(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"max_workers": 32}, "max_workers"),
-        ({"group_mac": "02:00:00:00:00:01"}, "group_mac"),
+        ({"group": "10.0.0.1"}, "multicast"),
+        ({"group": "239.1.2"}, "group"),
+        ({"udp_port_base": "0x5800"}, "aligned"),
+        ({"udp_port_mask": "0xF0F0"}, "aligned"),
+        ({"ports_per_job": 24}, "ports_per_job"),
+        ({"ttl": 256}, "ttl"),
         ({"gateway_mac": "02:00"}, "MAC"),
         ({"header": [["version", 7]]}, "version"),
         ({"targets": {"v1model": {"slots": 1}}}, "values_per_packet"),
