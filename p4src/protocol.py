@@ -63,7 +63,7 @@ class Protocol:
     """``protocol.json``, checked. MAC addresses are 6 bytes.
 
     ``group``: IPv4 address of the multicast group that every packet is sent to. A UDP destination port is ours when its
-    bits under ``udp_port_mask`` are ``udp_port_base``; each job has ``ports_per_job`` of these ports. ``ttl``: a sender's.
+    bits under ``udp_port_mask`` are ``udp_port_base``; each job has ``ports_per_job`` of these ports.
     """
 
     version: int

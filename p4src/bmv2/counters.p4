@@ -2,7 +2,7 @@
 //
 //   forwarded | replicated | absorbed | completed | duplicate | stale | flushed | refused | malformed | unknown
 //
-// Each aggregation packet is counted exactly once. Counters per flow are in label.p4.
+// Each aggregation packet, malformed ones too, is counted exactly once. Counters per flow are in label.p4.
 #ifndef INART_COUNTERS_P4
 #define INART_COUNTERS_P4
 

@@ -1,7 +1,7 @@
 // Headers and metadata.
 //
-//   Ethernet 0x88B5:   ethernet | inart (24 bytes) | values (INART_VALUES x 32 bits)      aggregation
-//   Ethernet 0x0800:   ethernet | ipv4 | payload                                          ordinary traffic
+//   ethernet | ipv4 | udp | inart (24 bytes) | values (INART_VALUES x 32 bits)      aggregation
+//   ethernet | ipv4 | payload                                                       ordinary traffic
 //
 // inart_t and all constants come from include/constants.p4, which is generated from protocol.json.
 // Limit: every aggregation packet has exactly INART_VALUES values; IPv4 options are not supported.
@@ -11,17 +11,10 @@
 typedef bit<9> port_t;
 typedef bit<48> mac_t;
 
-const bit<16> ETHERTYPE_IPV4 = 0x0800;
-
 header ethernet_t {
     mac_t destination;
     mac_t source;
     bit<16> ether_type;
-}
-
-#define INART_VALUE_FIELD(i) bit<32> value_##i;
-header values_t {
-    INART_EACH_VALUE(INART_VALUE_FIELD)
 }
 
 header ipv4_t {
@@ -38,11 +31,24 @@ header ipv4_t {
     bit<32> destination;
 }
 
+header udp_t {
+    bit<16> source_port;
+    bit<16> destination_port;
+    bit<16> length;
+    bit<16> checksum;
+}
+
+#define INART_VALUE_FIELD(i) bit<32> value_##i;
+header values_t {
+    INART_EACH_VALUE(INART_VALUE_FIELD)
+}
+
 struct headers_t {
     ethernet_t ethernet;
+    ipv4_t ipv4;
+    udp_t udp;
     inart_t inart;
     values_t values;
-    ipv4_t ipv4;
 }
 
 // What the slot's values and the packet's have to do with each other; decided in slots.p4, done in values.p4.
@@ -56,6 +62,7 @@ enum bit<8> operation_t {
 }
 
 struct metadata_t {
+    bool ours;          // UDP to our group, and no port that is not ours: it has a verdict
     bit<8> verdict;
     bool aggregate;     // label_table chose aggregate; its parameters follow
     bit<32> slot_base;

@@ -1,10 +1,13 @@
 // InArt for v1model (bmv2's simple_switch_grpc, softswitch): aggregation by label, and IPv4 forwarding beside it.
 //
-//   parser -> 0x88B5: well formed? -> label -> forward, replicate
-//          |                                -> aggregate: slots -> values
-//          |          verdicts (every packet, also malformed ones)
-//          -> 0x0800: route
-//          -> other:  dropped
+//   parser -> UDP to our group and ports: well formed? -> label -> forward, replicate
+//          |                                                    -> aggregate: slots -> values
+//          |                              verdicts (every packet, also malformed ones)
+//          -> other IPv4: route
+//          -> other:      dropped
+//
+// An aggregation packet that passes keeps its Ethernet, IPv4 and UDP headers, but for UDP's checksum, which becomes 0
+// (none): the values have changed, or its sender has left the checksum to a network card that is not there.
 //
 // Build options (python -m p4src.build passes them): INART_VALUES values in a packet, INART_SLOTS slots,
 // INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. The behaviour is written down in docs/protocol.md and, as
@@ -33,10 +36,13 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
 
     apply {
         mark_to_drop(standard_metadata);    // unless something below sends it
-        if (hdr.ethernet.isValid() && hdr.ethernet.ether_type == INART_ETHERTYPE) {
+        if (meta.ours) {
             meta.verdict = INART_VERDICT_MALFORMED;
-            if (standard_metadata.parser_error == error.NoError && hdr.inart.version == INART_VERSION &&
-                standard_metadata.packet_length == INART_VALUES_OFFSET + 4 * INART_VALUES) {
+            if (hdr.values.isValid() && hdr.inart.version == INART_VERSION &&
+                standard_metadata.packet_length == INART_VALUES_OFFSET + 4 * INART_VALUES &&
+                hdr.ipv4.total_length == INART_IPV4_LENGTH + 4 * INART_VALUES &&
+                hdr.udp.length == INART_UDP_LENGTH + 4 * INART_VALUES) {
+                hdr.udp.checksum = 0;
                 label.apply(hdr, meta, standard_metadata);
                 if (meta.aggregate) {
                     slots.apply(hdr, meta, standard_metadata);

@@ -1,11 +1,15 @@
 // Parser and deparser.
 //
-//   start -> ethernet --0x88B5--> inart -> values -> accept
-//                     --0x0800--> ipv4 -> accept
-//                     --other---> accept                     (dropped in ingress)
+//   start -> ethernet --0x0800--> ipv4 --UDP without options to our group--> group
+//                     |                --other--> accept                              (ordinary traffic)
+//                     --other---> accept                                              (dropped in ingress)
+//
+//   group --a fragment--> accept                                                      (malformed)
+//         --otherwise---> udp --a port of ours--> inart -> values -> accept
+//                             --another port----> accept                              (ordinary traffic)
 //
 // A packet that is too short for its headers leaves the parser with parser_error set and the header that did not fit
-// invalid; ingress counts it as malformed. One that is too long is found by its length, also in ingress.
+// invalid; ingress counts it as malformed, if it is ours. One that is too long is found by its length, also in ingress.
 #ifndef INART_PARSER_P4
 #define INART_PARSER_P4
 
@@ -16,9 +20,32 @@ parser InartParser(packet_in packet,
     state start {
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.ether_type) {
-            INART_ETHERTYPE: parse_inart;
             ETHERTYPE_IPV4: parse_ipv4;
             default: accept;
+        }
+    }
+
+    state parse_ipv4 {
+        packet.extract(hdr.ipv4);
+        transition select(hdr.ipv4.version, hdr.ipv4.header_words, hdr.ipv4.protocol, hdr.ipv4.destination) {
+            (4, 5, IPV4_PROTOCOL_UDP, INART_GROUP): parse_group;
+            default: accept;
+        }
+    }
+
+    state parse_group {
+        meta.ours = true;
+        transition select(hdr.ipv4.fragment) {
+            0 &&& IPV4_FRAGMENT_MASK: parse_udp;
+            default: accept;
+        }
+    }
+
+    state parse_udp {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.destination_port) {
+            INART_UDP_PORT_BASE &&& INART_UDP_PORT_MASK: parse_inart;
+            default: parse_other_port;
         }
     }
 
@@ -28,8 +55,8 @@ parser InartParser(packet_in packet,
         transition accept;
     }
 
-    state parse_ipv4 {
-        packet.extract(hdr.ipv4);
+    state parse_other_port {
+        meta.ours = false;
         transition accept;
     }
 }
@@ -37,9 +64,10 @@ parser InartParser(packet_in packet,
 control InartDeparser(packet_out packet, in headers_t hdr) {
     apply {
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.ipv4);
+        packet.emit(hdr.udp);
         packet.emit(hdr.inart);
         packet.emit(hdr.values);
-        packet.emit(hdr.ipv4);
     }
 }
 

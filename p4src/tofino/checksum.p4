@@ -1,4 +1,4 @@
-// The IPv4 header checksum: verified in the parser, computed anew in the deparser.
+// The IPv4 header checksum of ordinary traffic: verified in the parser, computed anew in the deparser.
 //
 // Limit: headers without options; others do not leave the switch (route.p4).
 #ifndef INART_CHECKSUM_P4
@@ -17,6 +17,7 @@ control InartIngressDeparser(packet_out packet, inout headers_t hdr, in metadata
             });
         }
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.outer);
         packet.emit(hdr.inart);
         packet.emit(hdr.first);
         packet.emit(hdr.second);

@@ -1,11 +1,12 @@
 // Headers and metadata.
 //
-//   Ethernet 0x88B5:   ethernet | inart (24 bytes) | first | second (INART_VALUES / 2 x 32 bits each)    aggregation
-//   Ethernet 0x0800:   ethernet | ipv4 | payload                                                         ordinary traffic
+//   ethernet | outer (IPv4 and UDP) | inart (24 bytes) | first | second (INART_VALUES / 2 x 32 bits each)    aggregation
+//   ethernet | ipv4 | payload                                                                           ordinary traffic
 //
 // inart_t and all constants come from include/constants.p4, which is generated from protocol.json. The values are two
 // headers because a stateful ALU holds pairs and gives out one word a pass: the first half leaves with the packet that
-// completes a sum, the second half is fetched when that packet comes round again.
+// completes a sum, the second half is fetched when that packet comes round again. outer is not ipv4: the deparser computes
+// the checksum of ipv4 anew, and outer leaves as it came, except for UDP's checksum.
 // Limit: every aggregation packet has INART_VALUES values; what follows them is not looked at. No IPv4 options.
 #ifndef INART_HEADERS_P4
 #define INART_HEADERS_P4
@@ -13,8 +14,6 @@
 typedef bit<9> port_t;
 typedef bit<48> mac_t;
 typedef bit<16> slot_t;
-
-const bit<16> ETHERTYPE_IPV4 = 0x0800;
 
 header ethernet_t {
     mac_t destination;
@@ -41,8 +40,27 @@ header ipv4_t {
     bit<32> destination;
 }
 
+header outer_t {
+    bit<4> version;
+    bit<4> header_words;
+    bit<8> service;
+    bit<16> total_length;
+    bit<16> identification;
+    bit<16> fragment;
+    bit<8> ttl;
+    bit<8> protocol;
+    bit<16> ipv4_checksum;
+    bit<32> source;
+    bit<32> destination;
+    bit<16> source_port;
+    bit<16> destination_port;
+    bit<16> udp_length;
+    bit<16> udp_checksum;
+}
+
 struct headers_t {
     ethernet_t ethernet;
+    outer_t outer;
     inart_t inart;
     half_t first;
     half_t second;
@@ -78,6 +96,7 @@ const bit<8> DO_FORGET = 10;        // the slot was taken over before the second
 const bit<32> CLOSED = 0x80000000;
 
 struct metadata_t {
+    bool ours;          // UDP to our group, and no port that is not ours: it has a verdict
     bit<8> verdict;
     bit<8> kind;
     bit<8> epoch_age;

@@ -1,10 +1,10 @@
 // InArt for Tofino 1 (TNA): aggregation by label, and IPv4 forwarding beside it.
 //
-//   parser -> 0x88B5: well formed? -> label -> forward, replicate
-//          |                                -> aggregate: slots -> values -> drop, send on, or once round for the rest
-//          |          verdicts
-//          -> 0x0800: route
-//          -> other:  dropped
+//   parser -> UDP to our group and ports: well formed? -> label -> forward, replicate
+//          |          -> aggregate: slots -> values -> drop, send on, or once round for the rest
+//          |                              verdicts
+//          -> other IPv4: route
+//          -> other:      dropped
 //
 // File by file what p4src/bmv2/ is for v1model, with the same constants and wire format. What differs, and why, is in
 // docs/tofino.md; a model of the register actions that the tests run is in tests/model/tofino.py.
@@ -41,8 +41,9 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
     Route() route;
 
     apply {
-        if (hdr.inart.isValid()) {
+        if (meta.ours) {
             if (hdr.second.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
+                hdr.outer.udp_checksum = 0;
                 label.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
                 slots.apply(hdr, meta);
                 values.apply(hdr, meta);

@@ -1,12 +1,22 @@
 // Ingress parser and deparser.
 //
-//   start -> ethernet --0x88B5--> inart --our version--> first -> second -> accept
-//                     |                 --other--------> accept          (malformed)
-//                     --0x0800, not to a group--> ipv4 -> accept
-//                     --other-------------------> accept                  (dropped in ingress)
+//   start -> ethernet --0x0800--> UDP without options to our group? --yes--> group
+//                     |                                             --no---> ordinary
+//                     --other---> accept                                                 (dropped in ingress)
 //
-// A packet that is too short for its headers has parser_err set; ingress counts it as malformed.
-// Limit: one that is too long is taken for its first INART_VALUES values: the length is not known in ingress.
+//   group --a fragment------> accept                                                     (malformed)
+//         --a port of ours--> outer --lengths--> inart --version--> first -> second -> accept
+//         |                         --other----> accept --other---> accept               (malformed)
+//         --another port----> ordinary
+//
+//   ordinary --not to a group MAC address--> ipv4 -> accept
+//            --other-----------------------> accept                                      (dropped in ingress)
+//
+// What a packet is must be known before IPv4 is extracted, as outer or as ipv4: so it is looked at first.
+// A packet that is too short for its headers has parser_err set; ingress counts it as malformed, if it is ours.
+// Limits: the length of a frame is not known in ingress, so its lengths are those that IPv4 and UDP say. A frame that is
+// longer than them is taken for what they say; the parser sees the frame check sequence behind a frame, so one that
+// is up to four bytes shorter than they say is taken for whole.
 #ifndef INART_PARSER_P4
 #define INART_PARSER_P4
 
@@ -17,6 +27,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
     state start {
         packet.extract(ig_intr_md);
         packet.advance(PORT_METADATA_SIZE);
+        meta.ours = false;
         meta.verdict = 0;
         meta.kind = KIND_NONE;
         meta.epoch_age = AGE_NONE;
@@ -40,9 +51,47 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
 
     state parse_ethernet {
         packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ether_type, hdr.ethernet.destination[40:40]) {
-            (INART_ETHERTYPE, _): parse_inart;
-            (ETHERTYPE_IPV4, 0): parse_ipv4;
+        transition select(hdr.ethernet.ether_type) {
+            ETHERTYPE_IPV4: look_at_destination;
+            default: accept;
+        }
+    }
+
+    state look_at_destination {
+        outer_t outer = packet.lookahead<outer_t>();
+        transition select(outer.destination) {
+            INART_GROUP: look_at_protocol;
+            default: parse_ordinary;
+        }
+    }
+
+    state look_at_protocol {
+        outer_t outer = packet.lookahead<outer_t>();
+        transition select(outer.version, outer.header_words, outer.protocol) {
+            (4, 5, IPV4_PROTOCOL_UDP): look_at_port;
+            default: parse_ordinary;
+        }
+    }
+
+    state look_at_port {
+        outer_t outer = packet.lookahead<outer_t>();
+        transition select(outer.fragment, outer.destination_port) {
+            (0 &&& IPV4_FRAGMENT_MASK, INART_UDP_PORT_BASE &&& INART_UDP_PORT_MASK): parse_outer;
+            (0 &&& IPV4_FRAGMENT_MASK, _): parse_ordinary;
+            default: malformed;
+        }
+    }
+
+    state malformed {
+        meta.ours = true;
+        transition accept;
+    }
+
+    state parse_outer {
+        meta.ours = true;
+        packet.extract(hdr.outer);
+        transition select(hdr.outer.total_length, hdr.outer.udp_length) {
+            (INART_IPV4_LENGTH + 4 * INART_VALUES, INART_UDP_LENGTH + 4 * INART_VALUES): parse_inart;
             default: accept;
         }
     }
@@ -59,6 +108,13 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         packet.extract(hdr.first);
         packet.extract(hdr.second);
         transition accept;
+    }
+
+    state parse_ordinary {
+        transition select(hdr.ethernet.destination[40:40]) {
+            0: parse_ipv4;
+            default: accept;
+        }
     }
 
     state parse_ipv4 {

@@ -11,11 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from p4src.protocol import ETHERTYPE, GATEWAY_MAC, Verdict
+from p4src.protocol import ETHERTYPE_IPV4, GATEWAY_MAC, Verdict
 from tests.model.merge import Values, merger, subset
-from tests.model.packet import Packet, decode
-
-IPV4_ETHERTYPE = 0x0800
+from tests.model.packet import Packet, decode, internet_checksum, ours
 
 
 @dataclass(frozen=True)
@@ -108,15 +106,15 @@ class Switch:
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """What leaves, as (port, frame), when ``frame`` arrives on ``port``. Order among ports means nothing."""
-        ethertype = int.from_bytes(frame[12:14], "big")
-        if ethertype == IPV4_ETHERTYPE:
-            return self._route(frame)
-        if ethertype != ETHERTYPE:
+        if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4:
             return []
+        if not ours(frame):
+            return self._route(frame)
         packet = decode(frame, self.values_per_packet)
         if packet is None:
             self.verdicts[Verdict.MALFORMED] += 1
             return []
+        packet = packet.without_checksum()
         key = (port, packet.label)
         action = self.labels.get(key)
         if action is None:
@@ -126,10 +124,10 @@ class Switch:
         self.label_bytes[key] += len(frame)
         if isinstance(action, Forward):
             self.verdicts[Verdict.FORWARDED] += 1
-            return [(action.port, frame)]
+            return [(action.port, packet.encode())]
         if isinstance(action, Replicate):
             self.verdicts[Verdict.REPLICATED] += 1
-            return [(out, frame) for out in self.groups.get(action.group, ())]
+            return [(out, packet.encode()) for out in self.groups.get(action.group, ())]
         index = (action.slot_base + (packet.sequence & action.slot_mask)) % self.slots
         slot, verdict, leaving = aggregate(self.registers.get(index, Slot()), packet, action)
         self.registers[index] = slot
@@ -157,11 +155,3 @@ class Switch:
         header[10:12] = b"\0\0"
         header[10:12] = struct.pack(">H", internet_checksum(bytes(header)))
         return [(port, mac + GATEWAY_MAC + frame[12:14] + bytes(header) + frame[34:])]
-
-
-def internet_checksum(data: bytes) -> int:
-    """The Internet checksum (RFC 1071) of an even number of bytes; 0 over a header with a right checksum."""
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total ^ 0xFFFF

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from p4src.protocol import Flag, Verdict
+from p4src.protocol import HEADER_OFFSET, PROTOCOL, Flag, Verdict, frame_bytes
 from tests.model import switch as switch_module
 from tests.model import tofino, tofino_search
 from tests.model.merge import subset
-from tests.model.packet import Packet
+from tests.model.packet import Packet, envelope, ours
 from tests.model.search import Found
 from tests.model.simulation import VALUES, Harm, Simulation
 from tests.model.switch import Aggregate, Slot, Switch, aggregate
@@ -185,12 +185,17 @@ def workers_only() -> dict[tuple[int, int], Any]:
     return {key: rule for key, rule in LABELS.items() if not isinstance(rule, Aggregate) or rule.next_label != 101}
 
 
+FCS_BYTES = 4
+
+
 def arrivals(traffic: Traffic, number: int) -> Iterator[Arrival]:
-    """Frames of the rig; a Tofino does not see that a frame is too long."""
-    longest = len(traffic.packet(10).encode())
+    """Frames of the rig, without those that are longer, or shorter by less than a frame check sequence, than their
+    headers say: a Tofino does not see that."""
+    right = frame_bytes(traffic.values_per_packet)
     while number:
         arrival = traffic.arrival()
-        if arrival.frame[12:14] != b"\x88\xb5" or len(arrival.frame) <= longest:
+        length = len(arrival.frame)
+        if not ours(arrival.frame) or length == right or length < right - FCS_BYTES:
             number -= 1
             yield arrival
 
@@ -226,6 +231,36 @@ def test_any_sequence_of_workers_packets_is_treated_as_on_v1model(
             reference.process(arrival.port, arrival.frame)
         )
     assert switch.verdicts == reference.verdicts
+
+
+@pytest.mark.parametrize("missing", range(1, 9))
+def test_a_packet_that_is_short_of_values_is_refused(missing: int) -> None:
+    """Its sender says the truth about its length: what the parser takes for values does not matter."""
+    switch = TofinoSwitch(4, SLOTS, workers_only())
+    whole = Packet(10, 9, 1, 0, (1, 2, 3, 4)).encode()
+    udp_length = PROTOCOL.udp_length(4) - missing
+    outer = bytearray(envelope(4))
+    outer[16:18] = (20 + udp_length).to_bytes(2, "big")
+    outer[38:40] = udp_length.to_bytes(2, "big")
+    assert switch.process(1, bytes(outer) + whole[HEADER_OFFSET:-missing]) == []
+    assert switch.verdicts == Counter({Verdict.MALFORMED: 1})
+    assert not switch.cells
+
+
+def test_a_frame_of_another_length_than_its_headers_say() -> None:
+    """Longer: the rest leaves with it. Shorter by a frame check sequence: that is taken for values, not by more."""
+    frame = Packet(32, 9, 1, 0, (1, 2, 3, 4)).encode()
+    leaving = Packet(0xFFFFFFFF, 9, 1, 1 << 40, (1, 2, 3, 4)).encode()
+    for length in range(len(frame) - 8, len(frame) + 8):
+        switch = TofinoSwitch(4, SLOTS, workers_only())
+        out = switch.process(3, (frame + bytes(8))[:length])
+        if length < len(frame) - FCS_BYTES:
+            assert (out, switch.verdicts) == ([], Counter({Verdict.MALFORMED: 1}))
+            continue
+        ((port, sent),) = out
+        assert (port, len(sent)) == (4, max(length, len(frame)))
+        assert sent[: min(length, len(frame))] == leaving[:length]
+        assert switch.verdicts == Counter({Verdict.COMPLETED: 1})
 
 
 FLOWS = {(1, 20): (0b0011, 1), (2, 21): (0b1100, 2), (3, 22): (0b10000, 3)}

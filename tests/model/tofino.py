@@ -10,6 +10,7 @@ tests/p4/test_salu.py holds them to what the compiler makes of them. The order o
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,9 +20,9 @@ from google.protobuf import text_format
 
 from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 from p4src.artifacts import ENTRIES, find
-from p4src.protocol import DIRECTORY, ETHERTYPE, Flag, Verdict
+from p4src.protocol import DIRECTORY, ETHERTYPE_IPV4, Flag, Verdict, frame_bytes
 from tests.model.merge import WORD, signed
-from tests.model.packet import Packet, decode
+from tests.model.packet import Packet, decode, ours
 from tests.model.switch import Aggregate, Forward, Replicate, Switch
 
 CODES = {
@@ -322,17 +323,21 @@ class TofinoSwitch(Switch):
         self.cells.clear()
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """As :meth:`Switch.process`. A frame that is too long counts for its first values and leaves with its rest."""
-        if int.from_bytes(frame[12:14], "big") != ETHERTYPE:
+        """As :meth:`Switch.process`, but lengths are those that IPv4 and UDP say. A longer frame counts for its first
+        values and leaves with its rest; behind a shorter one the parser sees the frame check sequence.
+        """
+        if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4 or not ours(frame):
             return super().process(port, frame)
-        length = len(Packet(0, 0, 0, 0, (0,) * self.values_per_packet).encode())
-        packet, rest = decode(frame[:length], self.values_per_packet), frame[length:]
+        length = frame_bytes(self.values_per_packet)
+        seen = frame + zlib.crc32(frame).to_bytes(4, "little")
+        packet, rest = decode(seen[:length], self.values_per_packet), frame[length:]
         if packet is None:
             self.verdicts[Verdict.MALFORMED] += 1
             return []
         found = install(self.labels).get((port, packet.label))
         if found is None:
-            return super().process(port, frame) if not rest else self._unchanged(port, frame)
+            return [(out, leaving + rest) for out, leaving in super().process(port, packet.encode())]
+        packet = packet.without_checksum()
         entry, rule = found
         index = rule.slot_base ^ (packet.sequence & rule.slot_mask)
         self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet, entry)
@@ -348,8 +353,3 @@ class TofinoSwitch(Switch):
         if outcome.port == LOOPBACK and not self.delayed:
             return self.process(LOOPBACK, leaving)
         return [(outcome.port, leaving)]
-
-    def _unchanged(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """A frame that is too long, forwarded or replicated as it is."""
-        length = len(Packet(0, 0, 0, 0, (0,) * self.values_per_packet).encode())
-        return [(out, frame) for out, _ in super().process(port, frame[:length])]

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from p4src.artifacts import Artifact
-from p4src.protocol import ETHERTYPE, Verdict
-from tests.model.packet import Packet, decode
+from p4src.protocol import Verdict
+from tests.model.packet import Packet, decode, ours
 from tests.model.switch import Switch
 from tests.p4.p4runtime import Client
 from tests.p4.targets import Frames, Target, parameters
@@ -172,7 +172,7 @@ class Bmv2Target(Target):
 
     def _is_sentinel(self, frame: bytes) -> bool:
         """An earlier sentinel, from before the switch had its program."""
-        if int.from_bytes(frame[12:14], "big") != ETHERTYPE:
+        if not ours(frame):
             return False
         packet = decode(frame, self.artifact.manifest.values_per_packet)
         return packet is not None and (packet.label, packet.job) == (SENTINEL_LABEL, SENTINEL_JOB)

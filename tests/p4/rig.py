@@ -6,9 +6,22 @@ import random
 import struct
 from dataclasses import dataclass
 
-from p4src.protocol import ETHERTYPE, GATEWAY_MAC, VERSION, Flag
-from tests.model.packet import Packet
-from tests.model.switch import Aggregate, Forward, Replicate, Switch, internet_checksum
+from p4src.protocol import (
+    DO_NOT_FRAGMENT,
+    ETHERTYPE_IPV4,
+    GATEWAY_MAC,
+    GROUP,
+    GROUP_MAC,
+    HEADER_OFFSET,
+    IPV4_OFFSET,
+    PROTOCOL,
+    PROTOCOL_UDP,
+    UDP_OFFSET,
+    VERSION,
+    Flag,
+)
+from tests.model.packet import ETHERNET, Packet, envelope, internet_checksum
+from tests.model.switch import Aggregate, Forward, Replicate, Switch
 
 PORTS = (1, 2, 3, 4, 5, 6)
 SLOTS = 2048
@@ -77,7 +90,7 @@ class Traffic:
         """One frame; seven of ten are for aggregation."""
         if not self.random.randrange(25):
             self.epoch += 1
-        kind = self.random.randrange(20)
+        kind = self.random.randrange(22)
         if kind < 14:
             port, packet = self.for_aggregation()
             return Arrival(port, packet.encode())
@@ -86,10 +99,12 @@ class Traffic:
             return Arrival(port, self.packet(label).encode())
         if kind == 15:
             return self.misdirected()
-        if kind == 16:
+        if kind in (16, 17):
             return self.malformed()
-        if kind == 17:
+        if kind == 18:
             return Arrival(self.random.choice(PORTS), self.noise())
+        if kind == 19:
+            return Arrival(self.random.choice(PORTS), self.beside())
         return Arrival(self.random.choice(PORTS), self.ipv4_frame())
 
     def packet(self, label: int) -> Packet:
@@ -101,8 +116,39 @@ class Traffic:
         bitmap = choose((0, 1, 2, 3, 4, 0b11, 0b1100, 0b0111, 0b11111, 0b100000, TOP_BIT, (1 << 64) - 1))
         epoch = self.epoch + choose((0,) * 18 + (-1, 1))
         return Packet(
-            label, epoch, choose(SEQUENCES), bitmap, self.values(), int(flags), job=self.random.randrange(65536)
+            label,
+            epoch,
+            choose(SEQUENCES),
+            bitmap,
+            self.values(),
+            int(flags),
+            job=self.random.randrange(65536),
+            outer=self.outer(),
         )
+
+    def outer(self) -> bytes:
+        """Headers of any sender to any of our ports; sometimes with a wrong IPv4 checksum, which no switch minds."""
+        if self.random.randrange(3):
+            return b""
+        made = bytearray(
+            envelope(
+                self.values_per_packet,
+                source_mac=bytes((2, *self.random.randbytes(5))),
+                source_port=self.random.randrange(65536),
+                port=self.random.choice((PROTOCOL.ports[0], self.random.choice(PROTOCOL.ports), PROTOCOL.ports[-1])),
+                checksum=self.random.choice((0, 1, 0xFFFF, self.random.randrange(65536))),
+                service=self.random.randrange(256),
+                source=self.random.getrandbits(32),
+                identification=self.random.randrange(65536),
+                fragment=self.random.choice((0, DO_NOT_FRAGMENT, 0x8000)),
+                ttl=self.random.choice((0, 1, 64, 255)),
+            )
+        )
+        if not self.random.randrange(4):
+            made[0:6] = self.random.choice((GATEWAY_MAC, b"\xff" * 6))
+        if not self.random.randrange(4):
+            made[24] ^= 1 << self.random.randrange(8)
+        return bytes(made)
 
     def values(self) -> tuple[int, ...]:
         """Words at random, most often at the edges of the number range. Long packets repeat a few of them."""
@@ -126,29 +172,70 @@ class Traffic:
         return Arrival(port, self.packet(label).encode())
 
     def malformed(self) -> Arrival:
-        """A packet for an existing flow that is too short, too long, or of another version."""
+        """A packet for an existing flow that is too short, too long, a fragment, of another version, or wrong about its
+        length."""
         port, packet = self.for_aggregation()
         frame = packet.encode()
-        how = self.random.randrange(4)
+        how = self.random.randrange(7)
         if how == 0:
-            return Arrival(port, packet._replace(version=self.random.choice((0, VERSION + 1, 255))).encode())
+            return Arrival(port, packet._replace(version=self.random.choice((0, 1, VERSION + 1, 255))).encode())
         if how == 1:
             return Arrival(port, frame[: self.random.randrange(14, len(frame))])
         if how == 2:
             return Arrival(port, frame + bytes(self.random.choice((1, 4, 100))))
-        return Arrival(port, frame[: -self.random.choice((1, 4))])
+        if how == 3:
+            return Arrival(port, frame[: -self.random.choice((1, 4))])
+        if how == 4:
+            fragment = self.random.choice((0x2000, 1, 0x1FFF, 0x6000, self.random.randrange(65536)))
+            return Arrival(port, packet._replace(outer=envelope(self.values_per_packet, fragment=fragment)).encode())
+        values = self.values_per_packet + self.random.choice((-1, 1, 64))
+        other = envelope(values)  # the lengths of another number of values
+        if how == 5:
+            return Arrival(port, other + frame[HEADER_OFFSET:])
+        outer = envelope(self.values_per_packet)
+        halves = self.random.choice(((other, outer), (outer, other)))
+        return Arrival(port, halves[0][:UDP_OFFSET] + halves[1][UDP_OFFSET:] + frame[HEADER_OFFSET:])
+
+    def beside(self) -> bytes:
+        """What is nearly ours, with a whole packet behind it: another port, protocol, group, EtherType, or options."""
+        choose = self.random.choice
+        _, packet = self.for_aggregation()
+        frame = bytearray(packet._replace(outer=envelope(self.values_per_packet)).encode())
+        frame[0:6] = choose((GROUP_MAC, GATEWAY_MAC, GATEWAY_MAC))
+        how = self.random.randrange(6)
+        if how == 0:
+            port = choose((PROTOCOL.ports[0] - 1, PROTOCOL.ports[-1] + 1, 0, 53, PROTOCOL.ports[0] ^ 0x8000))
+            frame[UDP_OFFSET + 2 : UDP_OFFSET + 4] = struct.pack(">H", port)
+            if not self.random.randrange(4):
+                del frame[self.random.randrange(UDP_OFFSET, len(frame)) :]
+        elif how == 1:
+            frame[IPV4_OFFSET + 9] = choose((0, 1, 6, 16, 18, 255))
+        elif how == 2:
+            frame[IPV4_OFFSET + 16 + self.random.randrange(4)] ^= 1 << self.random.randrange(8)
+        elif how == 3:
+            frame[IPV4_OFFSET + 16 : IPV4_OFFSET + 20] = struct.pack(">I", ipv4(choose(("10.1.1.1", "10.1.0.9"))))
+        elif how == 4:
+            frame[IPV4_OFFSET] = choose((0x46, 0x44, 0x55, 0x65, 0x05))
+        else:
+            frame[12:14] = struct.pack(">H", choose((0x0806, 0x86DD, 0x8100, 0x88B5)))
+        frame[IPV4_OFFSET + 10 : IPV4_OFFSET + 12] = b"\0\0"
+        checksum = internet_checksum(bytes(frame[IPV4_OFFSET:UDP_OFFSET]))
+        frame[IPV4_OFFSET + 10 : IPV4_OFFSET + 12] = struct.pack(">H", checksum)
+        return bytes(frame)
 
     def noise(self) -> bytes:
-        """Random bytes behind a real or a random EtherType."""
-        ethertype = self.random.choice((ETHERTYPE, ETHERTYPE, 0x0800, 0x0806, 0x88B6))
+        """Random bytes, most often behind a header that makes them ours, IPv4, or nothing that a switch knows."""
         length = self.random.choice((0, 1, 20, 23, 24, 25, 40, 24 + 4 * self.values_per_packet))
-        body = self.random.getrandbits(8 * length).to_bytes(length, "big") if length else b""
-        return GATEWAY_MAC + bytes.fromhex("020000000009") + struct.pack(">H", ethertype) + body
+        body = self.random.randbytes(length)
+        ethertype = self.random.choice((None, None, ETHERTYPE_IPV4, 0x0806, 0x88B6))
+        if ethertype is not None:
+            return ETHERNET.pack(GATEWAY_MAC, bytes.fromhex("020000000009"), ethertype) + body
+        return envelope(self.values_per_packet) + body
 
     def ipv4_frame(self) -> bytes:
         """An IPv4 packet; sometimes with a wrong checksum, with options, at the end of its TTL, without a route."""
         choose = self.random.choice
-        destination = choose(("10.0.0.9", "10.1.0.9", "10.1.1.1", "10.1.1.2", "11.0.0.1", "224.0.0.251"))
+        destination = choose(("10.0.0.9", "10.1.0.9", "10.1.1.1", "10.1.1.2", "11.0.0.1", "224.0.0.251", str(GROUP)))
         words = choose((0x45, 0x45, 0x45, 0x45, 0x45, 0x46, 0x65))
         ttl = choose((64, 64, 64, 2, 1, 0, 255))
         payload = bytes(range(choose((0, 8, 26, 200))))
@@ -156,14 +243,14 @@ class Traffic:
         source = ipv4("10.0.0.7")
         total = 20 + len(options) + len(payload)
         header = bytearray(
-            struct.pack(">BBHHHBBHII", words, 0, total, 7, 0x4000, ttl, 17, 0, source, ipv4(destination))
+            struct.pack(">BBHHHBBHII", words, 0, total, 7, 0x4000, ttl, PROTOCOL_UDP, 0, source, ipv4(destination))
         )
         checksum = internet_checksum(bytes(header) + options)
         if not self.random.randrange(8):
             checksum ^= 1 << self.random.randrange(16)
         header[10:12] = struct.pack(">H", checksum)
         mac = choose((GATEWAY_MAC, GATEWAY_MAC, GATEWAY_MAC, bytes.fromhex("ffffffffffff")))
-        frame = mac + bytes.fromhex("020000000007") + b"\x08\x00" + bytes(header) + options + payload
+        frame = ETHERNET.pack(mac, bytes.fromhex("020000000007"), ETHERTYPE_IPV4) + bytes(header) + options + payload
         if not self.random.randrange(10):
             frame = frame[: self.random.randrange(14, 34)]
         return frame

@@ -8,8 +8,8 @@ from collections import Counter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from p4src.protocol import Flag, Verdict
-from tests.model.packet import Packet
+from p4src.protocol import HEADER_OFFSET, IPV4_OFFSET, PROTOCOL, UDP_OFFSET, Flag, Verdict
+from tests.model.packet import Packet, envelope
 from tests.p4.comparison import compare, compare_counters
 from tests.p4.conftest import Pair
 from tests.p4.rig import Arrival, Traffic, switch
@@ -150,11 +150,17 @@ def test_nothing_malformed_changes_a_slot(pair: Pair) -> None:
     epoch = pair.next_epoch()
     ones = (1,) * pair.values
     good = [contribution(worker, epoch, 6, ones) for worker in range(4)]
-    frame = good[1].frame
+    frame, longer = good[1].frame, envelope(pair.values + 1)
     wrong = [
         *(Arrival(2, frame[:length]) for length in range(14, len(frame))),
         Arrival(2, frame + b"\0"),
-        Arrival(2, frame[:14] + b"\x02" + frame[15:]),
+        Arrival(2, frame[:HEADER_OFFSET] + b"\x01" + frame[HEADER_OFFSET + 1 :]),
+        Arrival(2, envelope(pair.values, fragment=0x2000) + frame[HEADER_OFFSET:]),
+        Arrival(2, envelope(pair.values, fragment=1) + frame[HEADER_OFFSET:]),
+        Arrival(2, longer + frame[HEADER_OFFSET:]),
+        Arrival(2, longer[:UDP_OFFSET] + frame[UDP_OFFSET:]),
+        Arrival(2, frame[:UDP_OFFSET] + longer[UDP_OFFSET:] + frame[HEADER_OFFSET:]),
+        Arrival(2, envelope(pair.values, port=PROTOCOL.ports[-1] + 1) + frame[HEADER_OFFSET:]),
         Arrival(3, frame),
         contribution(1, epoch, 6, ones, Flag.RESULT),
         Arrival(2, Packet(12345, epoch, 6, 0, ones).encode()),
@@ -166,10 +172,44 @@ def test_nothing_malformed_changes_a_slot(pair: Pair) -> None:
     assert met == {
         Verdict.ABSORBED: 3,
         Verdict.COMPLETED: 1,
-        Verdict.MALFORMED: 3 * (len(frame) - 14 + 2),
+        Verdict.MALFORMED: 3 * (len(frame) - UDP_OFFSET + 7),
         Verdict.UNKNOWN: 6,
         Verdict.REFUSED: 3,
     }
+    compare_counters(pair.target, pair.reference)
+
+
+def test_what_passes_keeps_its_headers_but_the_udp_checksum(pair: Pair) -> None:
+    """Any sender, port of ours, service, TTL, and a wrong IPv4 checksum: forwarded, replicated, completed."""
+    epoch = pair.next_epoch()
+    outer = bytearray(
+        envelope(
+            pair.values,
+            source_mac=bytes.fromhex("020000000077"),
+            source=0xC0A80105,
+            source_port=7,
+            port=PROTOCOL.ports[-1],
+            checksum=0xABCD,
+            service=0xB8 | 3,
+            identification=0x1234,
+            fragment=0,
+            ttl=1,
+        )
+    )
+    outer[IPV4_OFFSET + 10] ^= 0x40
+    after = bytes(outer[:-2]) + b"\0\0"
+    ones = (1,) * pair.values
+    for port, label, sent in ((5, 10, [6]), (6, 50, [1, 2, 3, 4]), (3, 32, [4])):
+        packet = Packet(label, epoch, 1, 0, ones, outer=bytes(outer))
+        left = packet._replace(outer=after)
+        if label == 32:
+            left = left._replace(label=0xFFFFFFFF, bitmap=1 << 40)
+        assert leaving(pair, [Arrival(port, packet.encode())]) == [(out, left.encode()) for out in sent]
+    # Of the packets of a sum, the last one's headers are the sum's.
+    arrivals = [contribution(worker, epoch, 7, ones) for worker in range(3)]
+    last = Packet(13, epoch, 7, 0, ones, outer=bytes(outer))
+    total = Packet(100, epoch, 7, 0b1111, (4,) * pair.values, outer=after)
+    assert leaving(pair, [*arrivals, Arrival(4, last.encode())]) == [(5, total.encode())]
     compare_counters(pair.target, pair.reference)
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from controlplane.frontpanel import FrontPanelPort
 from controlplane.targets.bri.schema import local
 from p4src.artifacts import find
-from p4src.protocol import ETHERTYPE
-from tests.model.packet import decode
+from tests.model.packet import decode, ours
 from tests.tofino.dataplane import Switch
 from tests.tofino.switch import TofinoSwitch
 from tests.tofino.wire import bri_wire_pb2 as pb
@@ -62,8 +61,8 @@ class Standin:
                     self._receive(key.data)
 
     def _receive(self, device: int) -> None:
-        frame, (_, protocol, kind, *_) = self.sockets[device].recvfrom(2048)
-        if kind == OUTGOING or protocol != ETHERTYPE:
+        frame, (_, _, kind, *_) = self.sockets[device].recvfrom(2048)
+        if kind == OUTGOING or not ours(frame):
             return
         if self._seen != self.server.updates:
             self._take_over()
