@@ -15,6 +15,7 @@ from controlplane.plan import Plan
 from controlplane.plan.limits import DoesNotFit, Limits
 from controlplane.rules import Aggregate
 from controlplane.strategies import get_strategy
+from p4src.protocol import PROTOCOL
 from tests.controlplane.instances import Walk, instances, random_plan
 
 LIMITS = Limits(256, 2048, 8192, 2048, 4096)
@@ -33,6 +34,7 @@ def check_deployment(plan: Plan, topology: rules.Topology, deployment: rules.Dep
         for worker in job.workers:
             mine = next(t for t in deployment.agents[worker].worker_trees if t.tree == index)
             assert (mine.root, mine.share, mine.slots) == (tree.root, tree.share, config.slots)
+            assert mine.port == config.port
             for server, label, bitmap in walk.send(worker, mine.up_label):
                 assert server == tree.root
                 flow = flows[label]
@@ -69,6 +71,23 @@ def test_every_packet_is_added_once_and_every_result_arrives_once(instance, seed
     check_deployment(plan, topology, deployment)
     labels = {e.label for r in deployment.rulesets.values() for e in r.labels}
     assert min(labels) >= first_label and max(labels) < deployment.next_label
+
+
+def test_trees_share_the_ports_of_their_job_and_jobs_have_ports_of_their_own():
+    topology = fattree(4)
+    plan = get_strategy("inart")(topology, parse_job("workers=8,ps=2,seed=1", topology))
+
+    def ports(job_id: int) -> list[int]:
+        agents = rules.build(plan, topology, LIMITS, job_id=job_id, epoch=1).agents
+        return [tree.port for tree in agents[plan.job.workers[0]].worker_trees]
+
+    assert len(plan.trees) > PROTOCOL.ports_per_job, "the ports come round"
+    for job_id in (0, 1, 255):
+        first = PROTOCOL.ports[0] + PROTOCOL.ports_per_job * job_id
+        lanes = range(first, first + PROTOCOL.ports_per_job)
+        assert ports(job_id) == [lanes[index % len(lanes)] for index in range(len(plan.trees))]
+        assert set(lanes) <= set(PROTOCOL.ports)
+    assert ports(256) == ports(0)
 
 
 @pytest.mark.parametrize("name", ["inart", "inart-strict", "inart-paper", "lbmm", "atp", "atp-strict", "equal"])

@@ -19,6 +19,7 @@ from controlplane.plan.replan import difference, replan
 from controlplane.rules import build
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology, TopologyError
+from p4src.protocol import frame_bytes
 from tests.controlplane.instances import instances, random_plan
 
 
@@ -223,7 +224,7 @@ def test_limits_on_the_command_line(tmp_path, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["trees"]) <= 3 and printed["job"]["max_trees"] == 3
     assert printed["values_per_packet"] == 256 and printed["packets"] >= 20 + 2
-    bits = printed["packets"] * 1062 * 8
+    bits = printed["packets"] * frame_bytes(256) * 8
     assert printed["packet_seconds"] >= bits / (printed["rate_mbps"] * 1e6) * (1 - 1e-9)
     # The job of the plan, unless told otherwise.
     assert main(["--topology", "fattree:k=4", "--frozen-split", str(tmp_path / "p.json"), "--json"]) == 0
