@@ -6,39 +6,52 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from p4src.protocol import ETHERTYPE, GROUP_MAC, PROTOCOL
+from p4src.protocol import HEADER_OFFSET, IPV4_OFFSET, PROTOCOL, UDP_OFFSET, VERSION
 from tests.emulation.rig import Rig, paper_testbed
 from worker_agent.wire import packet
 
 VALUES = PROTOCOL.targets["v1model"].values_per_packet
 COUNT = 60
 BATCH = 6  # at once; bmv2 drops what comes much faster
-ETHERNET = GROUP_MAC + b"\x02\0\0\0\0\x99" + ETHERTYPE.to_bytes(2, "big")
 
 
 def good(rig: Rig, **fields: int) -> bytes:
     """A packet that could be of this job and epoch, as the worker W1 sends it, with everything set by `fields`."""
     config = rig.service.roster.configs["W1"]
-    label = config.worker_trees[0].up_label
-    header = {"job": config.job_id, "epoch": rig.service.roster.epoch, "label": label, "sequence": 5} | fields
+    tree = config.worker_trees[0]
+    header = {"job": config.job_id, "epoch": rig.service.roster.epoch, "label": tree.up_label, "sequence": 5}
+    header |= {"port": tree.port} | fields
     return bytes(packet([7] * VALUES, **header))
 
 
 def random_bytes(rig: Rig, draw: random.Random) -> bytes:
-    return ETHERNET + draw.randbytes(draw.randrange(46, 1486))
+    return good(rig)[:HEADER_OFFSET] + draw.randbytes(draw.randrange(46, 1450))
 
 
 def truncated(rig: Rig, draw: random.Random) -> bytes:
-    return good(rig)[: draw.randrange(14, 14 + 24)]
+    return good(rig)[: draw.randrange(UDP_OFFSET, PROTOCOL.values_offset)]
 
 
 def wrong_length(rig: Rig, draw: random.Random) -> bytes:
     whole = good(rig)
-    return draw.choice([whole[: draw.randrange(60, len(whole))], whole + draw.randbytes(draw.randrange(1, 400))])
+    return draw.choice([whole[: draw.randrange(66, len(whole))], whole + draw.randbytes(draw.randrange(1, 400))])
+
+
+def lying_about_its_length(rig: Rig, draw: random.Random) -> bytes:
+    """A frame of the right length whose IPv4 or UDP header says another."""
+    frame = bytearray(good(rig))
+    frame[draw.choice([IPV4_OFFSET + 2, UDP_OFFSET + 4])] ^= draw.randrange(1, 256)
+    return bytes(frame)
+
+
+def fragment(rig: Rig, draw: random.Random) -> bytes:
+    frame = bytearray(good(rig))
+    frame[IPV4_OFFSET + 6 : IPV4_OFFSET + 8] = draw.choice([0x2000, draw.randrange(1, 0x2000)]).to_bytes(2, "big")
+    return bytes(frame)
 
 
 def wrong_version(rig: Rig, draw: random.Random) -> bytes:
-    return good(rig, version=draw.choice([0, 2, 255]))
+    return good(rig, version=draw.choice([0, 1, VERSION + 1, 255]))
 
 
 def unknown_label(rig: Rig, draw: random.Random) -> bytes:
@@ -54,6 +67,8 @@ CASES: dict[str, tuple[Callable[[Rig, random.Random], bytes], str, str]] = {
     "random bytes": (random_bytes, "W1", "malformed"),
     "truncated header": (truncated, "W1", "malformed"),
     "wrong length": (wrong_length, "W1", "malformed"),
+    "length in a header": (lying_about_its_length, "W1", "malformed"),
+    "fragment": (fragment, "W1", "malformed"),
     "wrong version": (wrong_version, "W1", "malformed"),
     "unknown label": (unknown_label, "W1", "unknown"),
     "wrong port": (other_port, "W6", "unknown"),
