@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluation.softswitch.programs import TABLES
+from p4src.protocol import PROTOCOL
 from softswitch import Match
+from worker_agent.wire import packet
 
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "p4src" / "artifacts"
@@ -59,15 +61,13 @@ def aggregation(values: int) -> Workload:
     )
 
     def frame(worker: int, epoch: int, sequence: int) -> bytes:
-        ethernet = bytes.fromhex("03496e417274020000000001") + b"\x88\xb5"
-        header = struct.pack(">BBHIIIQ", 1, 0, 7, worker + 1, epoch, sequence, 0)
-        return ethernet + header + struct.pack(f">{values}I", *range(values))
+        return bytes(packet(range(values), job=7, label=worker + 1, epoch=epoch, sequence=sequence))
 
     def frames(generation: int) -> list[bytes]:
         return [frame(w, 1 + (generation << 20), s) for s in range(64) for w in range(CONTRIBUTORS)]
 
     return Workload(f"aggregation, {values} values", directory / "inart.json", directory / "inart.p4info.txtpb", rows,
-                    frames, CONTRIBUTORS, 22)  # fmt: skip
+                    frames, CONTRIBUTORS, PROTOCOL.field("epoch").offset)  # fmt: skip
 
 
 def forwarding(size: int) -> Workload:
