@@ -21,6 +21,7 @@ from softswitch.p4runtime.stubs import p4info_pb2
 from tests.fuzz.case import Artifacts
 from tests.fuzz.entries import constants
 from tests.fuzz.packets import PacketSource
+from tests.fuzz.wellformed import repair
 
 HARNESS = Path(__file__).with_name("harness.c")
 SANITIZERS = "address,undefined"
@@ -183,7 +184,7 @@ def inputs(artifacts: Artifacts, known: Sequence[bytes], count: int, seed: int) 
         if source.random() < 0.3:
             ops += bytes([11, source.randrange(8), *source.randbytes(6), source.randrange(16)])
         for _ in range(source.randrange(1, 4)):
-            port, frame = packets.frame()
+            port, frame = repair(artifacts.path, packets.frame(), source, packets.ports)
             ops += bytes([0, port]) + len(frame).to_bytes(2, "little") + frame
         for op in (15, 16, 17, 18, 19):
             if source.random() < 0.2:

@@ -35,6 +35,7 @@ from tests.fuzz import undefined
 from tests.fuzz.case import Artifacts, Case, multiset, write
 from tests.fuzz.entries import EntrySource, constants
 from tests.fuzz.packets import Frame, PacketSource
+from tests.fuzz.wellformed import repair
 
 ROOT = Path(__file__).resolve().parents[2]
 DIFFERENT = ("departures", "queueing")  # of our programs: where bmv2 departs from P4, how full its queues are
@@ -384,7 +385,9 @@ class Program:
         pool = [*self.pool, *(source.getrandbits(source.choice((4, 8, 16, 32))) for _ in range(6))]
         statements = EntrySource(self.info, pool, source).statements()
         packets = PacketSource(self.p4, [*pool, *_numbers(statements)], source, self.seeds)
-        case = Case(self.artifacts, tuple(statements), tuple(packets.frame() for _ in range(frames)))
+        path = self.artifacts.path
+        made = (repair(path, packets.frame(), source, packets.ports, statements) for _ in range(frames))
+        case = Case(self.artifacts, tuple(statements), tuple(made))
         for _ in range(4):  # without some frames others may become unfit
             answers = on_softswitch(case)
             unfit = {*answers.unfit, *(() if rejected_too else answers.rejected)}
