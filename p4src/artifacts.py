@@ -25,6 +25,8 @@ ENTRIES = "inart.entries.txtpb"
 """tna: the entries that the program itself puts into its tables (a P4Runtime WriteRequest); the model runs on them."""
 REGISTERS = "inart.registers"
 """tna: what the compiler made of the register actions, instructions of stateful ALUs; the model is held to them."""
+PARSER = "inart.parser"
+"""tna: what the compiler made of the ingress parser, states and what they match."""
 SWITCH = "switch"
 """Folder in an artifact for what only a switch needs (tna: the binary and its context); not kept in the repository."""
 

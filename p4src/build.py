@@ -22,7 +22,18 @@ import tempfile
 from pathlib import Path
 
 from p4src import tofino_toolchain
-from p4src.artifacts import ARTIFACTS, ENTRIES, MANIFEST, P4INFO, PROGRAM, PROGRAMS, REGISTERS, Manifest, source_digest
+from p4src.artifacts import (
+    ARTIFACTS,
+    ENTRIES,
+    MANIFEST,
+    P4INFO,
+    PARSER,
+    PROGRAM,
+    PROGRAMS,
+    REGISTERS,
+    Manifest,
+    source_digest,
+)
 from p4src.protocol import DIRECTORY, PROTOCOL
 from p4src.tofino_toolchain import BuildError, CompilerMissing, Toolchain
 
@@ -97,7 +108,7 @@ def compile_target(target: str, values: int, sizes: tuple[int, int, int], direct
 
 def differences(built: Path, kept: Path, target: str = TARGET) -> list[str]:
     """What in ``kept`` differs from ``built``: names of files."""
-    names = (MANIFEST, PROGRAMS[target], P4INFO, *([ENTRIES, REGISTERS] if target == "tna" else []))
+    names = (MANIFEST, PROGRAMS[target], P4INFO, *([ENTRIES, REGISTERS, PARSER] if target == "tna" else []))
     return [
         name
         for name in names

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from p4src.artifacts import ENTRIES, MANIFEST, P4INFO, PROGRAMS, REGISTERS, SWITCH, Manifest, source_digest
+from p4src.artifacts import ENTRIES, MANIFEST, P4INFO, PARSER, PROGRAMS, REGISTERS, SWITCH, Manifest, source_digest
 from p4src.protocol import DIRECTORY, PROTOCOL
 
 TARGET = "tna"
@@ -26,6 +26,8 @@ COMPILER, ASSEMBLER = "p4c-barefoot", "bfas"
 BUILD_FOLDER = "P4C_TOFINO"
 POSSIBLE = (4, 8, 16, 32, 64)
 """Values per packet for which the program can be compiled; 64 fill the stages."""
+PACKET_REGISTERS = ("half", "byte0", "byte1")
+"""What a parser state's match is called when it is of packet data."""
 SWITCH_FILES = ("tofino.bin", "context.json")
 """What the assembler writes and a switch loads, together with the whole bf-rt.json."""
 
@@ -133,6 +135,9 @@ def compile_program(
         command += ["--p4runtime-entries-files", str(scratch / "entries.txt"), "-o", str(scratch), "tofino/inart.p4"]
         _run(command, sources)
         pipe = scratch / "pipe"
+        assembly = (pipe / "inart.bfa").read_text()
+        parser = ingress_parser(assembly)
+        check_parser(parser, toolchain)
         (pipe / "assembled" / "logs").mkdir(parents=True)
         _run([str(toolchain.assembler), "-o", "assembled", "inart.bfa"], pipe)
         kept = directory / SWITCH
@@ -146,7 +151,8 @@ def compile_program(
         (directory / PROGRAMS[TARGET]).write_text(without_snapshots(schema))
         shutil.copyfile(scratch / "inart.p4info.txt", directory / P4INFO)
         shutil.copyfile(scratch / "entries.txt", directory / ENTRIES)
-        (directory / REGISTERS).write_text(register_actions((pipe / "inart.bfa").read_text()))
+        (directory / REGISTERS).write_text(register_actions(assembly))
+        (directory / PARSER).write_text(parser)
     manifest = Manifest(
         TARGET,
         values,
@@ -179,6 +185,33 @@ def register_actions(assembly: str) -> str:
         if part:
             lines.append(line[2:])
     return "\n".join(lines) + "\n"
+
+
+def ingress_parser(assembly: str) -> str:
+    """Of an assembly file, the states of the ingress parser: what they match, extract and go on to."""
+    lines: list[str] = []
+    inside = False
+    for line in assembly.splitlines():
+        if line and not line.startswith(" "):
+            inside = line.startswith("parser ingress")
+        if inside and not line.lstrip().startswith("#"):
+            lines.append(line.partition("  # ")[0].rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def check_parser(parser: str, toolchain: Toolchain) -> None:
+    """Raises BuildError when the compiler has dropped what the parser selects by: it then takes every packet for ours.
+
+    There are p4c's that do, under the same version as ones that do not; nothing else of their output shows it.
+    """
+    selecting = re.findall(r"^ *match: \[(.*)\]", parser, re.MULTILINE)
+    if any(register in match for match in selecting for register in PACKET_REGISTERS):
+        return
+    raise BuildError(
+        f"{toolchain.compiler} has made an ingress parser that does not look at packets: every select() on packet data "
+        "is gone, and the switch would add up any frame. p4c does so from e3af57fc19 (February 2026) on; "
+        "11b050578a is one that does not"
+    )
 
 
 def _run(command: list[str], folder: Path) -> str:

@@ -81,14 +81,37 @@ def script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def build_folder(folder: Path, assembler: str) -> Path:
+PARSER = """parser ingress: ALL
+  name: pipe.InartIngressParser
+  states:
+    ethernet:
+      match: [ half ]
+          # - bit[96..111] -> half: hdr.ethernet.ether_type
+      0x0800:  # ipv4
+        next: ipv4
+      0x****:
+        next: end
+    padding:
+      match: [ ctr_neg ]
+parser egress: ALL
+  states:
+    start:
+      match: [ byte0 ]
+"""
+
+
+def build_folder(folder: Path, assembler: str, parser: str = PARSER) -> Path:
     """A build folder of p4c whose compiler accepts everything."""
     compiler = """case "$*" in *--version*) echo "p4c-barefoot"; echo "Version 1.2.3"; exit;; esac
 while [ "$1" != -o ]; do shift; done
 mkdir -p "$2/pipe/logs"; cd "$2"
 echo '{"tables": [{"name": "pipe.snapshot.cfg"}, {"name": "pipe.one"}]}' > bf-rt.json
-touch inart.p4info.txt entries.txt pipe/logs/resources.json pipe/logs/phv.json pipe/inart.bfa
+touch inart.p4info.txt entries.txt pipe/logs/resources.json pipe/logs/phv.json
+cp {} pipe/inart.bfa
 """
+    (folder / "parser").mkdir(parents=True)
+    (folder / "parser" / "inart.bfa").write_text(parser)
+    compiler = compiler.replace("{}", str(folder / "parser" / "inart.bfa"))
     script(folder / "backends/tofino/bf-p4c/p4c-barefoot", compiler)
     script(folder / "backends/tofino/bf-asm/bfas", assembler)
     (folder / "CMakeCache.txt").write_text("CMAKE_HOME_DIRECTORY:INTERNAL=/somewhere/p4c\n")
@@ -112,6 +135,21 @@ def test_what_the_assembler_writes_is_for_the_switch(tmp_path: Path, monkeypatch
     assert manifest.compiler == "p4c-barefoot 1.2.3"
     assert set(os.listdir(tmp_path / "out" / "switch")) >= {"tofino.bin", "context.json", "bf-rt.json"}
     assert json.loads((tmp_path / "out" / "bf-rt.json").read_text()) == {"tables": [{"name": "pipe.one"}]}
+    parser = (tmp_path / "out" / artifacts.PARSER).read_text()
+    assert parser.startswith("parser ingress: ALL\n  name: pipe.InartIngressParser\n")
+    assert "      0x0800:\n        next: ipv4\n" in parser and "egress" not in parser and "#" not in parser
+
+
+def test_a_compiler_that_drops_what_the_parser_selects_by_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other parser's matches, and those of counters, do not count."""
+    blind = PARSER.replace("      match: [ half ]\n", "").replace("0x0800", "0x****")
+    folder = build_folder(tmp_path / "p4c", 'touch "$2/tofino.bin" "$2/context.json"\n', blind)
+    monkeypatch.setenv("P4C_TOFINO", str(folder))
+    with pytest.raises(BuildError, match=r"does not look at packets.*11b050578a"):
+        tofino_toolchain.compile_program(Toolchain.find(), 64, SIZES, tmp_path / "out")
+    assert not (tmp_path / "out" / artifacts.MANIFEST).exists()
 
 
 @pytest.mark.parametrize(
