@@ -15,6 +15,7 @@ from typing import Any
 
 from controlplane.agentconfig import AgentConfig
 from worker_agent.errors import AgentError
+from worker_agent.io_options import IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
 from worker_agent.native_engine import load_engine
 
 _MESSAGE_BYTES = 512
@@ -26,7 +27,7 @@ class _Flow(ctypes.Structure):
 
 class _TreeConfig(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows")),
+        *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows", "port", "thread")),
         ("expected", ctypes.c_uint64),
         ("flow", ctypes.POINTER(_Flow)),
         ("answer_labels", ctypes.POINTER(ctypes.c_uint32)),
@@ -103,7 +104,7 @@ class RootTreeStats:
 @dataclass(frozen=True)
 class ServerStats:
     """Counters since the server was made (`trees`: since the last configuration). bytes_*: of whole frames; unknown: a
-    label or job that is not ours; cpu_seconds: of the I/O thread."""
+    label or job that is not ours; cpu_seconds: of the I/O threads; io: back end, threads, super-frames, trouble."""
 
     packets_received: int
     bytes_received: int
@@ -116,6 +117,7 @@ class ServerStats:
     kernel_drops: int
     wakeups: int
     cpu_seconds: float
+    io: IoStats
     trees: tuple[RootTreeStats, ...]
 
     @property
@@ -127,17 +129,20 @@ class ServerStats:
 def library() -> ctypes.CDLL:
     """The compiled root engine. Raises AgentError."""
     source = Path(__file__).resolve().parent / "native" / "root.c"
-    lib = load_engine(source, "inart_root_sizes", (_Flow, _TreeConfig, _Config, _TreeStats, _Stats))
+    structures = (_Flow, _TreeConfig, _Config, IoConfig, NativeIoStats, _TreeStats, _Stats)
+    lib = load_engine(source, "inart_root_sizes", structures)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_root_create.restype = ctypes.c_void_p
-    lib.inart_root_create.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Config), *text]
+    lib.inart_root_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(_Config), *text]
     lib.inart_root_destroy.restype = None
     lib.inart_root_destroy.argtypes = [ctypes.c_void_p]
     lib.inart_root_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), *text]
-    lib.inart_root_statistics.restype = ctypes.c_uint32
+    lib.inart_root_statistics.restype = None
     lib.inart_root_statistics.argtypes = [
         ctypes.c_void_p,
         ctypes.POINTER(_Stats),
+        ctypes.POINTER(NativeIoStats),
+        ctypes.POINTER(ctypes.c_uint32),
         ctypes.POINTER(_TreeStats),
         ctypes.c_uint32,
     ]
@@ -145,27 +150,30 @@ def library() -> ctypes.CDLL:
 
 
 class Server:
-    """Root of the trees of one configuration on one interface; runs from construction to close(). Thread-safe."""
+    """Root of the trees of one configuration on one interface; runs from construction to close(). Thread-safe. io: back
+    end and threads (default: as the environment says; one thread for each 10 Gbit/s of the link)."""
 
-    def __init__(self, config: AgentConfig, interface: str) -> None:
+    def __init__(self, config: AgentConfig, interface: str, io: IoOptions | None = None) -> None:
         self.interface = interface
         self._lock = threading.Lock()
         self._library = library()
         self._handle: int | None = None
+        options, ports = io or IoOptions.from_environment(), [tree.port for tree in config.root_trees]
+        self._io = options.native(config, interface, ports, link_mbps(interface))
         native, _keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        self._handle = self._library.inart_root_create(interface.encode(), ctypes.byref(native), error, len(error))
+        self._handle = self._library.inart_root_create(ctypes.byref(self._io), ctypes.byref(native), error, len(error))
         if not self._handle:
             raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
         self.config = config
 
-    @staticmethod
-    def _native_config(config: AgentConfig) -> tuple[_Config, Any]:
+    def _native_config(self, config: AgentConfig) -> tuple[_Config, Any]:
         if config.role != "parameter_server":
             raise ValueError(f"{config.node} is configured as {config.role}, not as a parameter server")
         keep: list[Any] = []
         trees = []
-        for tree in config.root_trees:
+        threads = assign([(tree.port, 1.0) for tree in config.root_trees], self._io.threads)
+        for tree, thread in zip(config.root_trees, threads, strict=True):
             if len(tree.answer_labels) != len(config.workers):
                 labels = len(tree.answer_labels)
                 raise ValueError(
@@ -177,7 +185,17 @@ class Server:
             answers = (ctypes.c_uint32 * len(tree.answer_labels))(*tree.answer_labels)
             keep += [flows, answers]
             trees.append(
-                _TreeConfig(tree.tree, tree.return_label, tree.slots, len(flows), tree.expected, flows, answers)
+                _TreeConfig(
+                    tree.tree,
+                    tree.return_label,
+                    tree.slots,
+                    len(flows),
+                    tree.port,
+                    thread,
+                    tree.expected,
+                    flows,
+                    answers,
+                )
             )
         array = (_TreeConfig * len(trees))(*trees)
         keep.append(array)
@@ -197,16 +215,20 @@ class Server:
 
     def stats(self) -> ServerStats:
         """Counters, and who is missing. Raises AgentError when closed."""
-        native = _Stats()
+        native, io = _Stats(), NativeIoStats()
         with self._lock:
             config = self.config
             trees = (_TreeStats * len(config.root_trees))()
-            self._library.inart_root_statistics(self._open(), ctypes.byref(native), trees, len(trees))
+            numbers = (ctypes.c_uint32 * len(trees))(*(tree.tree for tree in config.root_trees))
+            self._library.inart_root_statistics(
+                self._open(), ctypes.byref(native), ctypes.byref(io), numbers, trees, len(trees)
+            )
         counters = {name: int(getattr(native, name)) for name in _COUNTERS}
         cpu_seconds = counters.pop("cpu_ns") / 1e9
         return ServerStats(
             **counters,
             cpu_seconds=cpu_seconds,
+            io=IoStats.of(io, self._io),
             trees=tuple(
                 RootTreeStats(
                     tree=tree.tree,

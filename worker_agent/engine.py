@@ -30,6 +30,7 @@ from worker_agent.errors import (
     MismatchError,
     ProgressTimeoutError,
 )
+from worker_agent.io_options import IoConfig, IoOptions, IoStats, NativeIoStats, assign
 from worker_agent.native_engine import NATIVE, load_engine
 from worker_agent.split import ranges
 
@@ -51,7 +52,10 @@ _ERRORS: dict[int, type[AllReduceError]] = {
 
 class _TreeConfig(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("tree", "up_label", "return_label", "answer_label", "slots")),
+        *(
+            (name, ctypes.c_uint32)
+            for name in ("tree", "up_label", "return_label", "answer_label", "slots", "port", "thread")
+        ),
         ("rate_mbps", ctypes.c_double),
         ("root", ctypes.c_char * _NAME_BYTES),
     ]
@@ -151,7 +155,7 @@ class TreeStats:
 @dataclass(frozen=True)
 class EngineStats:
     """Counters since the engine was made (`trees`: since the last configuration). bytes_*: of whole frames;
-    bytes_reduced: of tensors; cpu_seconds: of the I/O thread."""
+    bytes_reduced: of tensors; cpu_seconds: of the I/O threads; io: back end, threads, super-frames, trouble."""
 
     packets_sent: int
     packets_received: int
@@ -167,6 +171,7 @@ class EngineStats:
     bytes_reduced: int
     wakeups: int
     cpu_seconds: float
+    io: IoStats
     trees: tuple[TreeStats, ...]
 
     @property
@@ -182,11 +187,11 @@ class EngineStats:
 
 def library() -> ctypes.CDLL:
     """The compiled worker engine. Raises AgentError."""
-    structures = (_TreeConfig, _Config, _Range, _Completion, _TreeStats, _Stats)
+    structures = (_TreeConfig, _Config, IoConfig, NativeIoStats, _Range, _Completion, _TreeStats, _Stats)
     lib = load_engine(NATIVE / "worker.c", "inart_worker_sizes", structures)
     text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     lib.inart_worker_create.restype = ctypes.c_void_p
-    lib.inart_worker_create.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Config), *text]
+    lib.inart_worker_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(_Config), *text]
     lib.inart_worker_destroy.restype = None
     lib.inart_worker_destroy.argtypes = [ctypes.c_void_p]
     lib.inart_worker_stop.restype = None
@@ -203,15 +208,19 @@ def library() -> ctypes.CDLL:
         ctypes.c_int,
         ctypes.c_int,
         ctypes.c_uint32,
+        ctypes.c_uint32,
+        ctypes.POINTER(ctypes.c_uint32),
         ctypes.POINTER(_Range),
         ctypes.POINTER(ctypes.c_int32),
         *text,
     ]
     lib.inart_worker_next_completion.argtypes = [ctypes.c_void_p, ctypes.c_double, ctypes.POINTER(_Completion)]
-    lib.inart_worker_statistics.restype = ctypes.c_uint32
+    lib.inart_worker_statistics.restype = None
     lib.inart_worker_statistics.argtypes = [
         ctypes.c_void_p,
         ctypes.POINTER(_Stats),
+        ctypes.POINTER(NativeIoStats),
+        ctypes.POINTER(ctypes.c_uint32),
         ctypes.POINTER(_TreeStats),
         ctypes.c_uint32,
     ]
@@ -323,11 +332,19 @@ def operation_tag(dtype: str, op: str) -> int:
     return zlib.crc32(f"{dtype}:{op}".encode()) & 0x7FFFFFFF
 
 
+def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
+    """The trees' numbers, in their order."""
+    return (ctypes.c_uint32 * len(config.worker_trees))(*(tree.tree for tree in config.worker_trees))
+
+
 class Engine:
     """All-reduce over one interface. Thread-safe; that concurrent submissions have the same order on all workers is the
-    caller's task. timeout: seconds without any progress on a tree before its operations fail (0: never)."""
+    caller's task. timeout: seconds without any progress on a tree before its operations fail (0: never). io: back end
+    and threads (default: as the environment says)."""
 
-    def __init__(self, config: AgentConfig, interface: str, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(
+        self, config: AgentConfig, interface: str, timeout: float = DEFAULT_TIMEOUT, io: IoOptions | None = None
+    ) -> None:
         self.interface = interface
         self.timeout = timeout
         self._lock = threading.Lock()  # order of submissions, and the handle's life
@@ -335,9 +352,14 @@ class Engine:
         self._works: dict[int, tuple[Work, Any]] = {}
         self._library = library()
         self._handle: int | None = None
+        options = io or IoOptions.from_environment()
+        mbps = sum(tree.rate_mbps for tree in config.worker_trees if math.isfinite(tree.rate_mbps))
+        self._io = options.native(config, interface, [tree.port for tree in config.worker_trees], mbps)
         native, self._keep = self._native_config(config)
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        self._handle = self._library.inart_worker_create(interface.encode(), ctypes.byref(native), error, len(error))
+        self._handle = self._library.inart_worker_create(
+            ctypes.byref(self._io), ctypes.byref(native), error, len(error)
+        )
         if not self._handle:
             raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
         self.config = config
@@ -354,6 +376,7 @@ class Engine:
             raise ValueError(f"the configuration of worker {config.node} has no trees")
         if any(not tree.share > 0 for tree in config.worker_trees):
             raise ValueError(f"the configuration of worker {config.node} has a tree without a share")
+        threads = assign([(tree.port, tree.share) for tree in config.worker_trees], self._io.threads)
         trees = (_TreeConfig * len(config.worker_trees))(
             *(
                 _TreeConfig(
@@ -362,10 +385,12 @@ class Engine:
                     tree.return_label,
                     tree.answer_label,
                     tree.slots,
+                    tree.port,
+                    thread,
                     tree.rate_mbps if math.isfinite(tree.rate_mbps) else 0.0,
                     tree.root.encode()[: _NAME_BYTES - 1],
                 )
-                for tree in config.worker_trees
+                for tree, thread in zip(config.worker_trees, threads, strict=True)
             )
         )
         native = _Config(
@@ -407,6 +432,7 @@ class Engine:
             shares = [tree.share for tree in self.config.worker_trees]
             cut = ranges(elements, self.config.values_per_packet, shares)
             parts = (_Range * len(shares))(*(_Range(first, count) for first, count in cut))
+            numbers = _numbers(self.config)
             with self._registered:
                 number = self._library.inart_worker_submit(
                     self._handle,
@@ -416,6 +442,8 @@ class Engine:
                     DTYPES[dtype],
                     int(op == "mean"),
                     operation_tag(dtype, op),
+                    len(parts),
+                    numbers,
                     parts,
                     ctypes.byref(status),
                     error,
@@ -455,19 +483,22 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Counters. Raises AbortedError when closed."""
-        native = _Stats()
+        native, io = _Stats(), NativeIoStats()
         with self._lock:
             if self._handle is None:
                 raise AbortedError("the engine is closed")
             config = self.config
             trees = (_TreeStats * len(config.worker_trees))()
-            self._library.inart_worker_statistics(self._handle, ctypes.byref(native), trees, len(trees))
+            self._library.inart_worker_statistics(
+                self._handle, ctypes.byref(native), ctypes.byref(io), _numbers(config), trees, len(trees)
+            )
         frame_bits = 8 * frame_bytes(config.values_per_packet)
         counters = {name: int(getattr(native, name)) for name in _COUNTERS}
         cpu_seconds = counters.pop("cpu_ns") / 1e9
         return EngineStats(
             **counters,
             cpu_seconds=cpu_seconds,
+            io=IoStats.of(io, self._io),
             trees=tuple(
                 TreeStats(
                     tree=tree.tree,

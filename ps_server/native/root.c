@@ -1,11 +1,11 @@
-/* The parameter server's engine: the root of any number of trees, one I/O thread.
+/* The parameter server's engine: the root of any number of trees, spread over I/O threads by their ports.
  *
  * Per tree a ring of 2 x slots chunks. A worker's window is `slots` chunks wide, so while a worker may still ask for chunk c
  * nobody sends chunk c + 2 x slots or later; and nobody sends a chunk `slots` or more past the oldest incomplete one, so a
  * packet that does is refused. Results are sent once, when a chunk is complete; a RESEND of a complete chunk is answered
  * from the ring. A result that finds no room in the kernel is dropped: the workers ask again.
  *
- * One lock covers everything; the I/O thread lets go of it while it sleeps.
+ * A thread's lock covers its trees and its lanes; the thread lets go of it while it sleeps.
  */
 #define _GNU_SOURCE
 #include "engine.h"
@@ -20,7 +20,7 @@ struct inart_root_flow {
     uint64_t contributors;
 };
 struct inart_root_tree_config {
-    uint32_t tree, return_label, slots, flows;
+    uint32_t tree, return_label, slots, flows, port, thread;
     uint64_t expected;
     const struct inart_root_flow *flow;
     const uint32_t *answer_labels; /* by worker index */
@@ -29,6 +29,7 @@ struct inart_root_config {
     uint32_t job, epoch, workers, values, trees;
     const struct inart_root_tree_config *tree;
 };
+/* struct inart_io_config, inart_io_stats: engine.h */
 struct inart_root_tree_stats {
     uint64_t packets, bytes, added, completed, duplicates, refused, results, answers, results_dropped;
     uint64_t first_packet_ns, last_result_ns;
@@ -48,7 +49,7 @@ struct cell {
 };
 
 struct tree {
-    uint32_t number, return_label, slots, mask;
+    uint32_t number, return_label, slots, mask, lane;
     uint64_t expected;
     uint32_t answer_labels[INART_MAX_WORKERS];
     struct cell *ring;
@@ -64,61 +65,64 @@ struct flow {
     uint64_t contributors;
 };
 
-struct inart_root {
-    struct packet_io io;
-    uint32_t job, epoch, workers, values;
+struct io_thread {
+    struct engine_thread engine; /* first */
+    uint32_t job, epoch, values;
     struct tree *trees;
     uint32_t tree_count;
     struct flow *flows;
     struct label_map labels;
     struct inart_root_stats stats;
-    struct engine_lock lock;
-    pthread_t thread;
-    bool started, closing;
+};
+
+struct inart_root {
+    struct inart_io_config io;
+    struct io_thread *threads;
 };
 
 static struct cell *cell_of(struct tree *t, uint64_t sequence) { return &t->ring[sequence & t->mask]; }
 
-static int32_t *values_of(struct inart_root *r, struct tree *t, uint64_t sequence)
+static int32_t *values_of(struct io_thread *x, struct tree *t, uint64_t sequence)
 {
-    return t->values + (sequence & t->mask) * r->values;
+    return t->values + (sequence & t->mask) * x->values;
 }
 
-static bool send_result(struct inart_root *r, struct tree *t, uint64_t sequence, uint32_t label, uint64_t now)
+static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, uint32_t label, uint64_t now)
 {
-    if (!packet_io_room(&r->io))
-        packet_io_flush(&r->io, now);
-    if (!packet_io_room(&r->io)) {
+    struct io *io = x->engine.io;
+    if (!io_room(io, t->lane))
+        io_flush(io, now);
+    if (!io_room(io, t->lane)) {
         t->stats.results_dropped++;
         return false;
     }
     struct cell *c = cell_of(t, sequence);
     struct inart_header h = {
-        .flags = (uint8_t)(INART_FLAG_RESULT | c->flags), .job = (uint16_t)r->job, .label = label, .epoch = r->epoch,
+        .flags = (uint8_t)(INART_FLAG_RESULT | c->flags), .job = (uint16_t)x->job, .label = label, .epoch = x->epoch,
         .sequence = (uint32_t)sequence, .bitmap = c->bitmap,
     };
-    int32_t *restrict wire = inart_values(packet_io_build(&r->io, &h));
-    const int32_t *restrict values = values_of(r, t, sequence);
-    for (uint32_t i = 0; i < r->values; i++)
+    int32_t *restrict wire = inart_values(io_build(io, t->lane, &h));
+    const int32_t *restrict values = values_of(x, t, sequence);
+    for (uint32_t i = 0; i < x->values; i++)
         wire[i] = (int32_t)__builtin_bswap32((uint32_t)values[i]);
-    r->stats.packets_sent++;
-    r->stats.bytes_sent += r->io.frame_bytes;
+    x->stats.packets_sent++;
+    x->stats.bytes_sent += io->frame_bytes;
     return true;
 }
 
-static void answer(struct inart_root *r, struct tree *t, uint64_t sequence, uint64_t bits, uint64_t now)
+static void answer(struct io_thread *x, struct tree *t, uint64_t sequence, uint64_t bits, uint64_t now)
 {
     if (__builtin_popcountll(bits) > MOST_ANSWERS) {
-        t->stats.answers += send_result(r, t, sequence, t->return_label, now);
+        t->stats.answers += send_result(x, t, sequence, t->return_label, now);
         return;
     }
     for (; bits; bits &= bits - 1)
-        t->stats.answers += send_result(r, t, sequence, t->answer_labels[__builtin_ctzll(bits)], now);
+        t->stats.answers += send_result(x, t, sequence, t->answer_labels[__builtin_ctzll(bits)], now);
 }
 
-static void add(struct inart_root *r, int32_t *restrict sum, const int32_t *restrict wire, bool fresh, bool maximum)
+static void add(struct io_thread *x, int32_t *restrict sum, const int32_t *restrict wire, bool fresh, bool maximum)
 {
-    uint32_t n = r->values;
+    uint32_t n = x->values;
     if (fresh)
         for (uint32_t i = 0; i < n; i++)
             sum[i] = (int32_t)__builtin_bswap32((uint32_t)wire[i]);
@@ -132,28 +136,28 @@ static void add(struct inart_root *r, int32_t *restrict sum, const int32_t *rest
             sum[i] = (int32_t)((uint32_t)sum[i] + __builtin_bswap32((uint32_t)wire[i]));
 }
 
-static void receive(struct inart_root *r, uint8_t *frame, size_t length, uint64_t now)
+static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_t now)
 {
     struct inart_header h;
-    r->stats.packets_received++;
-    r->stats.bytes_received += length;
-    if (inart_parse(frame, length, r->io.frame_bytes, &h)) {
-        r->stats.malformed++;
+    x->stats.packets_received++;
+    x->stats.bytes_received += INART_OFFSET_HEADER + length;
+    if (inart_parse(packet, length, x->engine.io->packet_bytes, &h)) {
+        x->stats.malformed++;
         return;
     }
-    int32_t number = h.flags & INART_FLAG_RESULT || h.job != r->job ? -1 : label_map_get(&r->labels, h.label);
+    int32_t number = h.flags & INART_FLAG_RESULT || h.job != x->job ? -1 : label_map_get(&x->labels, h.label);
     if (number < 0) {
-        r->stats.unknown++;
+        x->stats.unknown++;
         return;
     }
-    if (h.epoch != r->epoch) {
-        r->stats.other_epoch++;
+    if (h.epoch != x->epoch) {
+        x->stats.other_epoch++;
         return;
     }
-    struct flow *flow = &r->flows[number];
-    struct tree *t = &r->trees[flow->tree];
+    struct flow *flow = &x->flows[number];
+    struct tree *t = &x->trees[flow->tree];
     t->stats.packets++;
-    t->stats.bytes += length;
+    t->stats.bytes += INART_OFFSET_HEADER + length;
     uint64_t bits = flow->partial ? h.bitmap : flow->contributors, sequence = h.sequence;
     if (!bits || bits & ~flow->contributors || sequence >= t->oldest + t->slots) {
         t->stats.refused++;
@@ -181,11 +185,11 @@ static void receive(struct inart_root *r, uint8_t *frame, size_t length, uint64_
         else {
             t->stats.duplicates++;
             if (c->complete && h.flags & INART_FLAG_RESEND)
-                answer(r, t, sequence, bits, now);
+                answer(x, t, sequence, bits, now);
         }
         return;
     }
-    add(r, values_of(r, t, sequence), inart_values(frame), fresh, maximum);
+    add(x, values_of(x, t, sequence), inart_values(packet), fresh, maximum);
     c->bitmap |= bits;
     t->stats.added++;
     if (c->bitmap != t->expected)
@@ -193,7 +197,7 @@ static void receive(struct inart_root *r, uint8_t *frame, size_t length, uint64_
     c->complete = 1;
     t->stats.completed++;
     t->stats.last_result_ns = now;
-    t->stats.results += send_result(r, t, sequence, t->return_label, now);
+    t->stats.results += send_result(x, t, sequence, t->return_label, now);
     if (sequence == t->oldest) {
         while (cell_of(t, t->oldest)->owner == t->oldest + 1 && cell_of(t, t->oldest)->complete)
             t->oldest++;
@@ -201,74 +205,81 @@ static void receive(struct inart_root *r, uint8_t *frame, size_t length, uint64_
     }
 }
 
-static void *run(void *argument)
+/* One round: what has come, and what it completes. Says how long nothing will happen by itself. */
+static struct engine_sleep work(struct engine_thread *engine)
 {
-    struct inart_root *r = argument;
-    uint64_t woken = 0;
-    pthread_setname_np(pthread_self(), "inart-root");
-    pthread_mutex_lock(&r->lock.mutex);
-    while (!r->closing) {
-        uint64_t now = inart_now();
-        int n = 0, received = 0;
-        packet_io_flush(&r->io, now);
-        for (int rounds = 0; rounds < 8; rounds++) {
-            received += n = packet_io_receive(&r->io);
-            for (int i = 0; i < n; i++)
-                receive(r, inart_rx_frame(&r->io, i), r->io.rx[i].msg_len, now);
-            packet_io_flush(&r->io, now);
-            if (n < INART_BATCH)
-                break;
+    struct io_thread *x = (struct io_thread *)engine;
+    struct io *io = engine->io;
+    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
+    if (!io)
+        return sleep;
+    uint64_t now = inart_now();
+    int received = 0;
+    io_flush(io, now);
+    for (int rounds = 0; rounds < ROUNDS && io->ready; rounds++) {
+        for (unsigned source = 0; source < io->sources; source++) {
+            if (!(io->ready >> source & 1))
+                continue;
+            int n = io_receive(io, source);
+            for (int i = 0; i < n; i++) {
+                const struct io_in *in = &io->in[i];
+                for (uint32_t at = 0; at < in->bytes || !at; at += in->segment ? in->segment : 1, received++)
+                    receive(x, in->data + at, in->bytes - at < in->segment ? in->bytes - at : in->segment, now);
+            }
         }
-        r->stats.wakeups++;
-        bool unsent = r->io.tx_count != 0;
-        engine_leave(&r->lock);
-        struct pollfd descriptors[2] = {{.fd = r->lock.event, .events = POLLIN}, {.fd = r->io.fd, .events = POLLIN}};
-        now = inart_now();
-        if (n < INART_BATCH) {
-            /* Packets come one by one at low rates: take a few at a time. */
-            if (received < SPARSE && woken + WAKE_SPACING > now)
-                pause_until(descriptors, 1, woken + WAKE_SPACING);
-            if (!(descriptors[0].revents & POLLIN))
-                pause_until(descriptors, 2, unsent ? inart_now() + INART_NS / 1000 : UINT64_MAX);
-        }
-        woken = inart_now();
-        if (descriptors[0].revents & POLLIN)
-            engine_woken(&r->lock);
-        engine_return(&r->lock);
+        io->ready &= (1u << io->sources) - 1;
+        io_flush(io, now);
     }
-    engine_leave(&r->lock);
-    return NULL;
+    sleep.sparse = received < SPARSE;
+    if (io->ready)
+        sleep.until = now;
+    else if (io_unsent(io))
+        sleep.until = io->retry ? io->retry : now;
+    return sleep;
 }
 
-static void trees_free(struct tree *trees, uint32_t count)
+/* What one thread is to have. */
+struct share {
+    struct io_spec spec;
+    struct tree *trees;
+    uint32_t tree_count;
+    struct flow *flows;
+    struct label_map labels;
+    struct io *io;
+};
+
+static void share_free(struct tree *trees, uint32_t count, struct flow *flows, struct label_map *labels)
 {
     for (uint32_t i = 0; trees && i < count; i++) {
         free(trees[i].ring);
         free(trees[i].values);
     }
     free(trees);
+    free(flows);
+    label_map_free(labels);
 }
 
-static int configure(struct inart_root *r, const struct inart_root_config *config, char *error, size_t size)
+static int share_make(struct inart_root *r, const struct inart_root_config *config, uint32_t thread, struct share *s, char *error, size_t size)
 {
-    if (check_job(config->workers, config->values, config->job, error, size))
-        return -1;
     uint32_t flow_count = 0;
-    for (uint32_t i = 0; i < config->trees; i++) {
-        if (check_slots(config->tree[i].tree, config->tree[i].slots, error, size))
-            return -1;
+    for (uint32_t i = 0; i < config->trees; i++)
         flow_count += config->tree[i].flows;
-    }
-    struct tree *trees = calloc(config->trees + 1, sizeof *trees);
-    struct flow *flows = calloc(flow_count + 1, sizeof *flows);
-    struct label_map labels = {0};
-    bool bad = !trees || !flows || label_map_make(&labels, flow_count);
+    s->spec = spec_of(&r->io, config->values);
+    s->trees = calloc(config->trees + 1, sizeof *s->trees);
+    s->flows = calloc(flow_count + 1, sizeof *s->flows);
+    bool bad = !s->trees || !s->flows || label_map_make(&s->labels, flow_count);
     flow_count = 0;
     for (uint32_t i = 0; i < config->trees && !bad; i++) {
         const struct inart_root_tree_config *from = &config->tree[i];
-        struct tree *t = &trees[i];
+        if (from->thread != thread)
+            continue;
+        struct tree *t = &s->trees[s->tree_count];
         *t = (struct tree){.number = from->tree, .return_label = from->return_label, .slots = from->slots, .mask = 2 * from->slots - 1,
                            .expected = from->expected, .oldest_since = inart_now()};
+        if (spec_add(&s->spec, from->port, &t->lane)) {
+            snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
+            return -1;
+        }
         for (uint32_t j = 0; j < config->workers; j++)
             t->answer_labels[j] = from->answer_labels[j];
         t->ring = calloc(2ull * from->slots, sizeof *t->ring);
@@ -276,30 +287,55 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
         t->values = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
         bad = !t->ring || !t->values;
         for (uint32_t j = 0; j < from->flows; j++) {
-            flows[flow_count] = (struct flow){i, from->flow[j].partial != 0, from->flow[j].contributors & from->expected};
-            label_map_set(&labels, from->flow[j].label, (int32_t)flow_count++);
+            s->flows[flow_count] = (struct flow){s->tree_count, from->flow[j].partial != 0, from->flow[j].contributors & from->expected};
+            label_map_set(&s->labels, from->flow[j].label, (int32_t)flow_count++);
         }
+        s->tree_count++;
     }
-    if (bad || (r->values != config->values && packet_io_size(&r->io, config->values))) {
+    if (bad)
         snprintf(error, size, "out of memory for the chunks of %u trees", config->trees);
-        trees_free(trees, config->trees);
-        free(flows);
-        label_map_free(&labels);
+    else
+        s->io = engine_open(&r->threads[thread].engine, &s->spec, error, size);
+    return bad || !s->io ? -1 : 0;
+}
+
+static int configure(struct inart_root *r, const struct inart_root_config *config, char *error, size_t size)
+{
+    if (check_job(config->workers, config->values, config->job, error, size))
         return -1;
+    for (uint32_t i = 0; i < config->trees; i++) {
+        const struct inart_root_tree_config *t = &config->tree[i];
+        if (check_tree(t->tree, t->slots, t->port, t->thread, r->io.threads, error, size))
+            return -1;
     }
-    trees_free(r->trees, r->tree_count);
-    free(r->flows);
-    label_map_free(&r->labels);
-    r->trees = trees;
-    r->tree_count = config->trees;
-    r->flows = flows;
-    r->labels = labels;
-    r->job = config->job;
-    r->epoch = config->epoch;
-    r->workers = config->workers;
-    r->values = config->values;
-    r->io.tx_head = r->io.tx_count = 0;
-    return 0;
+    struct share shares[MOST_THREADS];
+    memset(shares, 0, sizeof shares);
+    int result = 0;
+    for (uint32_t i = 0; i < r->io.threads && !result; i++)
+        result = share_make(r, config, i, &shares[i], error, size);
+    for (uint32_t i = 0; i < r->io.threads; i++) {
+        struct io_thread *x = &r->threads[i];
+        struct share *s = &shares[i];
+        engine_enter(&x->engine);
+        if (result) { /* all stays as it was */
+            share_free(s->trees, s->tree_count, s->flows, &s->labels);
+            if (s->io != x->engine.io)
+                io_close(s->io);
+        } else {
+            share_free(x->trees, x->tree_count, x->flows, &x->labels);
+            x->trees = s->trees;
+            x->tree_count = s->tree_count;
+            x->flows = s->flows;
+            x->labels = s->labels;
+            x->job = config->job;
+            x->epoch = config->epoch;
+            x->values = config->values;
+            engine_use(&x->engine, s->io);
+        }
+        engine_leave(&x->engine);
+        engine_wake(&x->engine);
+    }
+    return result;
 }
 
 /* ---- the interface for Python ---- */
@@ -307,75 +343,95 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
 /* Of the structures shared with Python, in the order in which they are declared. */
 const size_t inart_root_sizes[] = {
     sizeof(struct inart_root_flow), sizeof(struct inart_root_tree_config), sizeof(struct inart_root_config),
-    sizeof(struct inart_root_tree_stats), sizeof(struct inart_root_stats), 0,
+    sizeof(struct inart_io_config), sizeof(struct inart_io_stats), sizeof(struct inart_root_tree_stats), sizeof(struct inart_root_stats), 0,
 };
 
 void inart_root_destroy(struct inart_root *r)
 {
-    if (r->started) {
-        engine_enter(&r->lock);
-        r->closing = true;
-        engine_leave(&r->lock);
-        engine_wake(&r->lock);
-        pthread_join(r->thread, NULL);
+    for (uint32_t i = 0; i < r->io.threads; i++) {
+        struct io_thread *x = &r->threads[i];
+        engine_join(&x->engine);
+        engine_free(&x->engine);
+        share_free(x->trees, x->tree_count, x->flows, &x->labels);
     }
-    trees_free(r->trees, r->tree_count);
-    free(r->flows);
-    label_map_free(&r->labels);
-    packet_io_close(&r->io);
-    engine_lock_free(&r->lock);
+    free(r->threads);
     free(r);
 }
 
-struct inart_root *inart_root_create(const char *interface, const struct inart_root_config *config, char *error, size_t size)
+struct inart_root *inart_root_create(const struct inart_io_config *io, const struct inart_root_config *config, char *error, size_t size)
 {
     struct inart_root *r = calloc(1, sizeof *r);
-    if (!r) {
-        snprintf(error, size, "out of memory");
+    if (r)
+        r->threads = calloc(MOST_THREADS, sizeof *r->threads);
+    if (!r || !r->threads || io->threads < 1 || io->threads > MOST_THREADS) {
+        snprintf(error, size, "out of memory, or %u I/O threads: 1 to %d", io->threads, MOST_THREADS);
+        free(r ? r->threads : NULL);
+        free(r);
         return NULL;
     }
-    r->io.fd = -1;
-    int broken = engine_lock_make(&r->lock);
-    if (packet_io_open(&r->io, interface, config->values, error, size) || configure(r, config, error, size)) {
+    r->io = *io;
+    int result = 0;
+    for (uint32_t i = 0; i < io->threads && !result; i++) {
+        result = engine_start(&r->threads[i].engine, "inart-root", io->core[i], work);
+        if (result)
+            snprintf(error, size, "cannot start the server's thread: %s", strerror(result));
+    }
+    if (result || configure(r, config, error, size)) {
         inart_root_destroy(r);
         return NULL;
     }
-    if (broken || inart_thread_start(&r->thread, run, r)) {
-        snprintf(error, size, "cannot start the server's thread: %s", strerror(errno));
-        inart_root_destroy(r);
-        return NULL;
-    }
-    r->started = true;
     return r;
 }
 
 /* All chunks start afresh with the new configuration. 0, or -1 with the reason in `error` (the old one stays). */
 int inart_root_reconfigure(struct inart_root *r, const struct inart_root_config *config, char *error, size_t size)
 {
-    engine_enter(&r->lock);
-    int result = configure(r, config, error, size);
-    engine_leave(&r->lock);
-    return result;
+    return configure(r, config, error, size);
 }
 
-/* `trees` has room for `count` entries; returns the number of trees. */
-uint32_t inart_root_statistics(struct inart_root *r, struct inart_root_stats *stats, struct inart_root_tree_stats *trees, uint32_t count)
+static void statistics_add(struct inart_root_stats *sum, const struct inart_root_stats *s)
 {
-    engine_enter(&r->lock);
-    *stats = r->stats;
-    stats->send_errors = r->io.send_errors;
-    stats->kernel_drops = packet_io_drops(&r->io);
-    stats->cpu_ns = inart_thread_cpu(r->thread);
-    uint64_t now = inart_now();
-    for (uint32_t i = 0; i < r->tree_count && i < count; i++) {
-        struct tree *t = &r->trees[i];
-        struct cell *c = cell_of(t, t->oldest);
-        trees[i] = t->stats;
-        trees[i].oldest_incomplete = t->oldest;
-        trees[i].oldest_bitmap = c->owner == t->oldest + 1 ? c->bitmap : 0;
-        trees[i].oldest_waiting_ns = t->stats.newest > t->oldest ? now - t->oldest_since : 0;
+    sum->packets_received += s->packets_received;
+    sum->bytes_received += s->bytes_received;
+    sum->packets_sent += s->packets_sent;
+    sum->bytes_sent += s->bytes_sent;
+    sum->malformed += s->malformed;
+    sum->unknown += s->unknown;
+    sum->other_epoch += s->other_epoch;
+}
+
+/* `trees` has room for `count` entries, of the trees `number`. */
+void inart_root_statistics(struct inart_root *r, struct inart_root_stats *stats, struct inart_io_stats *io, const uint32_t *number,
+                           struct inart_root_tree_stats *trees, uint32_t count)
+{
+    memset(stats, 0, sizeof *stats);
+    memset(io, 0, sizeof *io);
+    memset(trees, 0, count * sizeof *trees);
+    for (uint32_t i = 0; i < r->io.threads; i++) {
+        struct io_thread *x = &r->threads[i];
+        engine_enter(&x->engine);
+        statistics_add(stats, &x->stats);
+        stats->malformed += x->engine.io->counters.malformed;
+        stats->packets_received += x->engine.io->counters.malformed;
+        stats->send_errors += x->engine.io->counters.send_errors;
+        stats->kernel_drops += engine_drops(&x->engine);
+        stats->wakeups += x->engine.wakeups;
+        stats->cpu_ns += engine_cpu(&x->engine);
+        engine_statistics(&x->engine, io);
+        uint64_t now = inart_now();
+        for (uint32_t j = 0; j < x->tree_count; j++) {
+            struct tree *t = &x->trees[j];
+            struct cell *c = cell_of(t, t->oldest);
+            uint32_t at = 0;
+            while (at < count && number[at] != t->number)
+                at++;
+            if (at == count)
+                continue;
+            trees[at] = t->stats;
+            trees[at].oldest_incomplete = t->oldest;
+            trees[at].oldest_bitmap = c->owner == t->oldest + 1 ? c->bitmap : 0;
+            trees[at].oldest_waiting_ns = t->stats.newest > t->oldest ? now - t->oldest_since : 0;
+        }
+        engine_leave(&x->engine);
     }
-    uint32_t result = r->tree_count;
-    engine_leave(&r->lock);
-    return result;
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 
 from evaluation.hosts.hub import Faults, Hub, Star
 from evaluation.hosts.network import StarNetwork, inside
-from p4src.protocol import ETHERTYPE
 from ps_server.server import Server
+from tests.hosts.raw import RawSocket
 from worker_agent.engine import Engine, Operation, Work
 from worker_agent.fixedpoint import error_bound
 
@@ -31,14 +30,10 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
         time.sleep(0.002)
 
 
-def raw_socket(namespace: str, interface: str) -> socket.socket:
-    """A packet socket that sends anything and receives frames of our EtherType."""
+def raw_socket(namespace: str, interface: str) -> RawSocket:
+    """A packet socket that sends anything and receives packets of ours."""
     with inside(namespace):
-        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-    with inside(namespace):
-        raw.bind((interface, ETHERTYPE))
-    raw.settimeout(DEADLINE)
-    return raw
+        return RawSocket(interface, DEADLINE)
 
 
 class Rig:
@@ -72,11 +67,11 @@ class Rig:
         """See Faults."""
         self.hub.faults(Faults(**faults))
 
-    def raw(self, node: str) -> socket.socket:
+    def raw(self, node: str) -> RawSocket:
         """A packet socket on a host's interface; closed with the rig."""
         return self._stack.enter_context(raw_socket(self.network.hosts[node], "data0"))
 
-    def raw_port(self, node: str) -> socket.socket:
+    def raw_port(self, node: str) -> RawSocket:
         """A packet socket at the hub's end of a host's link: what it sends reaches the host."""
         return self._stack.enter_context(raw_socket(self.network.middle, f"p-{node}"))
 

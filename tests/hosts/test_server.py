@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.agentconfig import RootFlow, RootTree
 from evaluation.hosts.hub import TreeShape
 from p4src.protocol import Flag, udp_port
+from tests.hosts.raw import RawSocket
 from tests.hosts.rig import Rig, wait_until
 from tests.model import root as model
 from tests.model.packet import Packet, decode
@@ -92,17 +91,12 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
     run()
 
 
-def received(raw: socket.socket, count: int) -> list[tuple[int, int, int, tuple[int, ...]]]:
+def received(raw: RawSocket, count: int) -> list[tuple[int, int, int, tuple[int, ...]]]:
     """(label, sequence, bitmap, values) of `count` results, and that no more have come."""
     results = []
     for _ in range(count):
-        results.append(raw.recv(4096))
-    raw.setblocking(False)
-    try:
-        with pytest.raises(BlockingIOError):
-            raw.recv(4096)
-    finally:
-        raw.settimeout(30)
+        results.append(raw.recv())
+    assert raw.recv_waiting() is None
     packets = [decode(frame, VALUES) for frame in results]
     assert all(packet is not None and packet.flags & Flag.RESULT for packet in packets)
     return [(packet.label, packet.sequence, packet.bitmap, packet.values) for packet in packets if packet is not None]

@@ -61,7 +61,7 @@ def test_scapy_takes_udp_for_ours_by_its_port(port: int, ours: bool) -> None:
 
 
 def sent_by_engine(raw: Any) -> Any:
-    frame = raw.recv(4096)
+    frame = raw.recv()
     assert len(frame) == frame_bytes(VALUES)
     decoded = Ether(frame)[InArt]
     assert bytes(Ether(frame)) == frame
@@ -117,7 +117,7 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
         values = [(worker + 1) * (position - 30) for position in range(VALUES)]
         raws[worker].send(bytes(packet(values, job=7, label=labels[worker].up_label, epoch=1, sequence=0)))
     for raw in raws:
-        decoded = Ether(raw.recv(4096))[InArt]
+        decoded = Ether(raw.recv())[InArt]
         assert (decoded.flags, decoded.job, decoded.epoch, decoded.sequence) == (Flag.RESULT, 7, 1, 0)
         assert decoded.bitmap == 0b11
         assert decoded.label == labels[0].return_label
@@ -126,7 +126,7 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
     raws[1].send(
         bytes(packet([0] * VALUES, flags=int(Flag.RESEND), job=7, label=labels[1].up_label, epoch=1, sequence=0))
     )
-    decoded = Ether(raws[1].recv(4096))[InArt]
+    decoded = Ether(raws[1].recv())[InArt]
     assert decoded.label == labels[1].answer_label
     assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
     wait_until(lambda: rig.servers[0].stats().trees[0].answers == 1, "the answer is counted")

@@ -1,8 +1,9 @@
-/* What the worker's and the root's engine share besides packets and labels: threads, the lock and its wake-up, sleeping,
- * and what any configuration must fulfil. */
+/* What the worker's and the root's engine share besides packets and labels: I/O threads, each with its own lock, lanes and
+ * buffers; their sleep; and what any configuration must fulfil. */
 #ifndef INART_ENGINE_H
 #define INART_ENGINE_H
 
+#include <fenv.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,89 +13,76 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "packet_io.h"
+#include "io_backends.h"
 
 #define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart */
 #define SPARSE 8                       /* ... when fewer than this came at a time */
+#define MOST_THREADS INART_MOST_LANES
+#define ROUNDS 8                       /* of receiving, before it is time to send */
 
-/* ---- threads ---- */
+/* ---- shared with worker_agent/io_options.py (ctypes), which compares the sizes ---- */
+struct inart_io_config {
+    char interface[IFNAMSIZ];
+    uint32_t address;       /* of the data interface, host order; 0: its first */
+    uint32_t receive_bytes; /* of the kernel's receive buffer; 0: as much as there is */
+    int32_t backend;        /* INART_UDP, INART_RAW */
+    uint32_t threads;
+    int32_t core[MOST_THREADS]; /* of each thread; -1: any */
+};
+struct inart_io_stats {
+    uint64_t messages_sent, messages_received, foreign, receive_buffer, segments;
+    char trouble[INART_TROUBLE];
+};
+/* ------------------------------------------------------------------------------------ */
 
-/* Signals stay with the program's own threads: Python's main thread must be the one that Ctrl-C interrupts. 0 or an errno. */
-static inline int inart_thread_start(pthread_t *thread, void *(*function)(void *), void *argument)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int result = pthread_create(thread, NULL, function, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return result;
-}
-
-/* CPU time of a running thread; 0: unknown. */
-static inline uint64_t inart_thread_cpu(pthread_t thread)
-{
-    clockid_t clock;
-    struct timespec cpu;
-    if (pthread_getcpuclockid(thread, &clock) || clock_gettime(clock, &cpu))
-        return 0;
-    return (uint64_t)cpu.tv_sec * INART_NS + (uint64_t)cpu.tv_nsec;
-}
-
-/* ---- the lock of an I/O thread: others come before it; and what wakes it ---- */
-
-struct engine_lock {
-    pthread_mutex_t mutex;
-    atomic_int waiters;
-    int event;
+struct engine_sleep {
+    uint64_t until;
+    bool listen; /* wake for packets */
+    bool sparse; /* packets come few at a time */
 };
 
-static inline int engine_lock_make(struct engine_lock *l) /* 0 or -1 */
+struct engine_thread {
+    pthread_mutex_t mutex; /* covers all of the thread's own state */
+    atomic_int waiters;    /* for it; they come before the thread */
+    int event;
+    pthread_t thread;
+    bool started, closing;
+    int core;
+    const char *name;
+    struct engine_sleep (*work)(struct engine_thread *); /* one round; says how long nothing will happen by itself */
+    struct io *io, *retired;                             /* retired: to be closed, once the thread no longer looks */
+    uint64_t wakeups;
+    /* A request: the thread opens lanes, because it is in the right network namespace and on the right core. */
+    const struct io_spec *wanted;
+    struct io *opened;
+    char *error;
+    size_t error_size;
+    pthread_cond_t answered;
+};
+
+/* ---- the lock ---- */
+
+static inline void engine_enter(struct engine_thread *t)
 {
-    pthread_mutex_init(&l->mutex, NULL);
-    l->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return l->event < 0 ? -1 : 0;
+    atomic_fetch_add(&t->waiters, 1);
+    pthread_mutex_lock(&t->mutex);
+    atomic_fetch_sub(&t->waiters, 1);
 }
 
-static inline void engine_lock_free(struct engine_lock *l)
-{
-    if (l->event >= 0)
-        close(l->event);
-    l->event = -1;
-}
+static inline void engine_leave(struct engine_thread *t) { pthread_mutex_unlock(&t->mutex); }
 
-static inline void engine_enter(struct engine_lock *l)
-{
-    atomic_fetch_add(&l->waiters, 1);
-    pthread_mutex_lock(&l->mutex);
-    atomic_fetch_sub(&l->waiters, 1);
-}
-
-static inline void engine_leave(struct engine_lock *l) { pthread_mutex_unlock(&l->mutex); }
-
-static inline void engine_wake(struct engine_lock *l)
+static inline void engine_wake(struct engine_thread *t)
 {
     uint64_t one = 1;
-    if (write(l->event, &one, sizeof one) < 0) { /* full: it is awake already */
+    if (write(t->event, &one, sizeof one) < 0) { /* full: it is awake already */
     }
 }
 
-static inline void engine_woken(struct engine_lock *l)
-{
-    uint64_t count;
-    if (read(l->event, &count, sizeof count) < 0) { /* somebody else's wake-up was enough */
-    }
-}
-
-/* The I/O thread, after sleeping: lets those who wait go first. */
-static inline void engine_return(struct engine_lock *l)
-{
-    while (atomic_load(&l->waiters))
-        sched_yield();
-    pthread_mutex_lock(&l->mutex);
-}
+/* ---- the thread ---- */
 
 /* Until a descriptor has something, or `until` (CLOCK_MONOTONIC; UINT64_MAX: no limit). */
 static inline void pause_until(struct pollfd *descriptors, unsigned count, uint64_t until)
@@ -108,6 +96,223 @@ static inline void pause_until(struct pollfd *descriptors, unsigned count, uint6
     ppoll(descriptors, count, limit, NULL);
 }
 
+/* Sleeps as `sleep` says, not holding the lock; which sources have packets, and whether somebody woke it. */
+static inline bool engine_rest(struct engine_thread *t, const struct engine_sleep *sleep, uint64_t woken, uint32_t *ready)
+{
+    struct pollfd descriptors[1 + INART_MOST_LANES] = {{.fd = t->event, .events = POLLIN}};
+    unsigned sources = t->io ? t->io->sources : 0;
+    for (unsigned i = 0; i < sources; i++)
+        descriptors[1 + i] = (struct pollfd){.fd = t->io->source[i], .events = POLLIN};
+    uint64_t now = inart_now();
+    bool looked = false;
+    if (sleep->until > now) {
+        /* Packets come one by one at low rates: take a few at a time. */
+        if (sleep->listen && sleep->sparse && woken + WAKE_SPACING > now) {
+            uint64_t until = woken + WAKE_SPACING;
+            pause_until(descriptors, 1, until < sleep->until ? until : sleep->until);
+        }
+        if (!(descriptors[0].revents & POLLIN)) {
+            pause_until(descriptors, sleep->listen ? 1 + sources : 1, sleep->until);
+            looked = sleep->listen;
+        }
+    }
+    if (!looked && sources > 1)
+        pause_until(descriptors, 1 + sources, 0);
+    *ready = looked || sources > 1 ? 0 : ~0u;
+    for (unsigned i = 0; i < sources; i++)
+        if (descriptors[1 + i].revents)
+            *ready |= 1u << i;
+    return descriptors[0].revents & POLLIN;
+}
+
+static inline void *engine_run(void *argument)
+{
+    struct engine_thread *t = argument;
+    uint64_t woken = 0;
+    fesetenv(FE_DFL_ENV); /* the creating thread may flush subnormals to zero */
+    pthread_setname_np(pthread_self(), t->name);
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: bursts are a few tens of microseconds apart at high rates */
+    if (t->core >= 0) {
+        cpu_set_t cores;
+        CPU_ZERO(&cores);
+        CPU_SET(t->core, &cores);
+        pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
+    }
+    pthread_mutex_lock(&t->mutex);
+    while (!t->closing) {
+        if (t->wanted) {
+            t->opened = io_open(t->wanted, t->error, t->error_size);
+            t->wanted = NULL;
+            pthread_cond_broadcast(&t->answered);
+        }
+        while (t->retired) {
+            struct io *old = t->retired;
+            t->retired = old->next;
+            io_close(old);
+        }
+        struct engine_sleep sleep = t->work(t);
+        t->wakeups++;
+        engine_leave(t);
+        uint32_t ready = 0;
+        if (engine_rest(t, &sleep, woken, &ready)) {
+            uint64_t count;
+            if (read(t->event, &count, sizeof count) < 0) { /* somebody else's wake-up was enough */
+            }
+        }
+        woken = inart_now();
+        while (atomic_load(&t->waiters))
+            sched_yield();
+        pthread_mutex_lock(&t->mutex);
+        if (t->io)
+            t->io->ready |= ready;
+    }
+    engine_leave(t);
+    return NULL;
+}
+
+/* 0, or an errno. Signals stay with the program's own threads: Python's main thread must be the one that Ctrl-C interrupts. */
+static inline int engine_start(struct engine_thread *t, const char *name, int core, struct engine_sleep (*work)(struct engine_thread *))
+{
+    t->name = name;
+    t->core = core;
+    t->work = work;
+    pthread_mutex_init(&t->mutex, NULL);
+    pthread_cond_init(&t->answered, NULL);
+    t->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (t->event < 0)
+        return errno;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int result = pthread_create(&t->thread, NULL, engine_run, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    t->started = result == 0;
+    if (!t->started)
+        close(t->event);
+    return result;
+}
+
+/* Ends the thread and closes its lanes. */
+static inline void engine_join(struct engine_thread *t)
+{
+    if (!t->started)
+        return;
+    engine_enter(t);
+    t->closing = true;
+    engine_leave(t);
+    engine_wake(t);
+    pthread_join(t->thread, NULL);
+    t->started = false;
+}
+
+static inline void engine_free(struct engine_thread *t) /* after engine_join; also of one that never started */
+{
+    if (!t->name)
+        return;
+    if (t->event >= 0)
+        close(t->event);
+    io_close(t->io);
+    while (t->retired) {
+        struct io *old = t->retired;
+        t->retired = old->next;
+        io_close(old);
+    }
+    t->io = NULL;
+}
+
+/* Lanes as `spec` says, opened by the thread; its present ones when they are the same. NULL with the reason in `error`. */
+static inline struct io *engine_open(struct engine_thread *t, const struct io_spec *spec, char *error, size_t size)
+{
+    engine_enter(t);
+    struct io *io = t->io;
+    if (!io || memcmp(&io->spec, spec, sizeof *spec)) {
+        t->error = error;
+        t->error_size = size;
+        t->wanted = spec;
+        engine_wake(t);
+        while (t->wanted)
+            pthread_cond_wait(&t->answered, &t->mutex);
+        io = t->opened;
+        t->opened = NULL;
+    }
+    engine_leave(t);
+    return io;
+}
+
+/* From now on the thread uses `io` (holding its lock). */
+static inline void engine_use(struct engine_thread *t, struct io *io)
+{
+    if (t->io != io) {
+        if (t->io) {
+            io->counters = t->io->counters; /* they count since the engine was made */
+            io->counters.kernel_drops += t->io->backend->drops(t->io);
+            t->io->next = t->retired;
+            t->retired = t->io;
+        }
+        t->io = io;
+    }
+    io_clear(io);
+    io->last_errno = 0;
+    io->trouble[0] = 0;
+}
+
+/* What is to be opened for the trees of one thread: its lanes are their ports. -1: more than INART_MOST_LANES. */
+static inline int spec_add(struct io_spec *spec, uint32_t port, uint32_t *lane)
+{
+    for (*lane = 0; *lane < spec->lanes; ++*lane)
+        if (spec->port[*lane] == port)
+            return 0;
+    if (spec->lanes == INART_MOST_LANES)
+        return -1;
+    spec->port[spec->lanes++] = (uint16_t)port;
+    return 0;
+}
+
+static inline struct io_spec spec_of(const struct inart_io_config *config, uint32_t values)
+{
+    struct io_spec spec;
+    memset(&spec, 0, sizeof spec); /* compared with memcmp */
+    memcpy(spec.interface, config->interface, sizeof spec.interface);
+    spec.interface[IFNAMSIZ - 1] = 0;
+    spec.address = config->address;
+    spec.values = values;
+    spec.receive_bytes = config->receive_bytes;
+    spec.backend = config->backend;
+    return spec;
+}
+
+/* Of one thread, added to `stats` (holding its lock). */
+static inline void engine_statistics(const struct engine_thread *t, struct inart_io_stats *stats)
+{
+    const struct io *io = t->io;
+    if (!io)
+        return;
+    stats->messages_sent += io->counters.messages_sent;
+    stats->messages_received += io->counters.messages_received;
+    stats->foreign += io->counters.foreign;
+    if (!stats->receive_buffer || io->receive_buffer < stats->receive_buffer)
+        stats->receive_buffer = io->receive_buffer;
+    if (!stats->segments || io->segments < stats->segments)
+        stats->segments = io->segments;
+    if (io->trouble[0])
+        memcpy(stats->trouble, io->trouble, sizeof stats->trouble);
+}
+
+static inline uint64_t engine_drops(const struct engine_thread *t)
+{
+    return t->io ? t->io->counters.kernel_drops + t->io->backend->drops(t->io) : 0;
+}
+
+/* CPU time of a running thread; 0: unknown. */
+static inline uint64_t engine_cpu(const struct engine_thread *t)
+{
+    clockid_t clock;
+    struct timespec cpu;
+    if (pthread_getcpuclockid(t->thread, &clock) || clock_gettime(clock, &cpu))
+        return 0;
+    return (uint64_t)cpu.tv_sec * INART_NS + (uint64_t)cpu.tv_nsec;
+}
+
 /* ---- configurations: 0, or -1 with the reason in `error` ---- */
 
 static inline int check_job(uint32_t workers, uint32_t values, uint32_t job, char *error, size_t size)
@@ -119,11 +324,17 @@ static inline int check_job(uint32_t workers, uint32_t values, uint32_t job, cha
     return -1;
 }
 
-static inline int check_slots(uint32_t tree, uint32_t slots, char *error, size_t size)
+static inline int check_tree(uint32_t tree, uint32_t slots, uint32_t port, uint32_t thread, uint32_t threads, char *error, size_t size)
 {
-    if (slots >= 1 && slots <= 1u << 24 && !(slots & (slots - 1)))
+    if (slots < 1 || slots > 1u << 24 || slots & (slots - 1))
+        snprintf(error, size, "tree %u has %u slots: they must be a power of two", tree, slots);
+    else if (port > UINT16_MAX || (port & INART_UDP_PORT_MASK) != INART_UDP_PORT_BASE)
+        snprintf(error, size, "tree %u has UDP port %u: ports %u to %u are ours", tree, port, INART_UDP_PORT_BASE,
+                 INART_UDP_PORT_BASE | (~INART_UDP_PORT_MASK & 0xffff));
+    else if (thread >= threads)
+        snprintf(error, size, "tree %u is on I/O thread %u of %u", tree, thread, threads);
+    else
         return 0;
-    snprintf(error, size, "tree %u has %u slots: they must be a power of two", tree, slots);
     return -1;
 }
 

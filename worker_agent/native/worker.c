@@ -1,4 +1,4 @@
-/* The worker's engine: one I/O thread that moves all-reduces over the trees of one configuration.
+/* The worker's engine: I/O threads that move all-reduces over the trees of one configuration.
  *
  * Sequence numbers. Every operation is cut, at submission, into one part per tree that carries some of it. On its tree a
  * part takes the next E + D sequence numbers: E exponent chunks, then D data chunks. All workers submit the same operations
@@ -15,11 +15,16 @@
  * that resends cannot keep a link congested that they congested, those of a tree have a share of its rate, which halves
  * when a resent chunk needs to be sent again, down to 1/W, and grows with each that is answered.
  *
- * Threads. One lock covers everything; the I/O thread lets go of it while it sleeps. It sleeps until the next event
- * (tokens, timers, packets, a submission), and when tokens are what it waits for it does not wake for each answer.
+ * Pacing. A tree's packets leave at its rate: at most 1 ms worth of them at a time, and never more than a super-frame. When
+ * the machine let the thread wait, it catches up at twice the rate.
+ *
+ * Threads. Trees are spread over the threads by their ports; a thread's lock covers its trees and its lanes, and it lets go
+ * of it while it sleeps. It sleeps until the next event (tokens, timers, packets, a submission), and when tokens are what it
+ * waits for it does not wake for each answer. The engine's own lock (taken last) covers what has ended. An operation ends
+ * with its last part: after a failure each thread drops its parts, so nobody writes to a tensor that was given back.
  */
 #define _GNU_SOURCE
-#include <fenv.h>
+#include <math.h>
 #include <stdarg.h>
 
 #include "engine.h"
@@ -42,6 +47,9 @@
 #define RESEND_BURST 8.0
 #define RESEND_SHARE_STEP (1 / 16.0)
 #define TOKEN_SLEEP (20 * MS)          /* up to here, waiting for tokens does not listen for packets */
+#define BURST_SECONDS 0.001            /* of a tree's packets that leave at a time */
+#define SLACK_SECONDS 0.003            /* being late by this loses nothing */
+#define CATCH_UP 2.0                   /* times the tree's rate */
 #define NONE UINT32_MAX
 
 enum { UNSENT, SENT, ANSWERED };
@@ -51,7 +59,7 @@ enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STAT
 
 /* ---- shared with worker_agent/engine.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
 struct inart_tree_config {
-    uint32_t tree, up_label, return_label, answer_label, slots;
+    uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
     double rate_mbps; /* 0: not paced */
     char root[NAME_BYTES];
 };
@@ -60,6 +68,7 @@ struct inart_worker_config {
     double timeout_seconds;
     const struct inart_tree_config *tree;
 };
+/* struct inart_io_config, inart_io_stats: engine.h */
 struct inart_part_range {
     uint64_t offset, count; /* elements */
 };
@@ -85,13 +94,15 @@ struct operation {
     const uint8_t *in;
     uint8_t *out;
     uint64_t elements;
-    uint32_t tag, parts_left;
+    uint32_t tag;
     int dtype;
     float divisor;
     int32_t status;
-    uint64_t submitted, first_send, last_answer;
+    atomic_uint parts_left; /* and one while it is being submitted */
+    uint64_t submitted;
+    atomic_ullong first_send, last_answer;
     char message[MESSAGE_BYTES];
-    struct operation *next; /* in the list of pending or of finished operations */
+    struct operation *next; /* in the list of finished operations */
 };
 
 struct part {
@@ -122,7 +133,7 @@ struct evidence {
 
 struct tree {
     struct inart_tree_config config;
-    uint32_t mask;
+    uint32_t mask, lane;
     struct chunk *ring; /* slots; [sequence & mask] for base <= sequence < base + slots */
     uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
     struct part *parts, *last, *cursor[KINDS];
@@ -130,6 +141,7 @@ struct tree {
     uint64_t resend_due;       /* no entry of the resend list is due earlier */
     struct evidence evidence[KINDS];
     double packets_per_second, tokens, tokens_most, tokens_wake;
+    double burst; /* tokens for what may leave at once: tokens_wake of them, refilled CATCH_UP times as fast */
     uint64_t tokens_at, progress_at, active_since; /* active_since: first send since it had nothing to do; 0: idle */
     double recent, before_recent, round_trip; /* ns: the lowest of the last RECENT and of the one before; of both; 0: none yet */
     double rtt_lowest;
@@ -140,36 +152,43 @@ struct tree {
     struct inart_tree_stats stats;
 };
 
-struct inart_worker {
-    struct packet_io io;
-    struct inart_worker_config config;
+struct io_thread {
+    struct engine_thread engine; /* first */
+    struct inart_worker *worker;
     struct tree *trees;
     uint32_t tree_count;
     struct label_map labels; /* answer and return labels -> tree */
-    uint64_t all;            /* bitmap of all workers */
-    int fraction_bits;
-    struct operation *pending, *pending_last, *done, *done_last;
-    int64_t next_operation;
-    char failure[MESSAGE_BYTES]; /* not empty: nothing works until the next configuration */
-    int32_t failure_status;
     struct inart_worker_stats stats;
     uint32_t random, rotation;
-    struct engine_lock lock;
-    pthread_cond_t finished;
-    pthread_t thread;
-    bool closing;
     float scratch[INART_MAX_VALUES];
 };
 
-static uint32_t random_next(struct inart_worker *w) /* xorshift: only spreads timers */
+struct inart_worker {
+    struct inart_worker_config config;
+    struct inart_io_config io;
+    struct io_thread *threads;
+    uint64_t all; /* bitmap of all workers */
+    int fraction_bits;
+    atomic_bool failed; /* nothing works until the next configuration */
+    pthread_mutex_t mutex; /* covers the rest */
+    pthread_cond_t finished;
+    struct operation *done, *done_last;
+    int64_t next_operation;
+    char failure[MESSAGE_BYTES];
+    int32_t failure_status;
+    uint64_t operations_done, operations_failed, bytes_reduced;
+    bool closing;
+};
+
+static uint32_t random_next(struct io_thread *x) /* xorshift: only spreads timers */
 {
-    w->random ^= w->random << 13;
-    w->random ^= w->random >> 17;
-    w->random ^= w->random << 5;
-    return w->random;
+    x->random ^= x->random << 13;
+    x->random ^= x->random >> 17;
+    x->random ^= x->random << 5;
+    return x->random;
 }
 
-static uint64_t random_below(struct inart_worker *w, uint64_t n) { return n ? random_next(w) % n : 0; }
+static uint64_t random_below(struct io_thread *x, uint64_t n) { return n ? random_next(x) % n : 0; }
 
 /* ---- lists of chunks ---- */
 
@@ -209,30 +228,28 @@ static void list_remove(struct tree *t, struct chunk *c)
 
 /* ---- finishing operations ---- */
 
-static void operation_finish(struct inart_worker *w, struct operation *o, int32_t status, const char *message)
+/* One of its parts has ended, or its submission. */
+static void operation_part_ended(struct inart_worker *w, struct operation *o, bool well)
 {
-    struct operation **link = &w->pending, *before = NULL;
-    while (*link != o) {
-        before = *link;
-        link = &(*link)->next;
+    pthread_mutex_lock(&w->mutex);
+    if (!well && o->status == STATUS_OK) {
+        o->status = w->failure_status;
+        memcpy(o->message, w->failure, sizeof o->message);
     }
-    *link = o->next;
-    if (w->pending_last == o)
-        w->pending_last = before;
-    o->next = NULL;
-    o->status = status;
-    snprintf(o->message, sizeof o->message, "%s", message);
-    if (w->done)
-        w->done_last->next = o;
-    else
-        w->done = o;
-    w->done_last = o;
-    if (status == STATUS_OK) {
-        w->stats.operations_done++;
-        w->stats.bytes_reduced += o->elements * inart_dtype_bytes(o->dtype);
-    } else
-        w->stats.operations_failed++;
-    pthread_cond_broadcast(&w->finished);
+    if (atomic_fetch_sub(&o->parts_left, 1) == 1) {
+        if (w->done)
+            w->done_last->next = o;
+        else
+            w->done = o;
+        w->done_last = o;
+        if (o->status == STATUS_OK) {
+            w->operations_done++;
+            w->bytes_reduced += o->elements * inart_dtype_bytes(o->dtype);
+        } else
+            w->operations_failed++;
+        pthread_cond_broadcast(&w->finished);
+    }
+    pthread_mutex_unlock(&w->mutex);
 }
 
 static void part_free(struct part *p)
@@ -241,28 +258,58 @@ static void part_free(struct part *p)
     free(p);
 }
 
-/* Ends every pending operation; the engine refuses new ones until it is configured again. */
-__attribute__((format(printf, 3, 4))) static void fail(struct inart_worker *w, int32_t status, const char *format, ...)
+/* After a failure: a thread's parts end with it, and what it has built is not sent. */
+static void drop_parts(struct io_thread *x)
 {
-    if (w->failure[0])
-        return;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(w->failure, sizeof w->failure, format, arguments);
-    va_end(arguments);
-    w->failure_status = status;
-    for (uint32_t i = 0; i < w->tree_count; i++) {
-        struct tree *t = &w->trees[i];
+    for (uint32_t i = 0; i < x->tree_count; i++) {
+        struct tree *t = &x->trees[i];
         while (t->parts) {
             struct part *p = t->parts;
             t->parts = p->next;
+            operation_part_ended(x->worker, p->operation, false);
             part_free(p);
         }
         t->last = t->cursor[EXPONENT] = t->cursor[DATA] = NULL;
     }
-    while (w->pending)
-        operation_finish(w, w->pending, status, w->failure);
-    w->io.tx_head = w->io.tx_count = 0;
+    if (x->engine.io)
+        io_clear(x->engine.io);
+}
+
+/* Everything pending ends, as soon as each thread comes to it; the engine refuses work until it is configured again. */
+static void set_failure(struct inart_worker *w, int32_t status, const char *message)
+{
+    pthread_mutex_lock(&w->mutex);
+    if (!atomic_load(&w->failed)) {
+        snprintf(w->failure, sizeof w->failure, "%s", message);
+        w->failure_status = status;
+        atomic_store(&w->failed, true);
+    }
+    pthread_mutex_unlock(&w->mutex);
+}
+
+__attribute__((format(printf, 3, 4))) static void fail(struct io_thread *x, int32_t status, const char *format, ...)
+{
+    char message[MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    set_failure(x->worker, status, message);
+    drop_parts(x);
+    for (uint32_t i = 0; i < x->worker->io.threads; i++)
+        if (&x->worker->threads[i] != x)
+            engine_wake(&x->worker->threads[i].engine);
+}
+
+/* Not for the threads themselves: when it returns, all operations have ended. */
+static void fail_all(struct inart_worker *w, int32_t status, const char *message)
+{
+    set_failure(w, status, message);
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        engine_enter(&w->threads[i].engine);
+        drop_parts(&w->threads[i]);
+        engine_leave(&w->threads[i].engine);
+    }
 }
 
 /* ---- sending ---- */
@@ -282,19 +329,19 @@ static size_t chunk_elements(const struct part *p, uint32_t index, size_t n)
     return left < n ? (size_t)left : n;
 }
 
-static const float *load_chunk(struct inart_worker *w, const struct part *p, uint32_t index, size_t *count)
+static const float *load_chunk(struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
 {
     const struct operation *o = p->operation;
-    size_t n = w->config.values;
+    size_t n = x->worker->config.values;
     *count = chunk_elements(p, index, n);
     const uint8_t *data = o->in + (p->offset + (uint64_t)index * n) * inart_dtype_bytes(o->dtype);
-    return inart_load(data, *count, o->dtype, w->scratch);
+    return inart_load(data, *count, o->dtype, x->scratch);
 }
 
-static void write_exponents(struct inart_worker *w, const struct part *p, uint32_t chunk, int32_t *wire)
+static void write_exponents(struct io_thread *x, const struct part *p, uint32_t chunk, int32_t *wire)
 {
     const struct operation *o = p->operation;
-    uint32_t n = w->config.values;
+    uint32_t n = x->worker->config.values;
     int32_t check[CHECK_VALUES] = {(int32_t)o->elements, -(int32_t)o->elements, (int32_t)o->tag, -(int32_t)o->tag};
     for (uint32_t j = 0; j < n; j++) {
         uint64_t position = (uint64_t)chunk * n + j;
@@ -303,30 +350,30 @@ static void write_exponents(struct inart_worker *w, const struct part *p, uint32
             value = check[position];
         else if (position - CHECK_VALUES < p->data_chunks) {
             size_t count;
-            const float *x = load_chunk(w, p, (uint32_t)(position - CHECK_VALUES), &count);
-            value = inart_exponent(x, count);
+            const float *values = load_chunk(x, p, (uint32_t)(position - CHECK_VALUES), &count);
+            value = inart_exponent(values, count);
         }
         wire[j] = (int32_t)__builtin_bswap32((uint32_t)value);
     }
 }
 
 /* Builds the packet of one chunk; there is room. */
-static void send_chunk(struct inart_worker *w, struct tree *t, struct part *p, uint64_t sequence, bool resend, uint64_t now)
+static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, bool resend, uint64_t now)
 {
     uint32_t index = (uint32_t)(sequence - p->base);
     int kind = index < p->exponent_chunks ? EXPONENT : DATA;
     struct inart_header h = {
         .flags = (uint8_t)((resend ? INART_FLAG_RESEND : 0) | (kind == EXPONENT ? INART_FLAG_MAXIMUM : 0)),
-        .job = (uint16_t)w->config.job, .label = t->config.up_label, .epoch = w->config.epoch, .sequence = (uint32_t)sequence,
+        .job = (uint16_t)x->worker->config.job, .label = t->config.up_label, .epoch = x->worker->config.epoch, .sequence = (uint32_t)sequence,
     };
-    int32_t *wire = inart_values(packet_io_build(&w->io, &h));
+    int32_t *wire = inart_values(io_build(x->engine.io, t->lane, &h));
     if (kind == EXPONENT)
-        write_exponents(w, p, index, wire);
+        write_exponents(x, p, index, wire);
     else {
         size_t count;
         index -= p->exponent_chunks;
-        const float *x = load_chunk(w, p, index, &count);
-        inart_quantise(x, count, w->config.values, p->exponents[index], w->fraction_bits, (uint32_t *)wire);
+        const float *values = load_chunk(x, p, index, &count);
+        inart_quantise(values, count, x->worker->config.values, p->exponents[index], x->worker->fraction_bits, (uint32_t *)wire);
     }
     struct chunk *c = chunk_of(t, sequence);
     c->sent_at = now;
@@ -336,20 +383,22 @@ static void send_chunk(struct inart_worker *w, struct tree *t, struct part *p, u
         list_add(t, c, LIST_FIRST);
         p->sent[kind]++;
         t->stats.chunks_sent++;
-        if (!p->operation->first_send)
-            p->operation->first_send = now;
+        unsigned long long never = 0;
+        if (!atomic_load_explicit(&p->operation->first_send, memory_order_relaxed))
+            atomic_compare_exchange_strong(&p->operation->first_send, &never, now);
         if (!t->stats.first_send_ns)
             t->stats.first_send_ns = now;
         if (!t->active_since)
             t->active_since = now;
     }
     t->tokens -= 1;
-    w->stats.packets_sent++;
-    w->stats.bytes_sent += w->io.frame_bytes;
+    t->burst -= 1;
+    x->stats.packets_sent++;
+    x->stats.bytes_sent += x->engine.io->frame_bytes;
 }
 
 /* Sends the next new chunk; false: none may go now. */
-static bool send_next(struct inart_worker *w, struct tree *t, uint64_t now)
+static bool send_next(struct io_thread *x, struct tree *t, uint64_t now)
 {
     uint64_t limit = t->base + t->config.slots;
     struct part *p = t->cursor[EXPONENT];
@@ -357,7 +406,7 @@ static bool send_next(struct inart_worker *w, struct tree *t, uint64_t now)
         p = p->next;
     t->cursor[EXPONENT] = p;
     if (p && p->base + p->sent[EXPONENT] < limit) {
-        send_chunk(w, t, p, p->base + p->sent[EXPONENT], false, now);
+        send_chunk(x, t, p, p->base + p->sent[EXPONENT], false, now);
         return true;
     }
     p = t->cursor[DATA];
@@ -369,7 +418,7 @@ static bool send_next(struct inart_worker *w, struct tree *t, uint64_t now)
     uint64_t sequence = p->base + p->exponent_chunks + p->sent[DATA];
     if (sequence >= limit)
         return false;
-    send_chunk(w, t, p, sequence, false, now);
+    send_chunk(x, t, p, sequence, false, now);
     return true;
 }
 
@@ -392,7 +441,7 @@ static uint64_t patient_timeout_of(const struct tree *t)
     return timeout_of(t, t->stats.last_answer_ns < t->active_since ? RTO_LOWEST_START : RTO_LOWEST, 8);
 }
 
-static uint64_t spread(struct inart_worker *w, uint64_t t) { return t + random_below(w, t / 4 + 1); }
+static uint64_t spread(struct io_thread *x, uint64_t t) { return t + random_below(x, t / 4 + 1); }
 
 /* The deadline of the oldest unanswered chunk, when it was sent once and no gap has shown; 0: none. */
 static uint64_t oldest_due(struct tree *t)
@@ -437,13 +486,13 @@ static uint64_t gap_due(struct tree *t, int kind)
     return sequence_of(t, c) < e->sequence ? c->sent_at + e->rtt + reorder_window(t) : UINT64_MAX;
 }
 
-static void find_gaps(struct inart_worker *w, struct tree *t, uint64_t now)
+static void find_gaps(struct io_thread *x, struct tree *t, uint64_t now)
 {
     for (int kind = 0; kind < KINDS; kind++)
         while (gap_due(t, kind) <= now) {
             struct chunk *c = &t->ring[t->first[kind].head];
             c->gap = 1;
-            resend_at(t, c, now + random_below(w, (uint64_t)(t->round_trip / 4) + 1));
+            resend_at(t, c, now + random_below(x, (uint64_t)(t->round_trip / 4) + 1));
         }
 }
 
@@ -461,18 +510,18 @@ static uint64_t resend_allowed(struct tree *t, uint64_t now)
 }
 
 /* A resent chunk has got no answer in time: at most once in `wait`, and not below what all workers together may send. */
-static void resend_share_cut(struct inart_worker *w, struct tree *t, uint64_t wait, uint64_t now)
+static void resend_share_cut(struct io_thread *x, struct tree *t, uint64_t wait, uint64_t now)
 {
     if (now - t->resend_share_cut < wait)
         return;
     t->resend_share_cut = now;
     t->resend_share /= 2;
-    if (t->resend_share < 1.0 / w->config.workers)
-        t->resend_share = 1.0 / w->config.workers;
+    if (t->resend_share < 1.0 / x->worker->config.workers)
+        t->resend_share = 1.0 / x->worker->config.workers;
 }
 
 /* Sends the resends that are due, as far as their share of the rate, tokens and room allow. */
-static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
+static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
 {
     uint64_t oldest = oldest_due(t);
     if (oldest && oldest <= now)
@@ -482,7 +531,7 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
     uint64_t earliest = UINT64_MAX, patient = patient_timeout_of(t), quick = timeout_of(t, RTO_LOWEST_RESENT, 2);
     for (uint32_t i = t->resend.head; i != NONE; i = t->ring[i].next) {
         struct chunk *c = &t->ring[i];
-        if (c->due <= now && t->tokens >= 1 && packet_io_room(&w->io)) {
+        if (c->due <= now && t->tokens >= 1 && t->burst >= 1 && io_room(x->engine.io, t->lane)) {
             uint64_t allowed = resend_allowed(t, now);
             if (allowed > now) {
                 if (allowed < earliest)
@@ -491,7 +540,7 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
             }
             t->resend_tokens -= 1;
             if (c->resends)
-                resend_share_cut(w, t, quick, now);
+                resend_share_cut(x, t, quick, now);
             uint64_t sequence = sequence_of(t, c), wait = c->gap ? quick : patient;
             if (c->gap && !c->resends)
                 t->stats.resent_gap++;
@@ -505,8 +554,8 @@ static void send_resends(struct inart_worker *w, struct tree *t, uint64_t now)
                 wait = most;
             if (c->resends < UINT16_MAX)
                 c->resends++;
-            send_chunk(w, t, part_of(t, sequence), sequence, true, now);
-            c->due = now + spread(w, wait);
+            send_chunk(x, t, part_of(t, sequence), sequence, true, now);
+            c->due = now + spread(x, wait);
         }
         if (c->due < earliest)
             earliest = c->due;
@@ -546,9 +595,9 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
 }
 
 /* The agreed exponents (and the check values). False: the engine has failed. */
-static bool take_exponents(struct inart_worker *w, struct tree *t, struct part *p, uint32_t chunk, const uint32_t *wire)
+static bool take_exponents(struct io_thread *x, struct tree *t, struct part *p, uint32_t chunk, const uint32_t *wire)
 {
-    uint32_t n = w->config.values;
+    uint32_t n = x->worker->config.values;
     for (uint32_t j = 0; j < n; j++) {
         uint64_t position = (uint64_t)chunk * n + j;
         int32_t value = (int32_t)__builtin_bswap32(wire[j]);
@@ -556,16 +605,16 @@ static bool take_exponents(struct inart_worker *w, struct tree *t, struct part *
             int32_t opposite = (int32_t)__builtin_bswap32(wire[j + 1]);
             if (value != -opposite) {
                 if (position == 0)
-                    fail(w, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in size: the smallest has %d elements, the largest %d, "
+                    fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in size: the smallest has %d elements, the largest %d, "
                          "this worker's %llu", (long long)p->operation->id, -opposite, value, (unsigned long long)p->operation->elements);
                 else
-                    fail(w, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in dtype or operation (sum, mean)",
+                    fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in dtype or operation (sum, mean)",
                          (long long)p->operation->id);
                 return false;
             }
         } else if (position >= CHECK_VALUES && position - CHECK_VALUES < p->data_chunks) {
             if (!inart_exponent_valid(value)) {
-                fail(w, STATUS_PROTOCOL, "tree %u (root %s): chunk %llu came back with an impossible exponent (%d)", t->config.tree,
+                fail(x, STATUS_PROTOCOL, "tree %u (root %s): chunk %llu came back with an impossible exponent (%d)", t->config.tree,
                      t->config.root, (unsigned long long)(p->base + chunk), value);
                 return false;
             }
@@ -575,18 +624,18 @@ static bool take_exponents(struct inart_worker *w, struct tree *t, struct part *
     return true;
 }
 
-static void take_values(struct inart_worker *w, struct part *p, uint32_t index, const uint32_t *wire)
+static void take_values(struct io_thread *x, struct part *p, uint32_t index, const uint32_t *wire)
 {
     struct operation *o = p->operation;
-    size_t n = w->config.values, count = chunk_elements(p, index, n);
+    size_t n = x->worker->config.values, count = chunk_elements(p, index, n);
     uint8_t *data = o->out + (p->offset + (uint64_t)index * n) * inart_dtype_bytes(o->dtype);
-    float *x = o->dtype == INART_FLOAT32 ? (float *)data : w->scratch;
-    inart_dequantise(wire, count, p->exponents[index], w->fraction_bits, o->divisor, x);
+    float *values = o->dtype == INART_FLOAT32 ? (float *)data : x->scratch;
+    inart_dequantise(wire, count, p->exponents[index], x->worker->fraction_bits, o->divisor, values);
     if (o->dtype != INART_FLOAT32)
-        inart_store(x, count, o->dtype, data);
+        inart_store(values, count, o->dtype, data);
 }
 
-static void part_finish(struct inart_worker *w, struct tree *t, struct part *p, uint64_t now)
+static void part_finish(struct io_thread *x, struct tree *t, struct part *p, uint64_t now)
 {
     struct part **link = &t->parts, *before = NULL;
     while (*link != p) {
@@ -605,36 +654,35 @@ static void part_finish(struct inart_worker *w, struct tree *t, struct part *p, 
     }
     struct operation *o = p->operation;
     part_free(p);
-    o->last_answer = now;
-    if (--o->parts_left == 0)
-        operation_finish(w, o, STATUS_OK, "");
+    atomic_store(&o->last_answer, now);
+    operation_part_ended(x->worker, o, true);
 }
 
-static void receive(struct inart_worker *w, uint8_t *frame, size_t length, uint64_t now)
+static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_t now)
 {
     struct inart_header h;
-    w->stats.packets_received++;
-    w->stats.bytes_received += length;
-    if (inart_parse(frame, length, w->io.frame_bytes, &h)) {
-        w->stats.malformed++;
+    x->stats.packets_received++;
+    x->stats.bytes_received += INART_OFFSET_HEADER + length;
+    if (inart_parse(packet, length, x->engine.io->packet_bytes, &h)) {
+        x->stats.malformed++;
         return;
     }
-    int32_t number = h.flags & INART_FLAG_RESULT && h.job == w->config.job ? label_map_get(&w->labels, h.label) : -1;
+    int32_t number = h.flags & INART_FLAG_RESULT && h.job == x->worker->config.job ? label_map_get(&x->labels, h.label) : -1;
     if (number < 0) {
-        w->stats.unknown++;
+        x->stats.unknown++;
         return;
     }
-    if (h.epoch != w->config.epoch) {
-        w->stats.other_epoch++;
+    if (h.epoch != x->worker->config.epoch) {
+        x->stats.other_epoch++;
         return;
     }
-    struct tree *t = &w->trees[number];
+    struct tree *t = &x->trees[number];
     if (h.sequence < t->base) {
         t->stats.duplicates++;
         return;
     }
     struct chunk *c = chunk_of(t, h.sequence);
-    if (h.sequence >= t->base + t->config.slots || c->state == UNSENT || h.bitmap != w->all
+    if (h.sequence >= t->base + t->config.slots || c->state == UNSENT || h.bitmap != x->worker->all
         || !(h.flags & INART_FLAG_MAXIMUM) != (c->kind == DATA)) {
         t->stats.refused++;
         return;
@@ -648,11 +696,11 @@ static void receive(struct inart_worker *w, uint8_t *frame, size_t length, uint6
         t->stats.refused++;
         return;
     }
-    const uint32_t *wire = (const uint32_t *)inart_values(frame);
+    const uint32_t *wire = (const uint32_t *)inart_values(packet);
     uint32_t index = (uint32_t)(h.sequence - p->base);
     if (c->kind == DATA)
-        take_values(w, p, index - p->exponent_chunks, wire);
-    else if (!take_exponents(w, t, p, index, wire))
+        take_values(x, p, index - p->exponent_chunks, wire);
+    else if (!take_exponents(x, t, p, index, wire))
         return;
     measure(t, c, now);
     list_remove(t, c);
@@ -661,7 +709,7 @@ static void receive(struct inart_worker *w, uint8_t *frame, size_t length, uint6
     t->stats.last_answer_ns = now;
     t->progress_at = now;
     if (++p->answered == p->exponent_chunks + p->data_chunks)
-        part_finish(w, t, p, now);
+        part_finish(x, t, p, now);
     if (h.sequence == t->base) {
         while (t->base < t->end && chunk_of(t, t->base)->state == ANSWERED) {
             *chunk_of(t, t->base) = (struct chunk){.state = UNSENT, .list = LIST_NONE};
@@ -676,12 +724,23 @@ static void receive(struct inart_worker *w, uint8_t *frame, size_t length, uint6
 static void refill(struct tree *t, uint64_t now)
 {
     if (t->packets_per_second > 0) {
-        t->tokens += (double)(now - t->tokens_at) * 1e-9 * t->packets_per_second;
-        if (t->tokens > t->tokens_most)
-            t->tokens = t->tokens_most;
+        double fresh = (double)(now - t->tokens_at) * 1e-9 * t->packets_per_second;
+        t->tokens = t->tokens + fresh < t->tokens_most ? t->tokens + fresh : t->tokens_most;
+        t->burst = t->burst + CATCH_UP * fresh < t->tokens_wake ? t->burst + CATCH_UP * fresh : t->tokens_wake;
     } else
-        t->tokens = 1e9;
+        t->tokens = t->burst = 1e9;
     t->tokens_at = now;
+}
+
+/* When there are tokens for a burst; small ones cost more. `now` or earlier: there are. */
+static uint64_t burst_due(const struct tree *t, uint64_t now)
+{
+    double wanted = t->tokens_wake * 0.75 > 1 ? t->tokens_wake * 0.75 : 1;
+    if (t->tokens >= wanted && t->burst >= wanted)
+        return now;
+    double tokens = (t->tokens_wake - t->tokens) / t->packets_per_second;
+    double burst = (t->tokens_wake - t->burst) / (CATCH_UP * t->packets_per_second);
+    return now + 1 + (uint64_t)((tokens > burst ? tokens : burst) * 1e9);
 }
 
 static bool has_next(const struct tree *t)
@@ -698,60 +757,74 @@ static bool has_next(const struct tree *t)
     return p && p->exponents[p->sent[DATA]] >= 0 && p->base + p->exponent_chunks + p->sent[DATA] < limit;
 }
 
-static void check_progress(struct inart_worker *w, struct tree *t, uint64_t now)
+static void check_progress(struct io_thread *x, struct tree *t, uint64_t now)
 {
-    if (w->config.timeout_seconds <= 0 || (double)(now - t->progress_at) < w->config.timeout_seconds * 1e9)
+    if (x->worker->config.timeout_seconds <= 0 || (double)(now - t->progress_at) < x->worker->config.timeout_seconds * 1e9)
         return;
     struct part *p = part_of(t, t->base);
-    fail(w, STATUS_TIMEOUT,
+    fail(x, STATUS_TIMEOUT,
          "operation %lld: no progress for %.1f s on tree %u (root %s): chunk %llu, resent %u times, has no answer%s%s",
          p ? (long long)p->operation->id : -1LL, (double)(now - t->progress_at) / 1e9, t->config.tree, t->config.root,
-         (unsigned long long)t->base, chunk_of(t, t->base)->resends, w->io.last_errno ? "; last error of the interface: " : "",
-         w->io.last_errno ? strerror(w->io.last_errno) : "");
+         (unsigned long long)t->base, chunk_of(t, t->base)->resends, x->engine.io->trouble[0] ? "; last error of the interface: " : "",
+         x->engine.io->trouble);
 }
 
-struct sleep {
-    uint64_t until;
-    bool listen; /* wake for packets */
-    bool sparse; /* packets come few at a time */
-};
+static int receive_all(struct io_thread *x, uint64_t now)
+{
+    struct io *io = x->engine.io;
+    int received = 0;
+    for (int rounds = 0; rounds < ROUNDS && io->ready; rounds++)
+        for (unsigned source = 0; source < io->sources; source++) {
+            if (!(io->ready >> source & 1))
+                continue;
+            int n = io_receive(io, source);
+            for (int i = 0; i < n; i++) {
+                const struct io_in *in = &io->in[i];
+                for (uint32_t at = 0; at < in->bytes || !at; at += in->segment ? in->segment : 1, received++)
+                    receive(x, in->data + at, in->bytes - at < in->segment ? in->bytes - at : in->segment, now);
+            }
+        }
+    io->ready &= (1u << io->sources) - 1;
+    return received;
+}
 
 /* One round: what has come, what may go. Says how long nothing will happen by itself. */
-static struct sleep work(struct inart_worker *w)
+static struct engine_sleep work(struct engine_thread *engine)
 {
-    uint64_t now = inart_now();
-    int n, received = 0;
-    for (int rounds = 0; rounds < 8; rounds++) {
-        received += n = packet_io_receive(&w->io);
-        for (int i = 0; i < n; i++)
-            receive(w, inart_rx_frame(&w->io, i), w->io.rx[i].msg_len, now);
-        if (n < INART_BATCH)
-            break;
-    }
-    struct sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = received < SPARSE};
-    if (w->failure[0])
+    struct io_thread *x = (struct io_thread *)engine;
+    struct inart_worker *w = x->worker;
+    struct io *io = engine->io;
+    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
+    if (!io)
         return sleep;
-    packet_io_flush(&w->io, now);
-    w->rotation++;
-    for (uint32_t i = 0; i < w->tree_count; i++) {
-        struct tree *t = &w->trees[(i + w->rotation) % w->tree_count];
+    uint64_t now = inart_now();
+    sleep.sparse = receive_all(x, now) < SPARSE;
+    if (atomic_load(&w->failed)) {
+        drop_parts(x);
+        return sleep;
+    }
+    io_flush(io, now);
+    x->rotation++;
+    for (uint32_t i = 0; i < x->tree_count; i++) {
+        struct tree *t = &x->trees[(i + x->rotation) % x->tree_count];
         refill(t, now);
         if (!t->parts)
             continue;
-        find_gaps(w, t, now);
-        send_resends(w, t, now);
-        while (t->tokens >= 1 && packet_io_room(&w->io) && send_next(w, t, now)) {
-        }
+        find_gaps(x, t, now);
+        send_resends(x, t, now);
+        if (burst_due(t, now) <= now)
+            while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && send_next(x, t, now)) {
+            }
     }
-    packet_io_flush(&w->io, now);
+    io_flush(io, now);
 
     bool listen = false, token_wait = false;
     uint64_t token_until = UINT64_MAX;
-    for (uint32_t i = 0; i < w->tree_count && !w->failure[0]; i++) {
-        struct tree *t = &w->trees[i];
+    for (uint32_t i = 0; i < x->tree_count && !atomic_load(&w->failed); i++) {
+        struct tree *t = &x->trees[i];
         if (!t->parts)
             continue;
-        check_progress(w, t, now);
+        check_progress(x, t, now);
         uint64_t until = t->progress_at + (uint64_t)(w->config.timeout_seconds * 1e9);
         if (w->config.timeout_seconds > 0 && until < sleep.until)
             sleep.until = until;
@@ -765,68 +838,35 @@ static struct sleep work(struct inart_worker *w)
         if (!due && t->resend_due < sleep.until)
             sleep.until = t->resend_due;
         if (due || has_next(t)) {
-            if (t->tokens >= 1) /* only for want of room */
-                sleep.until = w->io.tx_retry ? w->io.tx_retry : now;
+            until = burst_due(t, now);
+            if (until <= now) /* only for want of room */
+                sleep.until = io->retry ? io->retry : now;
             else {
                 token_wait = true;
-                until = now + (uint64_t)((t->tokens_wake - t->tokens) / t->packets_per_second * 1e9);
                 if (until < token_until)
                     token_until = until;
             }
         } else
             listen = true;
     }
-    if (w->io.tx_retry && w->io.tx_retry < sleep.until)
-        sleep.until = w->io.tx_retry;
+    if (io->retry && io->retry < sleep.until)
+        sleep.until = io->retry;
     if (token_until < sleep.until)
         sleep.until = token_until;
-    sleep.listen = listen || !token_wait || token_until > now + TOKEN_SLEEP || w->failure[0];
-    if (n == INART_BATCH)
+    sleep.listen = listen || !token_wait || token_until > now + TOKEN_SLEEP || atomic_load(&w->failed);
+    if (io->ready)
         sleep.until = now;
     return sleep;
 }
 
-static void *run(void *argument)
-{
-    struct inart_worker *w = argument;
-    uint64_t woken = 0;
-    fesetenv(FE_DFL_ENV); /* the creating thread may flush subnormals to zero */
-    pthread_setname_np(pthread_self(), "inart-worker");
-    pthread_mutex_lock(&w->lock.mutex);
-    while (!w->closing) {
-        struct sleep sleep = work(w);
-        w->stats.wakeups++;
-        engine_leave(&w->lock);
-        struct pollfd descriptors[2] = {{.fd = w->lock.event, .events = POLLIN}, {.fd = w->io.fd, .events = POLLIN}};
-        uint64_t now = inart_now();
-        if (sleep.until > now) {
-            /* Answers come one by one at low rates: take a few at a time. */
-            if (sleep.listen && sleep.sparse && woken + WAKE_SPACING > now) {
-                uint64_t until = woken + WAKE_SPACING;
-                pause_until(descriptors, 1, until < sleep.until ? until : sleep.until);
-            }
-            if (!(descriptors[0].revents & POLLIN))
-                pause_until(descriptors, sleep.listen ? 2 : 1, sleep.until);
-        }
-        woken = inart_now();
-        if (descriptors[0].revents & POLLIN)
-            engine_woken(&w->lock);
-        engine_return(&w->lock);
-    }
-    engine_leave(&w->lock);
-    return NULL;
-}
-
 /* ---- configuration ---- */
 
-static void trees_free(struct inart_worker *w)
+static void trees_free(struct tree *trees, uint32_t count, struct label_map *labels)
 {
-    for (uint32_t i = 0; i < w->tree_count; i++)
-        free(w->trees[i].ring);
-    free(w->trees);
-    w->trees = NULL;
-    w->tree_count = 0;
-    label_map_free(&w->labels);
+    for (uint32_t i = 0; trees && i < count; i++)
+        free(trees[i].ring);
+    free(trees);
+    label_map_free(labels);
 }
 
 static void tree_setup(struct tree *t, const struct inart_tree_config *config, size_t frame_bytes, uint64_t now)
@@ -844,70 +884,115 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, s
     t->resend_tokens_at = now;
     t->tokens_at = t->base_since = now;
     t->packets_per_second = config->rate_mbps * 1e6 / 8 / (double)frame_bytes;
-    /* Wake for 2 ms worth of packets (1 to 32); being late by 3 ms (2 to 64 packets) loses nothing. */
-    double wake = t->packets_per_second * 0.002, slack = t->packets_per_second * 0.003;
-    t->tokens_wake = wake < 1 ? 1 : wake > 32 ? 32 : wake;
-    t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack > 64 ? 64 : slack);
-    t->tokens = t->tokens_wake;
+    double wake = t->packets_per_second * BURST_SECONDS, slack = t->packets_per_second * SLACK_SECONDS;
+    t->tokens_wake = wake < 1 ? 1 : wake > INART_SEGMENTS ? INART_SEGMENTS : wake;
+    t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
+    t->tokens = t->burst = t->tokens_wake;
+}
+
+/* What one thread is to have. */
+struct share {
+    struct io_spec spec;
+    struct tree *trees;
+    uint32_t tree_count;
+    struct label_map labels;
+    struct io *io;
+};
+
+static int share_make(struct inart_worker *w, const struct inart_worker_config *config, uint32_t thread, struct share *s, char *error,
+                      size_t size)
+{
+    s->spec = spec_of(&w->io, config->values);
+    s->trees = calloc(config->trees ? config->trees : 1, sizeof *s->trees);
+    bool bad = !s->trees || label_map_make(&s->labels, 2 * config->trees);
+    for (uint32_t i = 0; i < config->trees && !bad; i++) {
+        const struct inart_tree_config *from = &config->tree[i];
+        if (from->thread != thread)
+            continue;
+        struct tree *t = &s->trees[s->tree_count];
+        tree_setup(t, from, INART_FRAME_BYTES(config->values), inart_now());
+        if (spec_add(&s->spec, from->port, &t->lane)) {
+            snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
+            return -1;
+        }
+        t->ring = calloc(from->slots, sizeof *t->ring);
+        bad = !t->ring;
+        label_map_set(&s->labels, from->return_label, (int32_t)s->tree_count);
+        label_map_set(&s->labels, from->answer_label, (int32_t)s->tree_count++);
+    }
+    if (bad)
+        snprintf(error, size, "out of memory for %u trees", config->trees);
+    else
+        s->io = engine_open(&w->threads[thread].engine, &s->spec, error, size);
+    return bad || !s->io ? -1 : 0;
 }
 
 static int configure(struct inart_worker *w, const struct inart_worker_config *config, char *error, size_t size)
 {
     if (check_job(config->workers, config->values, config->job, error, size))
         return -1;
-    for (uint32_t i = 0; i < config->trees; i++)
-        if (check_slots(config->tree[i].tree, config->tree[i].slots, error, size))
+    for (uint32_t i = 0; i < config->trees; i++) {
+        const struct inart_tree_config *t = &config->tree[i];
+        if (check_tree(t->tree, t->slots, t->port, t->thread, w->io.threads, error, size))
             return -1;
-    struct tree *trees = calloc(config->trees ? config->trees : 1, sizeof *trees);
-    struct label_map labels = {0};
-    int bad = !trees || label_map_make(&labels, 2 * config->trees);
-    for (uint32_t i = 0; i < config->trees && !bad; i++) {
-        tree_setup(&trees[i], &config->tree[i], INART_FRAME_BYTES(config->values), inart_now());
-        trees[i].ring = calloc(config->tree[i].slots, sizeof *trees[i].ring);
-        bad = !trees[i].ring;
-        label_map_set(&labels, config->tree[i].return_label, (int32_t)i);
-        label_map_set(&labels, config->tree[i].answer_label, (int32_t)i);
     }
-    if (bad || (w->config.values != config->values && packet_io_size(&w->io, config->values))) {
-        snprintf(error, size, "out of memory for %u trees", config->trees);
-        for (uint32_t i = 0; trees && i < config->trees; i++)
-            free(trees[i].ring);
-        free(trees);
-        label_map_free(&labels);
-        return -1;
+    struct share shares[MOST_THREADS];
+    memset(shares, 0, sizeof shares);
+    int result = 0;
+    for (uint32_t i = 0; i < w->io.threads && !result; i++)
+        result = share_make(w, config, i, &shares[i], error, size);
+    for (uint32_t i = 0; i < w->io.threads; i++)
+        engine_enter(&w->threads[i].engine);
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        struct io_thread *x = &w->threads[i];
+        struct share *s = &shares[i];
+        if (result) { /* all stays as it was */
+            trees_free(s->trees, s->tree_count, &s->labels);
+            if (s->io != x->engine.io)
+                io_close(s->io);
+            continue;
+        }
+        trees_free(x->trees, x->tree_count, &x->labels);
+        x->trees = s->trees;
+        x->tree_count = s->tree_count;
+        x->labels = s->labels;
+        engine_use(&x->engine, s->io);
     }
-    trees_free(w);
-    w->trees = trees;
-    w->tree_count = config->trees;
-    w->labels = labels;
-    w->config = *config;
-    w->config.tree = NULL;
-    w->all = config->workers == 64 ? UINT64_MAX : (1ull << config->workers) - 1;
-    w->fraction_bits = inart_fraction_bits((int)config->workers);
-    w->io.tx_head = w->io.tx_count = 0;
-    w->io.last_errno = 0;
-    w->failure[0] = 0;
-    return 0;
+    if (!result) {
+        w->config = *config;
+        w->config.tree = NULL;
+        w->all = config->workers == 64 ? UINT64_MAX : (1ull << config->workers) - 1;
+        w->fraction_bits = inart_fraction_bits((int)config->workers);
+        pthread_mutex_lock(&w->mutex);
+        w->failure[0] = 0;
+        atomic_store(&w->failed, false);
+        pthread_mutex_unlock(&w->mutex);
+    }
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        engine_leave(&w->threads[i].engine);
+        engine_wake(&w->threads[i].engine);
+    }
+    return result;
 }
 
-/* ---- the interface for Python ---- */
+/* ---- the interface for Python. Calls that change something come one at a time ---- */
 
 /* Of the structures shared with Python, in the order in which they are declared. */
 const size_t inart_worker_sizes[] = {
-    sizeof(struct inart_tree_config), sizeof(struct inart_worker_config), sizeof(struct inart_part_range),
-    sizeof(struct inart_completion), sizeof(struct inart_tree_stats), sizeof(struct inart_worker_stats), 0,
+    sizeof(struct inart_tree_config), sizeof(struct inart_worker_config), sizeof(struct inart_io_config), sizeof(struct inart_io_stats),
+    sizeof(struct inart_part_range), sizeof(struct inart_completion), sizeof(struct inart_tree_stats), sizeof(struct inart_worker_stats), 0,
 };
 
-/* Ends what is pending and the I/O thread; completions can still be fetched. */
+/* Ends what is pending and the I/O threads; completions can still be fetched. */
 void inart_worker_stop(struct inart_worker *w)
 {
-    engine_enter(&w->lock);
-    fail(w, STATUS_ABORTED, "the engine was closed");
+    fail_all(w, STATUS_ABORTED, "the engine was closed");
+    for (uint32_t i = 0; i < w->io.threads; i++)
+        engine_join(&w->threads[i].engine);
+    pthread_mutex_lock(&w->mutex);
     w->closing = true;
     pthread_cond_broadcast(&w->finished);
-    engine_leave(&w->lock);
-    engine_wake(&w->lock);
-    pthread_join(w->thread, NULL);
+    pthread_mutex_unlock(&w->mutex);
 }
 
 /* After stop, when no other call is under way. */
@@ -918,33 +1003,44 @@ void inart_worker_destroy(struct inart_worker *w)
         w->done = o->next;
         free(o);
     }
-    trees_free(w);
-    packet_io_close(&w->io);
-    engine_lock_free(&w->lock);
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        struct io_thread *x = &w->threads[i];
+        engine_free(&x->engine);
+        trees_free(x->trees, x->tree_count, &x->labels);
+    }
+    free(w->threads);
     free(w);
 }
 
-struct inart_worker *inart_worker_create(const char *interface, const struct inart_worker_config *config, char *error, size_t size)
+struct inart_worker *inart_worker_create(const struct inart_io_config *io, const struct inart_worker_config *config, char *error, size_t size)
 {
     struct inart_worker *w = calloc(1, sizeof *w);
-    if (!w) {
-        snprintf(error, size, "out of memory");
+    if (w)
+        w->threads = calloc(MOST_THREADS, sizeof *w->threads);
+    if (!w || !w->threads || io->threads < 1 || io->threads > MOST_THREADS) {
+        snprintf(error, size, "out of memory, or %u I/O threads: 1 to %d", io->threads, MOST_THREADS);
+        free(w ? w->threads : NULL);
+        free(w);
         return NULL;
     }
-    w->io.fd = -1;
-    w->random = (uint32_t)inart_now() | 1;
-    int broken = engine_lock_make(&w->lock);
+    w->io = *io;
+    pthread_mutex_init(&w->mutex, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&w->finished, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (packet_io_open(&w->io, interface, config->values, error, size) || configure(w, config, error, size)) {
-        inart_worker_destroy(w);
-        return NULL;
+    int result = 0;
+    for (uint32_t i = 0; i < io->threads && !result; i++) {
+        struct io_thread *x = &w->threads[i];
+        x->worker = w;
+        x->random = ((uint32_t)inart_now() + i * 2654435761u) | 1;
+        result = engine_start(&x->engine, "inart-worker", io->core[i], work);
+        if (result)
+            snprintf(error, size, "cannot start the engine's thread: %s", strerror(result));
     }
-    if (broken || inart_thread_start(&w->thread, run, w)) {
-        snprintf(error, size, "cannot start the engine's thread: %s", strerror(errno));
+    if (result || configure(w, config, error, size)) {
+        inart_worker_stop(w);
         inart_worker_destroy(w);
         return NULL;
     }
@@ -954,69 +1050,111 @@ struct inart_worker *inart_worker_create(const char *interface, const struct ina
 /* Pending operations end with `reason`; then the new configuration holds. 0 or -1 (the engine is unusable until a good one). */
 int inart_worker_reconfigure(struct inart_worker *w, const struct inart_worker_config *config, const char *reason, char *error, size_t size)
 {
-    engine_enter(&w->lock);
-    fail(w, STATUS_ABORTED, "%s", reason);
-    int result = configure(w, config, error, size);
-    engine_leave(&w->lock);
-    engine_wake(&w->lock);
-    return result;
+    fail_all(w, STATUS_ABORTED, reason);
+    return configure(w, config, error, size);
 }
 
-void inart_worker_abort(struct inart_worker *w, const char *reason)
+void inart_worker_abort(struct inart_worker *w, const char *reason) { fail_all(w, STATUS_ABORTED, reason); }
+
+static struct tree *tree_of(struct inart_worker *w, uint32_t number, struct io_thread **thread)
 {
-    engine_enter(&w->lock);
-    fail(w, STATUS_ABORTED, "%s", reason);
-    engine_leave(&w->lock);
+    for (uint32_t i = 0; i < w->io.threads; i++)
+        for (uint32_t j = 0; j < w->threads[i].tree_count; j++)
+            if (w->threads[i].trees[j].config.tree == number) {
+                *thread = &w->threads[i];
+                return &w->threads[i].trees[j];
+            }
+    return NULL;
 }
 
-/* `range`: the elements that each tree carries. The number of the operation; or -1 with the reason in `error` and the
- * status in *status. */
+/* A part for a tree, numbered from what was submitted last. NULL with the reason in `error`. */
+static struct part *part_make(struct inart_worker *w, struct tree *t, struct operation *o, const struct inart_part_range *range, char *error,
+                              size_t size)
+{
+    uint64_t n = w->config.values, data = (range->count + n - 1) / n, exponents = (data + CHECK_VALUES + n - 1) / n;
+    if (t->end + data + exponents > UINT32_MAX) {
+        snprintf(error, size, "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
+                 t->config.tree, t->config.root, w->config.epoch);
+        return NULL;
+    }
+    struct part *p = calloc(1, sizeof *p);
+    if (!p || !(p->exponents = malloc(data * sizeof *p->exponents))) {
+        snprintf(error, size, "out of memory");
+        free(p);
+        return NULL;
+    }
+    memset(p->exponents, 0xff, data * sizeof *p->exponents);
+    p->operation = o;
+    p->base = t->end;
+    p->offset = range->offset;
+    p->count = range->count;
+    p->exponent_chunks = (uint32_t)exponents;
+    p->data_chunks = (uint32_t)data;
+    return p;
+}
+
+/* Under its thread's lock. */
+static void part_add(struct tree *t, struct part *p, uint64_t now)
+{
+    t->end += p->exponent_chunks + p->data_chunks;
+    if (t->parts)
+        t->last->next = p;
+    else {
+        t->parts = p;
+        t->progress_at = t->base_since = now;
+        /* What idle time saved up must not become a burst. */
+        refill(t, now);
+        if (t->tokens > t->tokens_wake)
+            t->tokens = t->tokens_wake;
+    }
+    t->last = p;
+    for (int kind = 0; kind < KINDS; kind++)
+        if (!t->cursor[kind])
+            t->cursor[kind] = p;
+}
+
+/* `number`, `range`: the trees, and the elements that each carries. The number of the operation; or -1 with the reason in
+ * `error` and the status in *status. Only this changes `end` of a tree, and only configure() the trees: neither needs a lock. */
 int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements, int dtype, int mean, uint32_t tag,
-                            const struct inart_part_range *range, int32_t *status, char *error, size_t size)
+                            uint32_t trees, const uint32_t *number, const struct inart_part_range *range, int32_t *status, char *error,
+                            size_t size)
 {
-    engine_enter(&w->lock);
-    int64_t id = -1;
-    uint32_t n = w->config.values;
     *status = STATUS_PROTOCOL;
-    if (w->failure[0]) {
+    pthread_mutex_lock(&w->mutex);
+    bool failed = atomic_load(&w->failed);
+    if (failed) {
         *status = w->failure_status;
         snprintf(error, size, "%s", w->failure);
-        goto out;
     }
+    pthread_mutex_unlock(&w->mutex);
+    if (failed)
+        return -1;
     struct operation *o = calloc(1, sizeof *o);
-    struct part **parts = calloc(w->tree_count ? w->tree_count : 1, sizeof *parts);
+    struct part **parts = calloc(trees ? trees : 1, sizeof *parts);
     bool good = o && parts;
-    for (uint32_t i = 0; i < w->tree_count && good; i++) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < trees && good; i++) {
+        struct io_thread *x;
+        struct tree *t = tree_of(w, number[i], &x);
         if (!range[i].count)
             continue;
-        uint64_t data = (range[i].count + n - 1) / n, exponents = (data + CHECK_VALUES + n - 1) / n;
-        if (w->trees[i].end + data + exponents > UINT32_MAX) {
-            snprintf(error, size, "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
-                     w->trees[i].config.tree, w->trees[i].config.root, w->config.epoch);
-            good = false;
-            break;
-        }
-        struct part *p = parts[i] = calloc(1, sizeof *p);
-        good = p && (p->exponents = malloc(data * sizeof *p->exponents));
-        if (good) {
-            *p = (struct part){.operation = o, .base = w->trees[i].end, .offset = range[i].offset, .count = range[i].count,
-                               .exponent_chunks = (uint32_t)exponents, .data_chunks = (uint32_t)data, .exponents = p->exponents};
-            memset(p->exponents, 0xff, data * sizeof *p->exponents);
-            o->parts_left++;
-        }
-        if (!good)
-            snprintf(error, size, "out of memory");
+        if (t)
+            parts[i] = part_make(w, t, o, &range[i], error, size);
+        else
+            snprintf(error, size, "there is no tree %u", number[i]);
+        good = parts[i];
+        count++;
     }
     if (!good) {
-        for (uint32_t i = 0; parts && i < w->tree_count; i++)
+        for (uint32_t i = 0; parts && i < trees; i++)
             if (parts[i])
                 part_free(parts[i]);
         free(o);
         free(parts);
-        goto out;
+        return -1;
     }
     uint64_t now = inart_now();
-    o->id = id = w->next_operation++;
+    int64_t id = o->id = w->next_operation++;
     o->in = in;
     o->out = out;
     o->elements = elements;
@@ -1024,38 +1162,20 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     o->divisor = mean ? (float)w->config.workers : 1.0f;
     o->tag = tag;
     o->submitted = now;
-    if (w->pending)
-        w->pending_last->next = o;
-    else
-        w->pending = o;
-    w->pending_last = o;
-    for (uint32_t i = 0; i < w->tree_count; i++) {
-        struct tree *t = &w->trees[i];
-        struct part *p = parts[i];
-        if (!p)
+    atomic_store(&o->parts_left, count + 1);
+    for (uint32_t i = 0; i < trees; i++) {
+        struct io_thread *x;
+        if (!parts[i])
             continue;
-        t->end += p->exponent_chunks + p->data_chunks;
-        if (t->parts)
-            t->last->next = p;
-        else {
-            t->parts = p;
-            t->progress_at = t->base_since = now;
-            /* What idle time saved up must not become a burst. */
-            refill(t, now);
-            if (t->tokens > t->tokens_wake)
-                t->tokens = t->tokens_wake;
-        }
-        t->last = p;
-        for (int kind = 0; kind < KINDS; kind++)
-            if (!t->cursor[kind])
-                t->cursor[kind] = p;
+        struct tree *t = tree_of(w, number[i], &x);
+        engine_enter(&x->engine);
+        part_add(t, parts[i], now);
+        engine_leave(&x->engine);
     }
+    for (uint32_t i = 0; i < w->io.threads; i++)
+        engine_wake(&w->threads[i].engine);
     free(parts);
-    if (!o->parts_left)
-        operation_finish(w, o, STATUS_OK, "");
-out:
-    engine_leave(&w->lock);
-    engine_wake(&w->lock);
+    operation_part_ended(w, o, true);
     return id;
 }
 
@@ -1073,46 +1193,78 @@ int inart_worker_next_completion(struct inart_worker *w, double seconds, struct 
             until.tv_nsec -= (long)INART_NS;
         }
     }
-    engine_enter(&w->lock);
+    pthread_mutex_lock(&w->mutex);
     int wait = 0;
     while (!w->done && !w->closing && !wait)
-        wait = seconds < 0 ? pthread_cond_wait(&w->finished, &w->lock.mutex) : pthread_cond_timedwait(&w->finished, &w->lock.mutex, &until);
+        wait = seconds < 0 ? pthread_cond_wait(&w->finished, &w->mutex) : pthread_cond_timedwait(&w->finished, &w->mutex, &until);
     struct operation *o = w->done;
     int result = o ? 1 : w->closing ? -1 : 0;
-    if (o) {
+    if (o)
         w->done = o->next;
+    pthread_mutex_unlock(&w->mutex);
+    if (o) {
+        uint64_t last = atomic_load(&o->last_answer);
         completion->operation = o->id;
         completion->status = o->status;
-        completion->first_send = (double)o->first_send / 1e9;
-        completion->last_answer = (double)o->last_answer / 1e9;
-        completion->seconds = (double)((o->last_answer ? o->last_answer : inart_now()) - o->submitted) / 1e9;
+        completion->first_send = (double)atomic_load(&o->first_send) / 1e9;
+        completion->last_answer = (double)last / 1e9;
+        completion->seconds = (double)((last ? last : inart_now()) - o->submitted) / 1e9;
         memcpy(completion->message, o->message, sizeof completion->message);
         free(o);
     }
-    engine_leave(&w->lock);
     return result;
 }
 
-/* `trees` has room for `count` entries; returns the number of trees. */
-uint32_t inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *stats, struct inart_tree_stats *trees, uint32_t count)
+static void statistics_add(struct inart_worker_stats *sum, const struct inart_worker_stats *s)
 {
-    engine_enter(&w->lock);
-    *stats = w->stats;
-    stats->send_errors = w->io.send_errors;
-    stats->kernel_drops = packet_io_drops(&w->io);
-    stats->cpu_ns = inart_thread_cpu(w->thread);
-    uint64_t now = inart_now();
-    for (uint32_t i = 0; i < w->tree_count && i < count; i++) {
-        struct tree *t = &w->trees[i];
-        trees[i] = t->stats;
-        trees[i].next_sequence = t->end;
-        trees[i].oldest_unanswered = t->base;
-        trees[i].rtt_seconds = t->round_trip / 1e9;
-        trees[i].rtt_lowest = t->rtt_lowest / 1e9;
-        if (t->active_since)
-            trees[i].busy_ns += now - t->active_since;
+    sum->packets_sent += s->packets_sent;
+    sum->packets_received += s->packets_received;
+    sum->bytes_sent += s->bytes_sent;
+    sum->bytes_received += s->bytes_received;
+    sum->malformed += s->malformed;
+    sum->unknown += s->unknown;
+    sum->other_epoch += s->other_epoch;
+}
+
+/* `trees` has room for `count` entries, of the trees `number`. */
+void inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *stats, struct inart_io_stats *io, const uint32_t *number,
+                             struct inart_tree_stats *trees, uint32_t count)
+{
+    memset(stats, 0, sizeof *stats);
+    memset(io, 0, sizeof *io);
+    memset(trees, 0, count * sizeof *trees);
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        struct io_thread *x = &w->threads[i];
+        engine_enter(&x->engine);
+        statistics_add(stats, &x->stats);
+        stats->malformed += x->engine.io->counters.malformed;
+        stats->packets_received += x->engine.io->counters.malformed;
+        stats->send_errors += x->engine.io->counters.send_errors;
+        stats->kernel_drops += engine_drops(&x->engine);
+        stats->wakeups += x->engine.wakeups;
+        stats->cpu_ns += engine_cpu(&x->engine);
+        engine_statistics(&x->engine, io);
+        uint64_t now = inart_now();
+        for (uint32_t j = 0; j < x->tree_count; j++) {
+            struct tree *t = &x->trees[j];
+            uint32_t at = 0;
+            while (at < count && number[at] != t->config.tree)
+                at++;
+            if (at == count)
+                continue;
+            trees[at] = t->stats;
+            trees[at].next_sequence = t->end;
+            trees[at].oldest_unanswered = t->base;
+            trees[at].rtt_seconds = t->round_trip / 1e9;
+            trees[at].rtt_lowest = t->rtt_lowest / 1e9;
+            if (t->active_since)
+                trees[at].busy_ns += now - t->active_since;
+        }
+        engine_leave(&x->engine);
     }
-    uint32_t result = w->tree_count;
-    engine_leave(&w->lock);
-    return result;
+    pthread_mutex_lock(&w->mutex);
+    stats->operations_done = w->operations_done;
+    stats->operations_failed = w->operations_failed;
+    stats->bytes_reduced = w->bytes_reduced;
+    pthread_mutex_unlock(&w->mutex);
 }

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "engine.h"
+#include "hub_io.h"
 #include "labels.h"
 
 enum { FORWARD, REPLICATE, AGGREGATE };
@@ -36,12 +37,13 @@ struct slot {
 struct delayed {
     uint64_t due;
     uint32_t port;
-    uint8_t *frame;
+    uint8_t *frame; /* HEAD bytes and the packet */
 };
 
 struct hub {
     uint32_t ports, values, slots, actions;
-    struct packet_io *io;
+    size_t packet_bytes;
+    struct port_io *io;
     struct label_map *labels;
     struct hub_action action[MOST_ACTIONS];
     struct hub_faults faults;
@@ -50,6 +52,7 @@ struct hub {
     struct delayed *heap;
     uint32_t delayed;
     atomic_ullong verdicts[VERDICTS];
+    uint64_t count[VERDICTS];
     atomic_int reboot;
     atomic_bool closing;
     uint64_t random;
@@ -65,22 +68,13 @@ static double random_unit(struct hub *h)
     return (double)(h->random >> 11) * 0x1p-53;
 }
 
-static void put(struct hub *h, uint32_t port, const uint8_t *frame, uint64_t now)
+static void delay(struct hub *h, uint32_t port, const uint8_t *head, const uint8_t *packet, uint64_t due)
 {
-    struct packet_io *io = &h->io[port];
-    if (!packet_io_room(io))
-        packet_io_flush(io, now);
-    if (!packet_io_room(io)) /* the port's queue is full: drop, as a switch does */
-        return;
-    memcpy(inart_tx_frame(io, io->tx_count++), frame, io->frame_bytes);
-}
-
-static void delay(struct hub *h, uint32_t port, const uint8_t *frame, uint64_t due)
-{
-    uint8_t *copy = h->delayed < MOST_DELAYED ? malloc(h->io[port].frame_bytes) : NULL;
+    uint8_t *copy = h->delayed < MOST_DELAYED ? malloc(HEAD + h->packet_bytes) : NULL;
     if (!copy)
         return;
-    memcpy(copy, frame, h->io[port].frame_bytes);
+    memcpy(copy, head, HEAD);
+    memcpy(copy + HEAD, packet, h->packet_bytes);
     uint32_t i = h->delayed++;
     while (i && h->heap[(i - 1) / 2].due > due) {
         h->heap[i] = h->heap[(i - 1) / 2];
@@ -108,7 +102,7 @@ static struct delayed undelay(struct hub *h)
     return first;
 }
 
-static void send_out(struct hub *h, uint32_t port, const uint8_t *frame, uint64_t now)
+static void send_out(struct hub *h, uint32_t port, const uint8_t *head, const uint8_t *packet, uint64_t now)
 {
     if (port >= h->ports)
         return;
@@ -121,13 +115,13 @@ static void send_out(struct hub *h, uint32_t port, const uint8_t *frame, uint64_
         if (f->reorder > 0 && random_unit(h) < f->reorder)
             due += (uint64_t)(random_unit(h) * f->hold_seconds * 1e9);
         if (due > now)
-            delay(h, port, frame, due);
+            delay(h, port, head, packet, due);
         else
-            put(h, port, frame, now);
+            port_put(&h->io[port], head, packet);
     }
 }
 
-static int aggregate(struct hub *h, const struct hub_action *a, uint8_t *frame, const struct inart_header *p, uint64_t now)
+static int aggregate(struct hub *h, const struct hub_action *a, const uint8_t *head, uint8_t *packet, const struct inart_header *p, uint64_t now)
 {
     uint64_t bits = a->contributor ? a->contributor : p->bitmap;
     if (p->flags & INART_FLAG_RESULT || !bits || bits & ~a->expected)
@@ -135,7 +129,7 @@ static int aggregate(struct hub *h, const struct hub_action *a, uint8_t *frame, 
     uint64_t own = (uint64_t)p->epoch << 32 | p->sequence;
     uint32_t index = (a->slot_base + (p->sequence & a->slot_mask)) % h->slots;
     struct slot *s = &h->slot[index];
-    int32_t *sum = h->value + (size_t)index * h->values, *wire = inart_values(frame);
+    int32_t *sum = h->value + (size_t)index * h->values, *wire = inart_values(packet);
     int verdict = STALE;
     uint64_t bitmap = bits;
     if (own > s->owner)
@@ -164,31 +158,31 @@ static int aggregate(struct hub *h, const struct hub_action *a, uint8_t *frame, 
         for (uint32_t i = 0; i < h->values; i++)
             wire[i] = (int32_t)__builtin_bswap32((uint32_t)sum[i]);
     }
-    inart_put64(frame + INART_OFFSET_BITMAP, bitmap);
-    inart_put32(frame + INART_OFFSET_LABEL, a->next_label);
-    send_out(h, a->port, frame, now);
+    inart_put64(packet + INART_AT(INART_OFFSET_BITMAP), bitmap);
+    inart_put32(packet + INART_AT(INART_OFFSET_LABEL), a->next_label);
+    send_out(h, a->port, head, packet, now);
     return verdict;
 }
 
-static int process(struct hub *h, uint32_t port, uint8_t *frame, size_t length, uint64_t now)
+static int process(struct hub *h, uint32_t port, const uint8_t *head, uint8_t *packet, size_t length, uint64_t now)
 {
     struct inart_header p;
-    if (inart_parse(frame, length, h->io[port].frame_bytes, &p))
+    if (inart_parse(packet, length, h->packet_bytes, &p))
         return MALFORMED;
     int32_t number = label_map_get(&h->labels[port], p.label);
     if (number < 0)
         return UNKNOWN;
     const struct hub_action *a = &h->action[number];
     if (a->kind == FORWARD) {
-        send_out(h, a->port, frame, now);
+        send_out(h, a->port, head, packet, now);
         return FORWARDED;
     }
     if (a->kind == REPLICATE) {
         for (uint64_t ports = a->ports; ports; ports &= ports - 1)
-            send_out(h, (uint32_t)__builtin_ctzll(ports), frame, now);
+            send_out(h, (uint32_t)__builtin_ctzll(ports), head, packet, now);
         return REPLICATED;
     }
-    return aggregate(h, a, frame, &p, now);
+    return aggregate(h, a, head, packet, &p, now);
 }
 
 static void *run(void *argument)
@@ -204,24 +198,44 @@ static void *run(void *argument)
             memset(h->slot, 0, h->slots * sizeof *h->slot);
         bool more = false;
         for (uint32_t port = 0; port < h->ports; port++) {
-            int n = packet_io_receive(&h->io[port]);
-            more |= n == INART_BATCH;
+            struct port_io *io = &h->io[port];
+            int n = port_receive(io);
+            more |= n == MESSAGES;
             for (int i = 0; i < n; i++) {
-                if (h->faults.loss > 0 && random_unit(h) < h->faults.loss)
+                uint8_t *frame = io->in[i] + sizeof(struct virtio_net_hdr);
+                struct virtio_net_hdr offload;
+                memcpy(&offload, io->in[i], sizeof offload);
+                size_t length = io->rx[i].msg_len - sizeof offload, segment = offload.gso_size;
+                if (!is_ours(frame, length))
                     continue;
-                uint8_t *frame = inart_rx_frame(&h->io[port], i);
-                atomic_fetch_add(&h->verdicts[process(h, port, frame, h->io[port].rx[i].msg_len, now)], 1);
+                length -= HEAD;
+                if (!is_whole(frame, length)) {
+                    atomic_fetch_add(&h->verdicts[MALFORMED], 1);
+                    continue;
+                }
+                if (offload.gso_type == VIRTIO_NET_HDR_GSO_NONE)
+                    segment = length;
+                for (size_t at = 0; at < length; at += segment) {
+                    if (h->faults.loss > 0 && random_unit(h) < h->faults.loss)
+                        continue;
+                    size_t bytes = length - at < segment ? length - at : segment;
+                    h->count[process(h, port, frame, frame + HEAD + at, bytes, now)]++;
+                }
+            }
+            for (int i = 0; i < VERDICTS; i++) {
+                atomic_fetch_add(&h->verdicts[i], h->count[i]);
+                h->count[i] = 0;
             }
         }
         while (h->delayed && h->heap[0].due <= now) {
             struct delayed d = undelay(h);
-            put(h, d.port, d.frame, now);
+            port_put(&h->io[d.port], d.frame, d.frame + HEAD);
             free(d.frame);
         }
         bool unsent = false;
         for (uint32_t port = 0; port < h->ports; port++) {
-            packet_io_flush(&h->io[port], now);
-            unsent |= h->io[port].tx_count != 0;
+            port_flush(&h->io[port]);
+            unsent |= h->io[port].count != 0;
         }
         if (more)
             continue;
@@ -258,7 +272,7 @@ void hub_destroy(struct hub *h, int started)
         pthread_join(h->thread, NULL);
     }
     for (uint32_t port = 0; port < h->ports; port++) {
-        packet_io_close(&h->io[port]);
+        port_close(&h->io[port]);
         label_map_free(&h->labels[port]);
     }
     while (h->delayed)
@@ -280,6 +294,7 @@ struct hub *hub_create(const char *const *interfaces, uint32_t ports, uint32_t v
         return NULL;
     }
     h->values = values;
+    h->packet_bytes = INART_PAYLOAD_BYTES(values);
     h->slots = slots;
     h->random = seed * 0x9e3779b97f4a7c15u | 1;
     h->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -289,7 +304,7 @@ struct hub *hub_create(const char *const *interfaces, uint32_t ports, uint32_t v
     h->value = aligned_alloc(64, ((size_t)slots * values * 4 + 63) & ~(size_t)63);
     h->heap = malloc(MOST_DELAYED * sizeof *h->heap);
     for (; h->ports < ports; h->ports++)
-        if (label_map_make(&h->labels[h->ports], MOST_ACTIONS) || packet_io_open(&h->io[h->ports], interfaces[h->ports], values, error, size)) {
+        if (label_map_make(&h->labels[h->ports], MOST_ACTIONS) || port_open(&h->io[h->ports], interfaces[h->ports], h->packet_bytes, error, size)) {
             h->ports++;
             hub_destroy(h, 0);
             return NULL;
@@ -308,7 +323,7 @@ int hub_label(struct hub *h, uint32_t port, uint32_t label, const struct hub_act
 
 void hub_faults(struct hub *h, const struct hub_faults *faults) { h->faults = *faults; }
 
-int hub_start(struct hub *h) { return inart_thread_start(&h->thread, run, h) ? -1 : 0; }
+int hub_start(struct hub *h) { return pthread_create(&h->thread, NULL, run, h) ? -1 : 0; }
 
 void hub_reboot(struct hub *h)
 {

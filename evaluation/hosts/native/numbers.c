@@ -1,7 +1,9 @@
 /* The engine's own conversions, callable one by one: for their benchmark and for tests against worker_agent/fixedpoint.py. */
 #define _GNU_SOURCE
 #include "numbers.h"
-#include "packet_io.h"
+#include "packet.h"
+
+#include <stdlib.h>
 
 int32_t numbers_exponent(const void *data, size_t n, int dtype)
 {
@@ -42,16 +44,19 @@ void numbers_dequantise_all(const uint32_t *wire, size_t chunks, size_t values, 
         inart_dequantise(wire + c * values, values, biased, inart_fraction_bits(workers), 1.0f, x + c * values);
 }
 
-/* From floats to whole frames in `io`'s transmit buffers, over and over: what the engine does before the system call.
+/* From floats to packets in a super-frame's buffer, over and over: what the engine does before the system call.
  * `quantise` 0: the values are integers already and are only put in order. */
 int numbers_packetise(const void *data, size_t chunks, size_t values, int32_t biased, int workers, int quantise)
 {
-    struct packet_io io = {.fd = -1};
-    if (packet_io_size(&io, values))
+    size_t bytes = INART_PAYLOAD_BYTES(values), packets = 60;
+    uint8_t *memory = aligned_alloc(64, (packets * bytes + 63) & ~(size_t)63);
+    if (!memory)
         return -1;
     for (size_t c = 0; c < chunks; c++) {
         struct inart_header h = {.job = 1, .label = 2, .epoch = 3, .sequence = (uint32_t)c};
-        uint32_t *restrict wire = (uint32_t *)inart_values(packet_io_build(&io, &h));
+        uint8_t *packet = memory + c % packets * bytes;
+        inart_write_header(packet, &h);
+        uint32_t *restrict wire = (uint32_t *)inart_values(packet);
         if (quantise)
             inart_quantise((const float *)data + c * values, values, values, biased, inart_fraction_bits(workers), wire);
         else {
@@ -59,10 +64,8 @@ int numbers_packetise(const void *data, size_t chunks, size_t values, int32_t bi
             for (size_t i = 0; i < values; i++)
                 wire[i] = __builtin_bswap32(integers[i]);
         }
-        __asm__ volatile("" : : "r"(wire) : "memory"); /* nobody reads the frame: it is written all the same */
-        if (!packet_io_room(&io))
-            io.tx_count = 0;
+        __asm__ volatile("" : : "r"(wire) : "memory"); /* nobody reads the packet: it is written all the same */
     }
-    packet_io_close(&io);
+    free(memory);
     return 0;
 }

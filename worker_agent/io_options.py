@@ -1,0 +1,195 @@
+"""How an engine does its input and output: back end, I/O threads, cores. Shared by workers and parameter servers.
+
+Chosen at start, by arguments or by the environment: INART_IO (udp, raw), INART_THREADS (a number), INART_CORES (such as
+2,3 or 2-5, or numa: those next to the network card).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from controlplane.agentconfig import AgentConfig
+
+BACKENDS = ("udp", "raw")  # in the order of the enum in native/io.h
+MOST_THREADS = 16  # a job's ports
+MBPS_PER_THREAD = 10_000.0  # what one thread carries with room to spare (docs/hosts.md has measurements)
+_NAME_BYTES = 16
+_TROUBLE_BYTES = 192
+_SYSTEM = Path("/sys")
+
+
+class IoConfig(ctypes.Structure):
+    """struct inart_io_config."""
+
+    _fields_ = (
+        ("interface", ctypes.c_char * _NAME_BYTES),
+        ("address", ctypes.c_uint32),
+        ("receive_bytes", ctypes.c_uint32),
+        ("backend", ctypes.c_int32),
+        ("threads", ctypes.c_uint32),
+        ("core", ctypes.c_int32 * MOST_THREADS),
+    )
+
+
+_COUNTERS = ("messages_sent", "messages_received", "foreign", "receive_buffer", "segments")
+
+
+class NativeIoStats(ctypes.Structure):
+    """struct inart_io_stats."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in _COUNTERS),
+        ("trouble", ctypes.c_char * _TROUBLE_BYTES),
+    )
+
+
+@dataclass(frozen=True)
+class IoStats:
+    """What moves the packets. messages_*: calls' worth of packets that the kernel took and gave (a super-frame is one).
+    foreign: packets of our own that came back. receive_buffer: bytes, of each lane, that the kernel granted. segments:
+    packets a message may have now (1: this kernel or interface does not segment). trouble: the last failure to send in
+    words, empty when there was none since the last configuration."""
+
+    backend: str
+    threads: int
+    messages_sent: int
+    messages_received: int
+    foreign: int
+    receive_buffer: int
+    segments: int
+    trouble: str
+
+    @classmethod
+    def of(cls, native: NativeIoStats, config: IoConfig) -> IoStats:
+        """From the engine's own."""
+        counters = {name: int(getattr(native, name)) for name in _COUNTERS}
+        trouble = bytes(native.trouble).decode(errors="replace")
+        return cls(backend=BACKENDS[config.backend], threads=config.threads, trouble=trouble, **counters)
+
+
+@dataclass(frozen=True)
+class IoOptions:
+    """backend: "udp" (no privilege) or "raw" (packet sockets, CAP_NET_RAW). threads: I/O threads; 0: by the rate, one
+    where one suffices. cores: what the threads are pinned to, in turn; empty: not pinned; "numa": those of the network
+    card's memory node. receive_bytes: of each lane's receive buffer; 0: as much as the kernel grants.
+
+    Raises ValueError for what does not exist."""
+
+    backend: str = "udp"
+    threads: int = 0
+    cores: tuple[int, ...] | str = ()
+    receive_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ValueError(f"there is no I/O back end {self.backend!r}: {', '.join(BACKENDS)}")
+        if not 0 <= self.threads <= MOST_THREADS:
+            raise ValueError(f"{self.threads} I/O threads: at most {MOST_THREADS}, or 0 for as many as the rate needs")
+        if isinstance(self.cores, str):
+            if self.cores != "numa":
+                raise ValueError(f'cores are numbers or "numa", not {self.cores!r}')
+        else:
+            missing = set(self.cores) - os.sched_getaffinity(0)
+            if missing:
+                raise ValueError(f"cores {sorted(missing)} are not this process's: {sorted(os.sched_getaffinity(0))}")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> IoOptions:
+        """From INART_IO, INART_THREADS, INART_CORES. Raises ValueError that names the variable."""
+        try:
+            return cls(
+                environment.get("INART_IO") or "udp",
+                int(environment.get("INART_THREADS") or 0),
+                parse_cores(environment.get("INART_CORES") or ""),
+            )
+        except ValueError as error:
+            raise ValueError(f"INART_IO, INART_THREADS, INART_CORES: {error}") from None
+
+    @staticmethod
+    def add_arguments(parser: ArgumentParser) -> None:
+        """--io, --threads, --cores; what is not given is the environment's."""
+        parser.add_argument("--io", choices=BACKENDS, help="I/O back end (default $INART_IO, else udp)")
+        parser.add_argument("--threads", type=int, metavar="N", help="I/O threads (default: by the rate)")
+        parser.add_argument("--cores", metavar="LIST", help='cores of the I/O threads: 2,3 or 2-5, or "numa"')
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> IoOptions:
+        """The other half of add_arguments. Raises ValueError."""
+        given = {
+            "INART_IO": arguments.io,
+            "INART_THREADS": None if arguments.threads is None else str(arguments.threads),
+            "INART_CORES": arguments.cores,
+        }
+        return cls.from_environment({**os.environ, **{name: text for name, text in given.items() if text is not None}})
+
+    def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
+        """For an engine with trees on `ports`, of `mbps` in all (0: not known)."""
+        cores = numa_cores(interface) if isinstance(self.cores, str) else self.cores
+        threads = self.threads or threads_for(mbps)
+        threads = max(1, min(threads, len(set(ports)), MOST_THREADS))
+        pinned = [cores[thread % len(cores)] if cores else -1 for thread in range(MOST_THREADS)]
+        return IoConfig(
+            interface.encode()[: _NAME_BYTES - 1],
+            int(IPv4Address(config.address)) if config.address else 0,
+            self.receive_bytes,
+            BACKENDS.index(self.backend),
+            threads,
+            (ctypes.c_int32 * MOST_THREADS)(*pinned),
+        )
+
+
+def parse_cores(text: str) -> tuple[int, ...] | str:
+    """ "2,4-6" is (2, 4, 5, 6); "numa" stays. Raises ValueError."""
+    if text == "numa":
+        return text
+    cores: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, dash, last = part.partition("-")
+        cores += range(int(first), int(last if dash else first) + 1)
+    return tuple(cores)
+
+
+def numa_cores(interface: str) -> tuple[int, ...]:
+    """This process's cores on the memory node of an interface's card; all of them where there is no such node."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        node = int((_SYSTEM / "class/net" / interface / "device/numa_node").read_text())
+        near = parse_cores((_SYSTEM / f"devices/system/node/node{node}/cpulist").read_text().strip())
+    except (OSError, ValueError):
+        return tuple(sorted(allowed))
+    return tuple(sorted(allowed.intersection(near))) or tuple(sorted(allowed))
+
+
+def link_mbps(interface: str) -> float:
+    """Speed of an interface's link in Mbit/s; 0: not known."""
+    try:
+        return max(0.0, float((_SYSTEM / "class/net" / interface / "speed").read_text()))
+    except (OSError, ValueError):
+        return 0.0
+
+
+def threads_for(mbps: float) -> int:
+    """I/O threads for a rate, no more than there are cores."""
+    return max(1, min(-(-int(mbps) // int(MBPS_PER_THREAD)), len(os.sched_getaffinity(0))))
+
+
+def assign(trees: Sequence[tuple[int, float]], threads: int) -> list[int]:
+    """The thread of each tree, given as (port, weight): all trees of a port are on one thread, which has the port's
+    socket; heavy ports first, each to the thread with the least so far."""
+    weights: dict[int, float] = {}
+    for port, weight in trees:
+        weights[port] = weights.get(port, 0.0) + weight
+    loads = [(0.0, thread) for thread in range(threads)]
+    thread_of: dict[int, int] = {}
+    for port in sorted(weights, key=lambda port: (-weights[port], port)):
+        load, thread = heapq.heappop(loads)
+        thread_of[port] = thread
+        heapq.heappush(loads, (load + weights[port], thread))
+    return [thread_of[port] for port, _ in trees]

@@ -1,0 +1,269 @@
+/* Packets in and out of one interface for one I/O thread: what the engines see of it. Two back ends do the work behind it:
+ * `udp` (io_udp.h) and `raw` (io_raw.h).
+ *
+ * A lane is a UDP port: all packets of a tree have the tree's port as destination, so ports keep trees, and with them
+ * threads, apart. Packets travel in super-frames: up to 60 of one lane and one size, one after another, that the kernel takes
+ * and gives as one message (segmentation offload). They are built in place, in the buffer that the kernel reads, and taken
+ * apart in the one that it wrote. Nothing here blocks.
+ */
+#ifndef INART_IO_H
+#define INART_IO_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "packet.h"
+
+#define INART_NS 1000000000ull
+#define INART_MOST_LANES INART_PORTS_PER_JOB
+#define INART_SEGMENTS 60   /* packets in a super-frame at most: kernels take 64 */
+#define INART_MESSAGE 65536 /* bytes of the longest message */
+#define INART_OUT 32        /* super-frames that wait for the kernel at most */
+#define INART_IN 32         /* messages that are received at once */
+#define INART_ROOM (INART_MESSAGE + 17 * 64) /* of a buffer: an odd number of cache lines, so that buffers do not share sets */
+#define INART_TROUBLE 192
+
+enum { INART_UDP, INART_RAW, INART_BACKENDS };
+
+/* What to open. */
+struct io_spec {
+    char interface[IFNAMSIZ];
+    uint32_t address; /* of ours, host order: the packets' source; 0: the interface's first */
+    uint32_t values;
+    uint32_t receive_bytes; /* wanted of the kernel's receive buffer; 0: as much as there is */
+    uint32_t lanes;
+    uint16_t port[INART_MOST_LANES];
+    int32_t backend;
+};
+
+/* A super-frame to send: `packets` packets from `sent` on are built and not yet handed to the kernel. */
+struct io_out {
+    uint8_t *data;
+    uint32_t packets, sent, lane;
+};
+
+/* A received message: packets of `segment` bytes one after another; the last may be shorter. */
+struct io_in {
+    uint8_t *data;
+    uint32_t bytes, segment;
+};
+
+struct io_counters {
+    uint64_t messages_received, messages_sent, send_errors, kernel_drops, malformed, foreign;
+};
+
+struct io {
+    struct io_spec spec;
+    const struct io_backend *backend;
+    unsigned interface;
+    uint32_t address;
+    size_t packet_bytes, frame_bytes;
+    unsigned segments; /* packets a message now: 1 when the kernel does not segment */
+    unsigned sources;  /* descriptors with packets to receive */
+    int source[INART_MOST_LANES];
+    uint32_t ready; /* bitmap of the sources that may have some */
+    bool full;      /* the last call of receive filled all messages: there may be more */
+    uint8_t *out_memory, *in_memory;
+    struct io_out out[INART_OUT];
+    unsigned out_head, out_count; /* [head, count) are not all sent */
+    int open[INART_MOST_LANES];   /* of each lane, the super-frame that takes more packets; -1: none */
+    uint64_t retry;               /* the kernel had no room: not again before this time; 0: no reason to wait */
+    struct io_in in[INART_IN];
+    struct mmsghdr message[INART_IN], sending[INART_SEGMENTS];
+    struct iovec in_iov[INART_IN], out_iov[2 * INART_SEGMENTS];
+    uint8_t control[INART_IN][64];
+    uint32_t receive_buffer; /* bytes of the kernel's receive buffer that we got, a source */
+    int last_errno;          /* of the last failing system call */
+    char trouble[INART_TROUBLE]; /* what it means, for messages; empty: nothing has failed */
+    struct io_counters counters;
+    void *state;     /* the back end's own */
+    struct io *next; /* in a list of those to close */
+};
+
+struct io_backend {
+    const char *name;
+    int (*open)(struct io *io, char *error, size_t size); /* 0 or -1 with the reason */
+    void (*close)(struct io *io);
+    int (*receive)(struct io *io, unsigned source); /* messages, now in io->in; sets io->full */
+    int (*send)(struct io *io);          /* from out[out_head] on, moving out_head and `sent`; 0, or an errno */
+    uint64_t (*drops)(struct io *io);    /* packets that found the kernel's receive buffer full, since it was opened */
+};
+
+static inline uint64_t inart_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * INART_NS + (uint64_t)t.tv_nsec;
+}
+
+/* MTU of the interface; 0: unknown. Any socket will do. */
+static inline int io_mtu(const struct io_spec *spec, int fd)
+{
+    struct ifreq request = {0};
+    memcpy(request.ifr_name, spec->interface, sizeof request.ifr_name);
+    return ioctl(fd, SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
+}
+
+/* 0, or -1 with advice: a packet is larger than the MTU. */
+static inline int io_check_mtu(const struct io_spec *spec, int fd, char *error, size_t size)
+{
+    int mtu = io_mtu(spec, fd), needed = (int)INART_IPV4_LENGTH(spec->values);
+    if (!mtu || mtu >= needed)
+        return 0;
+    snprintf(error, size, "the MTU of %s is %d, but a packet of %u values needs %d: ip link set %s mtu %d", spec->interface, mtu,
+             spec->values, needed, spec->interface, needed);
+    return -1;
+}
+
+/* The kernel's buffers as large as it lets them be: FORCE needs CAP_NET_ADMIN. Returns what there is to receive into. */
+static inline uint32_t io_buffers(int fd, uint32_t wanted)
+{
+    int receive = wanted ? (int)wanted : 32 << 20, send = 4 << 20, got = 0;
+    socklen_t size = sizeof got;
+    if (wanted || setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof receive))
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive, sizeof receive);
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &send, sizeof send))
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send, sizeof send);
+    getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &got, &size);
+    return (uint32_t)got / 2; /* the kernel doubles it, for its own share */
+}
+
+/* ---- sending ---- */
+
+static inline void io_clear(struct io *io) /* what is built and not sent is forgotten */
+{
+    io->out_head = io->out_count = 0;
+    for (unsigned lane = 0; lane < INART_MOST_LANES; lane++)
+        io->open[lane] = -1;
+}
+
+static inline bool io_room(const struct io *io, unsigned lane) { return io->open[lane] >= 0 || io->out_count < INART_OUT; }
+
+static inline bool io_unsent(const struct io *io) { return io->out_count != 0; }
+
+/* The next packet of a lane with its header filled in (there must be room): the caller writes the values. */
+static inline uint8_t *io_build(struct io *io, unsigned lane, const struct inart_header *h)
+{
+    if (io->open[lane] < 0) {
+        io->open[lane] = (int)io->out_count;
+        io->out[io->out_count++] = (struct io_out){.data = io->out_memory + (size_t)io->out_count * INART_ROOM, .lane = lane};
+    }
+    struct io_out *out = &io->out[io->open[lane]];
+    uint8_t *packet = out->data + out->packets * io->packet_bytes;
+    if (++out->packets == io->segments)
+        io->open[lane] = -1;
+    inart_write_header(packet, h);
+    return packet;
+}
+
+/* What a failed call means; looks for an MTU that has become too small. */
+static inline void io_say(struct io *io, int error)
+{
+    io->last_errno = error;
+    io->counters.send_errors++;
+    if ((error != EMSGSIZE && error != EINVAL) || !io->sources
+        || io_check_mtu(&io->spec, io->source[0], io->trouble, sizeof io->trouble) == 0)
+        snprintf(io->trouble, sizeof io->trouble, "%s", strerror(error));
+}
+
+/* Hands what is built to the kernel. What it does not take (full queue, interface down) stays for a later call. */
+static inline void io_flush(struct io *io, uint64_t now)
+{
+    io->retry = 0;
+    if (!io->out_count)
+        return;
+    for (unsigned lane = 0; lane < io->spec.lanes; lane++)
+        io->open[lane] = -1;
+    while (io->out_head < io->out_count) {
+        int error = io->backend->send(io);
+        if (!error)
+            continue;
+        if (error == EINTR)
+            continue;
+        if ((error == EIO || error == EINVAL) && io->segments > 1
+            && io_check_mtu(&io->spec, io->source[0], io->trouble, sizeof io->trouble) == 0) {
+            io->segments = 1; /* an interface without checksum offload on an older kernel */
+            continue;
+        }
+        if (error != EAGAIN && error != ENOBUFS)
+            io_say(io, error);
+        io->retry = now + INART_NS / 1000;
+        return;
+    }
+    io_clear(io);
+}
+
+/* ---- opening and closing ---- */
+
+static inline void io_close(struct io *io)
+{
+    if (!io)
+        return;
+    if (io->backend)
+        io->backend->close(io);
+    free(io->out_memory);
+    free(io->in_memory);
+    free(io);
+}
+
+static const struct io_backend *const io_backends[INART_BACKENDS]; /* in io_backends.h */
+
+/* Opens what `spec` says, in the calling thread's network namespace. NULL with the reason in `error`. */
+static inline struct io *io_open(const struct io_spec *spec, char *error, size_t size)
+{
+    struct io *io = calloc(1, sizeof *io);
+    if (io) {
+        io->out_memory = aligned_alloc(64, (size_t)INART_ROOM * INART_OUT);
+        io->in_memory = aligned_alloc(64, (size_t)INART_ROOM * INART_IN);
+    }
+    if (!io || !io->out_memory || !io->in_memory) {
+        snprintf(error, size, "out of memory for packet buffers");
+        io_close(io);
+        return NULL;
+    }
+    io->spec = *spec;
+    io->packet_bytes = INART_PAYLOAD_BYTES(spec->values);
+    io->frame_bytes = INART_FRAME_BYTES(spec->values);
+    io->segments = (unsigned)((INART_MESSAGE - 256) / io->packet_bytes); /* IPv4 and UDP count 64 KiB with their headers */
+    if (io->segments > INART_SEGMENTS)
+        io->segments = INART_SEGMENTS;
+    io->interface = if_nametoindex(spec->interface);
+    io_clear(io);
+    if (!io->interface) {
+        snprintf(error, size, "there is no interface %s in this network namespace", spec->interface);
+        io_close(io);
+        return NULL;
+    }
+    if (io_backends[spec->backend]->open(io, error, size)) {
+        io_close(io);
+        return NULL;
+    }
+    io->backend = io_backends[spec->backend];
+    io->ready = ~0u;
+    return io;
+}
+
+/* Messages of one source that had come (0: none), now io->in[0 ..]. */
+static inline int io_receive(struct io *io, unsigned source)
+{
+    int n = io->backend->receive(io, source);
+    if (!io->full)
+        io->ready &= ~(1u << source);
+    io->counters.messages_received += (unsigned)n;
+    return n;
+}
+
+#endif

@@ -1,0 +1,62 @@
+/* One packet as UDP carries it: the aggregation header and the values, big-endian (p4src/protocol.json). */
+#ifndef INART_PACKET_H
+#define INART_PACKET_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "protocol.h"
+
+#define INART_MIN_VALUES 4
+#define INART_MAX_VALUES 2048
+
+/* Offsets in what UDP carries. */
+#define INART_AT(offset) ((offset) - INART_OFFSET_HEADER)
+
+/* The header's fields in host order. */
+struct inart_header {
+    uint8_t flags;
+    uint16_t job;
+    uint32_t label, epoch, sequence;
+    uint64_t bitmap;
+};
+
+static inline uint16_t inart_get16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
+static inline uint32_t inart_get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+static inline uint64_t inart_get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
+static inline void inart_put16(uint8_t *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
+static inline void inart_put32(uint8_t *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+static inline void inart_put64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the agents' C engine is for little-endian machines");
+
+/* 0, or -1 when it is malformed: not `packet_bytes` long, another version, flags that do not exist. */
+static inline int inart_parse(const uint8_t *packet, size_t length, size_t packet_bytes, struct inart_header *h)
+{
+    if (length != packet_bytes || packet[INART_AT(INART_OFFSET_VERSION)] != INART_VERSION
+        || (packet[INART_AT(INART_OFFSET_FLAGS)] & ~(INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM)))
+        return -1;
+    h->flags = packet[INART_AT(INART_OFFSET_FLAGS)];
+    h->job = inart_get16(packet + INART_AT(INART_OFFSET_JOB));
+    h->label = inart_get32(packet + INART_AT(INART_OFFSET_LABEL));
+    h->epoch = inart_get32(packet + INART_AT(INART_OFFSET_EPOCH));
+    h->sequence = inart_get32(packet + INART_AT(INART_OFFSET_SEQUENCE));
+    h->bitmap = inart_get64(packet + INART_AT(INART_OFFSET_BITMAP));
+    return 0;
+}
+
+static inline void inart_write_header(uint8_t *packet, const struct inart_header *h)
+{
+    packet[INART_AT(INART_OFFSET_VERSION)] = INART_VERSION;
+    packet[INART_AT(INART_OFFSET_FLAGS)] = h->flags;
+    inart_put16(packet + INART_AT(INART_OFFSET_JOB), h->job);
+    inart_put32(packet + INART_AT(INART_OFFSET_LABEL), h->label);
+    inart_put32(packet + INART_AT(INART_OFFSET_EPOCH), h->epoch);
+    inart_put32(packet + INART_AT(INART_OFFSET_SEQUENCE), h->sequence);
+    inart_put64(packet + INART_AT(INART_OFFSET_BITMAP), h->bitmap);
+}
+
+/* 4-byte aligned wherever the packet is: so are all sizes before it. */
+static inline int32_t *inart_values(uint8_t *packet) { return (int32_t *)(packet + INART_AT(INART_OFFSET_VALUES)); }
+
+#endif
