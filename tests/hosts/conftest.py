@@ -10,6 +10,7 @@ import pytest
 from evaluation.hosts.hub import TreeShape, star
 from evaluation.hosts.network import StarNetwork
 from tests.hosts.rig import DEADLINE, Rig
+from worker_agent.io_options import IoOptions
 
 WORKERS, SERVERS = 4, 2
 
@@ -42,9 +43,10 @@ def make_rig(network: StarNetwork) -> Iterator[Callable[..., Rig]]:
         timeout: float = DEADLINE,
         seed: int = 1,
         without: Sequence[str] = (),
+        io: IoOptions | None = None,
     ) -> Rig:
         job = star(workers, SERVERS, trees, values_per_packet=values, slots=slots, rate_mbps=rate_mbps)
-        rigs.append(Rig(network, job, timeout=timeout, seed=seed, without=without))
+        rigs.append(Rig(network, job, timeout=timeout, seed=seed, without=without, io=io))
         return rigs[-1]
 
     yield make

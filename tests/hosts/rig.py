@@ -17,6 +17,7 @@ from ps_server.server import Server
 from tests.hosts.raw import RawSocket
 from worker_agent.engine import Engine, Operation, Work
 from worker_agent.fixedpoint import error_bound
+from worker_agent.io_options import IoOptions
 
 Floats = NDArray[np.float32]
 DEADLINE = 30.0
@@ -40,7 +41,14 @@ class Rig:
     """The agents of `job` on `network` (whose first hosts they are), and a hub with the job's table between them."""
 
     def __init__(
-        self, network: StarNetwork, job: Star, *, timeout: float = DEADLINE, seed: int = 1, without: Sequence[str] = ()
+        self,
+        network: StarNetwork,
+        job: Star,
+        *,
+        timeout: float = DEADLINE,
+        seed: int = 1,
+        without: Sequence[str] = (),
+        io: IoOptions | None = None,
     ) -> None:
         self.network, self.job = network, job
         self._stack = ExitStack()
@@ -56,11 +64,11 @@ class Rig:
             for config in job.servers:
                 if config.node not in without:
                     with inside(network.hosts[config.node]):
-                        self.servers.append(stack.enter_context(Server(config, "data0")))
+                        self.servers.append(stack.enter_context(Server(config, "data0", io)))
             for config in job.workers:
                 if config.node not in without:
                     with inside(network.hosts[config.node]):
-                        self.engines.append(stack.enter_context(Engine(config, "data0", timeout=timeout)))
+                        self.engines.append(stack.enter_context(Engine(config, "data0", timeout, io)))
             self._stack = stack.pop_all()
 
     def faults(self, **faults: float) -> None:

@@ -14,6 +14,7 @@ from evaluation.hosts.hub import TreeShape
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
 from worker_agent.engine import Operation, Work
+from worker_agent.io_options import BACKENDS, IoOptions
 from worker_agent.split import ranges
 
 MakeRig = Callable[..., Rig]
@@ -56,6 +57,20 @@ def test_sums_are_right_and_the_same_everywhere(make_rig: MakeRig, faults: dict[
     assert rig.engines[0].stats().operations_done == 4
     if "loss" in faults:
         assert sum(engine.stats().resent for engine in rig.engines) > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_back_ends_and_threads_give_the_same_sums(make_rig: MakeRig, backend: str, threads: int) -> None:
+    rig = make_rig(io=IoOptions(backend, threads))
+    rig.faults(loss=0.02, duplicate=0.05, reorder=0.05, hold_seconds=0.005)
+    for seed, elements in enumerate([1, 30_000, 20_001]):
+        reduce_and_check(rig, seed, elements)
+    stats = rig.engines[0].stats()
+    assert (stats.io.backend, stats.io.threads) == (backend, threads)
+    assert stats.packets_sent > stats.io.messages_sent > 0, "super-frames"
+    # Two trees end at the second server, on ports of their own.
+    assert [server.stats().io.threads for server in rig.servers] == [1, min(threads, 2)]
 
 
 def test_any_size(make_rig: MakeRig) -> None:

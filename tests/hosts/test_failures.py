@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import random
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,36 +13,61 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
 from controlplane.native_build import BuildError, build, check_sizes, load
 from evaluation.hosts.hub import TreeShape, star
 from evaluation.hosts.network import StarNetwork, inside, run
-from p4src.protocol import Flag, frame_bytes
+from p4src.protocol import GROUP, GROUP_MAC, HEADER_OFFSET, IPV4_OFFSET, UDP_OFFSET, Flag, frame_bytes
 from ps_server.server import Server
 from tests.hosts.conftest import WORKERS
+from tests.hosts.raw import checksum
 from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
 from tests.hosts.test_allreduce import VALUES, reduce_and_check, starts
 from worker_agent import AbortedError, AgentError, MismatchError, ProgressTimeoutError
 from worker_agent.engine import Engine, host_array
+from worker_agent.io_options import BACKENDS, IoOptions
 from worker_agent.wire import packet
 
 MakeRig = Callable[..., Rig]
 
 
-def malformed_frames(generator: random.Random, good: bytes) -> Iterator[bytes]:
-    """Frames of our EtherType that are no packets."""
+def malformed_packets(generator: random.Random, good: bytes, port: int) -> Iterator[bytes]:
+    """UDP to the group and `port` that carries no packet; `good`: what it should carry."""
+
+    def frame(payload: bytes) -> bytes:
+        ip = IP(src="10.9.3.1", dst=str(GROUP), flags="DF", ttl=64)
+        return bytes(Ether(dst=GROUP_MAC.hex(":"), src="02:00:00:00:09:09") / ip / UDP(sport=9, dport=port) / payload)
+
     while True:
         kind = generator.randrange(5)
         if kind == 0:
-            yield good[:14] + generator.randbytes(generator.randrange(1, 1400))
+            yield frame(generator.randbytes(generator.randrange(0, 1400)))
         elif kind == 1:
-            yield good[: generator.randrange(15, len(good))]
+            yield frame(good[: generator.randrange(0, len(good))])
         elif kind == 2:
-            yield good + generator.randbytes(generator.randrange(1, 200))
+            yield frame(good + generator.randbytes(generator.randrange(1, 200)))
         elif kind == 3:
-            yield good[:14] + bytes([generator.randrange(2, 256)]) + good[15:]  # version
+            yield frame(bytes([generator.randrange(3, 256)]) + good[1:])  # version
         else:
-            yield good[:15] + bytes([generator.randrange(8, 256)]) + good[16:]  # flags that do not exist
+            yield frame(good[:1] + bytes([generator.randrange(8, 256)]) + good[2:])  # flags that do not exist
+
+
+def broken_frames(generator: random.Random, good: bytes) -> Iterator[bytes]:
+    """Frames to our port that are no whole UDP datagrams: a kernel drops them before any UDP socket."""
+    while True:
+        ip = bytearray(good[IPV4_OFFSET:UDP_OFFSET])
+        kind, rest = generator.randrange(3), good[UDP_OFFSET:]
+        if kind == 0:  # a fragment without its beginning, or without its end
+            struct.pack_into(">H", ip, 6, generator.choice([0x2000, 0x2001, 5]))
+        elif kind == 1:
+            struct.pack_into(">H", ip, 2, len(good) + generator.randrange(1, 500))
+        else:
+            rest = rest[:4] + struct.pack(">H", len(rest) + generator.randrange(1, 500)) + rest[6:]
+        struct.pack_into(">H", ip, 10, 0)
+        struct.pack_into(">H", ip, 10, checksum(bytes(ip)))
+        yield good[:IPV4_OFFSET] + bytes(ip) + rest
 
 
 def hostile_frames(generator: random.Random, rig: Rig, result: bool) -> Iterator[bytes]:
@@ -55,6 +81,7 @@ def hostile_frames(generator: random.Random, rig: Rig, result: bool) -> Iterator
         "bitmap": (1 << WORKERS) - 1,
         "label": tree.return_label if result else rig.job.servers[0].root_trees[0].flows[0].label,
         "flags": int(Flag.RESULT) if result else 0,
+        "port": tree.port,
     }
     bad: list[dict[str, Any]] = [
         {"label": 0xDEAD},
@@ -71,13 +98,16 @@ def hostile_frames(generator: random.Random, rig: Rig, result: bool) -> Iterator
         yield bytes(packet(values, **{**good, **generator.choice(bad)}))
 
 
-def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: MakeRig) -> None:
-    rig = make_rig(rate_mbps=60)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: MakeRig, backend: str) -> None:
+    rig = make_rig(rate_mbps=60, io=IoOptions(backend))
     generator = random.Random(1)
     to_worker, to_server = rig.raw_port("w0"), rig.raw_port("s0")
-    good = bytes(packet([0] * VALUES))
+    port = rig.job.workers[0].worker_trees[0].port
+    good = bytes(packet([0] * VALUES, port=port, address="10.9.3.1"))
     assert len(good) == frame_bytes(VALUES)
-    malformed = list(itertools.islice(malformed_frames(generator, good), 200))
+    malformed = list(itertools.islice(malformed_packets(generator, good[HEADER_OFFSET:], port), 200))
+    broken = list(itertools.islice(broken_frames(generator, good), 200))
     foreign = [list(itertools.islice(hostile_frames(generator, rig, result), 200)) for result in (True, False)]
     before = tensors(1, WORKERS, 100_000)
     after = [tensor.copy() for tensor in before]
@@ -86,13 +116,15 @@ def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: 
     while not all(work.done() for work in works) and sent < 20_000:
         for raw, frames in zip((to_worker, to_server), foreign, strict=True):
             raw.send(malformed[sent % 200])
+            raw.send(broken[sent % 200])
             raw.send(frames[sent % 200])
         sent += 1
     finish(works)
     check(before, after, starts(rig, 100_000), VALUES)
     assert sent > 100
-    wait_until(lambda: rig.engines[0].stats().malformed == sent, "the worker has counted the malformed frames")
-    wait_until(lambda: rig.servers[0].stats().malformed == sent, "the server has counted the malformed frames")
+    expected = sent if backend == "udp" else 2 * sent
+    wait_until(lambda: rig.engines[0].stats().malformed == expected, "the worker has counted the malformed packets", 5)
+    wait_until(lambda: rig.servers[0].stats().malformed == expected, "the server has counted the malformed packets", 5)
     worker, server = rig.engines[0].stats(), rig.servers[0].stats()
     assert worker.unknown > 0 and worker.other_epoch > 0
     assert server.unknown > 0 and server.other_epoch > 0
@@ -235,7 +267,7 @@ def test_bad_configurations_are_refused(network: StarNetwork) -> None:
             Server(replace(server, root_trees=(replace(server.root_trees[0], answer_labels=(1,)),)), "data0")
         with pytest.raises(ValueError, match="no trees"):
             Engine(replace(worker, worker_trees=()), "data0")
-        with pytest.raises(AgentError, match=r"MTU of data0 is 1500.*ip link set data0 mtu 2072"):
+        with pytest.raises(AgentError, match=r"MTU of data0 is 1500.*ip link set data0 mtu 2100"):
             Engine(replace(worker, values_per_packet=512), "data0")
 
 

@@ -14,7 +14,7 @@ from p4src.protocol import Flag, udp_port
 from tests.hosts.raw import RawSocket
 from tests.hosts.rig import Rig, wait_until
 from tests.model import root as model
-from tests.model.packet import Packet, decode
+from tests.model.packet import Packet, decode, envelope
 
 VALUES, SLOTS, WORKERS = 4, 4, 3
 PORT = udp_port(1, 0)
@@ -68,7 +68,7 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
             packet = Packet(
                 flow.label, epoch, sequence, bitmap, values, flags | (int(Flag.MAXIMUM) if sequence % 3 == 0 else 0), 7
             )
-            raw.send(packet.encode())
+            raw.send(packet._replace(outer=envelope(VALUES, port=PORT)).encode())
             wait_until(lambda sent=sent: server.stats().packets_received == before + sent, "the server has it")  # type: ignore[misc]
             if sequence >= oldest + SLOTS:
                 continue  # nobody's window reaches there

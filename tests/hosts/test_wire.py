@@ -85,11 +85,12 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
                 epoch=of.epoch,
                 sequence=of.sequence,
                 bitmap=1,
+                port=tree.port,
             )
         )
 
     exponents = sent_by_engine(server)
-    assert (exponents.version, exponents.flags, exponents.job, exponents.label) == (1, Flag.MAXIMUM, 7, tree.up_label)
+    assert (exponents.version, exponents.flags, exponents.job, exponents.label) == (2, Flag.MAXIMUM, 7, tree.up_label)
     assert (exponents.epoch, exponents.sequence, exponents.bitmap) == (config.epoch, 0, 0)
     chunks = [tensor[:VALUES], np.concatenate([tensor[VALUES:], np.zeros(2 * VALUES - 100, np.float32)])]
     agreed = [fixedpoint.exponent(chunk) for chunk in chunks]
@@ -115,7 +116,9 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
     labels = [config.worker_trees[0] for config in rig.job.workers]
     for worker in range(2):
         values = [(worker + 1) * (position - 30) for position in range(VALUES)]
-        raws[worker].send(bytes(packet(values, job=7, label=labels[worker].up_label, epoch=1, sequence=0)))
+        raws[worker].send(
+            bytes(packet(values, job=7, label=labels[worker].up_label, epoch=1, sequence=0, port=labels[0].port))
+        )
     for raw in raws:
         decoded = Ether(raw.recv())[InArt]
         assert (decoded.flags, decoded.job, decoded.epoch, decoded.sequence) == (Flag.RESULT, 7, 1, 0)
@@ -123,9 +126,10 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
         assert decoded.label == labels[0].return_label
         assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
     # Worker 1 asks again and is answered alone.
-    raws[1].send(
-        bytes(packet([0] * VALUES, flags=int(Flag.RESEND), job=7, label=labels[1].up_label, epoch=1, sequence=0))
+    again = packet(
+        [0] * VALUES, flags=int(Flag.RESEND), job=7, label=labels[1].up_label, epoch=1, sequence=0, port=labels[0].port
     )
+    raws[1].send(bytes(again))
     decoded = Ether(raws[1].recv())[InArt]
     assert decoded.label == labels[1].answer_label
     assert decoded.values == [3 * (position - 30) for position in range(VALUES)]

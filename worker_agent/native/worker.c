@@ -757,6 +757,20 @@ static bool has_next(const struct tree *t)
     return p && p->exponents[p->sent[DATA]] >= 0 && p->base + p->exponent_chunks + p->sent[DATA] < limit;
 }
 
+/* Neither the window nor tokens hold it up: there is nothing to send, or nothing whose exponents are known. */
+static bool has_nothing(const struct tree *t)
+{
+    const struct part *p = t->cursor[EXPONENT];
+    while (p && p->sent[EXPONENT] == p->exponent_chunks)
+        p = p->next;
+    if (p)
+        return false;
+    p = t->cursor[DATA];
+    while (p && p->sent[DATA] == p->data_chunks)
+        p = p->next;
+    return !p || p->exponents[p->sent[DATA]] < 0;
+}
+
 static void check_progress(struct io_thread *x, struct tree *t, uint64_t now)
 {
     if (x->worker->config.timeout_seconds <= 0 || (double)(now - t->progress_at) < x->worker->config.timeout_seconds * 1e9)
@@ -815,6 +829,9 @@ static struct engine_sleep work(struct engine_thread *engine)
         if (burst_due(t, now) <= now)
             while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && send_next(x, t, now)) {
             }
+        /* Only lateness may be caught up with. */
+        if (t->tokens > t->tokens_wake && has_nothing(t))
+            t->tokens = t->tokens_wake;
     }
     io_flush(io, now);
 
