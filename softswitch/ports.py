@@ -19,13 +19,18 @@ _SHAPE_NAMES = frozenset(
 
 @dataclass(frozen=True)
 class PortStats:
-    """Packets and bytes in and out of one port since it was added, and frames dropped, by reason."""
+    """Packets and bytes in and out of one port since it was added, and frames dropped, by reason.
+
+    ``rx_superframes``, ``tx_superframes``: frames of the kernel that held several of these packets.
+    """
 
     rx_packets: int
     rx_bytes: int
     tx_packets: int
     tx_bytes: int
     drops: dict[str, int] = field(default_factory=dict)
+    rx_superframes: int = 0
+    tx_superframes: int = 0
 
 
 def check_port(port: int) -> None:

@@ -24,6 +24,7 @@ from softswitch.compiler.build import cache_dir, compiler
 
 KEPT_UP = 0.99
 SETTLE = 0.5  # seconds after the last frame in which a switch may still empty its queues
+HEADERS = 42  # Ethernet, IPv4, UDP
 SOURCE = Path(__file__).with_name("generator.c")
 
 
@@ -101,17 +102,19 @@ class Bench:
         finally:
             subprocess.run(["ip", "link", "del", names[0]], capture_output=True, check=False, timeout=30)
 
-    def _received(self) -> int:
-        counter = "/sys/class/net/eth0/statistics/rx_packets"
-        command = ["ip", "netns", "exec", self.namespaces[1], "cat", counter]
-        return int(subprocess.run(command, capture_output=True, check=True, timeout=30).stdout)
+    def _received(self) -> tuple[int, int]:
+        """Frames and bytes that have reached the sink."""
+        counters = [f"/sys/class/net/eth0/statistics/rx_{what}" for what in ("packets", "bytes")]
+        command = ["ip", "netns", "exec", self.namespaces[1], "cat", *counters]
+        frames, size = subprocess.run(command, capture_output=True, check=True, timeout=30).stdout.split()
+        return int(frames), int(size)
 
     def trial(self, switch: Switch, workload: Workload, rate: float, seconds: float) -> Trial:
         """Offer ``rate`` frames per second (0: as fast as the generator can) for ``seconds``."""
         self.generation += 1
         path = Path(self.directory.name) / "frames"
         ring = workload.frames(self.generation)
-        path.write_bytes(b"".join(struct.pack("<I", len(f)) + f for f in ring))
+        path.write_bytes(b"".join(_records(ring, workload.superframe)))
         received, cpu = self._received(), switch.cpu_seconds()
         command = ["ip", "netns", "exec", self.namespaces[0], str(self.generator), "eth0", str(path)]
         command += [str(seconds), str(rate), str(workload.offset)]
@@ -119,7 +122,10 @@ class Bench:
         if done.returncode:
             raise RuntimeError(f"the generator failed: {done.stderr.strip()}")
         time.sleep(SETTLE)
-        answers = self._received() - received
+        frames, size = (now - before for now, before in zip(self._received(), received, strict=True))
+        answers = frames
+        if workload.superframe > 1:  # a frame of the sink may hold many packets: headers are in it once
+            answers = (size - HEADERS * frames) // (len(ring[0]) - HEADERS)
         return Trial(int(done.stdout), seconds, answers * workload.per_output, switch.cpu_seconds() - cpu)
 
     def search(self, switch: Switch, workload: Workload, seconds: float) -> tuple[Trial, bool]:
@@ -140,6 +146,33 @@ class Bench:
             else:
                 high = rate
         return best or full, False
+
+
+def _records(ring: list[bytes], superframe: int) -> Iterator[bytes]:
+    """What the generator reads: each frame, or as many as go together, with its length and that of a segment."""
+    for start in range(0, len(ring), superframe):
+        packets = ring[start : start + superframe]
+        size = len(packets[0]) - HEADERS if superframe > 1 else 0
+        frame = joined(packets) if superframe > 1 else packets[0]
+        yield struct.pack("<II", len(frame), size) + frame
+
+
+def joined(packets: list[bytes]) -> bytes:
+    """Datagrams of one flow as one frame, with UDP's checksum left to whoever cuts it."""
+    payload = b"".join(packet[HEADERS:] for packet in packets)
+    ip = packets[0][14:16] + struct.pack(">H", 28 + len(payload)) + packets[0][18:24] + b"\0\0" + packets[0][26:34]
+    ip = ip[:10] + struct.pack(">H", 0xFFFF ^ _sum(ip)) + ip[12:]
+    length = struct.pack(">H", 8 + len(payload))
+    pseudo = _sum(ip[12:20] + b"\0\x11" + length)
+    return packets[0][:14] + ip + packets[0][34:38] + length + struct.pack(">H", pseudo) + payload
+
+
+def _sum(data: bytes) -> int:
+    """The ones' complement sum of 16-bit numbers."""
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
 
 
 def compiled(source: Path, *flags: str) -> Path:

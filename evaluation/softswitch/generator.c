@@ -2,9 +2,11 @@
  *
  *   generator INTERFACE FRAMES SECONDS PACKETS_PER_SECOND OFFSET
  *
- * FRAMES is a file of frames, each a 4-byte little-endian length and the bytes. Every time the ring has been sent, the
- * 32-bit big-endian number at OFFSET of every frame is increased by one (OFFSET -1: frames stay as they are).
- * PACKETS_PER_SECOND 0 means as fast as possible. Prints the number of frames that the kernel took.
+ * FRAMES is a file of frames, each a 4-byte little-endian length, a 4-byte segment size and the bytes. A frame with a
+ * segment size is a super-frame: headers of UDP over IPv4, whose checksum the kernel is to complete, and payload of many
+ * packets. Every time the ring has been sent, the 32-bit big-endian number at OFFSET of every packet is increased by one
+ * (OFFSET -1: packets stay as they are). PACKETS_PER_SECOND 0 means as fast as possible. Prints the number of packets that
+ * the kernel took.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,6 +21,18 @@
 #include <unistd.h>
 
 #define BATCH 64
+#define HEADERS 42u /* Ethernet, IPv4, UDP */
+
+struct vnet { /* struct virtio_net_hdr */
+    uint8_t flags, gso_type;
+    uint16_t hdr_len, gso_size, csum_start, csum_offset;
+};
+
+struct frame {
+    struct vnet vnet;
+    struct iovec iov[2];
+    unsigned packets;
+};
 
 static uint64_t now_ns(void) {
     struct timespec ts;
@@ -41,17 +55,24 @@ int main(int argc, char **argv) {
         perror(argv[2]);
         return 1;
     }
-    struct iovec *frames = NULL;
+    struct frame *frames = NULL;
     size_t n = 0;
-    uint8_t head[4];
-    while (fread(head, 1, 4, file) == 4) {
-        uint32_t len = head[0] | (uint32_t)head[1] << 8 | (uint32_t)head[2] << 16 | (uint32_t)head[3] << 24;
+    uint32_t head[2];
+    while (fread(head, sizeof head, 1, file) == 1) {
+        uint32_t len = head[0], size = head[1];
         frames = realloc(frames, (n + 1) * sizeof *frames);
-        frames[n].iov_base = malloc(len);
-        frames[n].iov_len = len;
-        if (fread(frames[n].iov_base, 1, len, file) != len) break;
+        struct frame *f = &frames[n];
+        memset(f, 0, sizeof *f);
+        f->packets = 1;
+        if (size) {
+            f->packets = (len - HEADERS + size - 1) / size;
+            f->vnet = (struct vnet){1, 5, HEADERS, (uint16_t)size, 34, 6};
+        }
+        f->iov[1] = (struct iovec){malloc(len), len};
+        if (fread(f->iov[1].iov_base, 1, len, file) != len) break;
         n++;
     }
+    for (size_t i = 0; i < n; i++) frames[i].iov[0] = (struct iovec){&frames[i].vnet, sizeof frames[i].vnet};
     fclose(file);
     if (n == 0) {
         fprintf(stderr, "%s: no frames\n", argv[2]);
@@ -67,9 +88,10 @@ int main(int argc, char **argv) {
         return 1;
     }
     setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one);
+    setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one);
     struct mmsghdr messages[BATCH];
     memset(messages, 0, sizeof messages);
-    for (int i = 0; i < BATCH; i++) messages[i].msg_hdr.msg_iovlen = 1;
+    for (int i = 0; i < BATCH; i++) messages[i].msg_hdr.msg_iovlen = 2;
     uint64_t start = now_ns(), sent = 0;
     size_t at = 0;
     for (;;) {
@@ -83,22 +105,26 @@ int main(int argc, char **argv) {
                 nanosleep(&pause, NULL);
                 continue;
             }
-            if (due < batch) batch = (unsigned)due;
+            unsigned fit = 0;
+            for (double left = due; fit < batch && at + fit < n && left >= 1; fit++) left -= frames[at + fit].packets;
+            batch = fit;
         }
         if (batch > n - at) batch = (unsigned)(n - at);
-        for (unsigned i = 0; i < batch; i++) messages[i].msg_hdr.msg_iov = &frames[at + i];
+        for (unsigned i = 0; i < batch; i++) messages[i].msg_hdr.msg_iov = frames[at + i].iov;
         int result = sendmmsg(fd, messages, batch, 0);
         if (result <= 0) {
             if (errno == ENOBUFS || errno == EAGAIN || errno == EINTR) continue;
             perror("sendmmsg");
             return 1;
         }
-        sent += (unsigned)result;
-        at += (unsigned)result;
+        for (int i = 0; i < result; i++) sent += frames[at++].packets;
         if (at == n) {
             at = 0;
             for (size_t i = 0; offset >= 0 && i < n; i++)
-                if (frames[i].iov_len >= (size_t)offset + 4) increase((uint8_t *)frames[i].iov_base + offset);
+                for (unsigned p = 0; p < frames[i].packets; p++) {
+                    size_t place = (size_t)offset + (size_t)p * frames[i].vnet.gso_size;
+                    if (place + 4 <= frames[i].iov[1].iov_len) increase((uint8_t *)frames[i].iov[1].iov_base + place);
+                }
         }
     }
     printf("%llu\n", (unsigned long long)sent);

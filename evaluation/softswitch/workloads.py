@@ -34,7 +34,8 @@ class Row:
 class Workload:
     """``frames(generation)`` is a ring of frames; one of ``per_output`` of them leaves, on port 2.
 
-    ``offset`` is where a 32-bit number is increased each time the ring has been sent, -1 for nowhere.
+    ``offset`` is where a 32-bit number is increased each time the ring has been sent, -1 for nowhere. ``superframe``:
+    so many packets, which are of one UDP flow, are given to the switch as one frame of the kernel.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Workload:
     frames: Callable[[int], list[bytes]]
     per_output: int
     offset: int
+    superframe: int = 1
 
 
 def aggregation(values: int) -> Workload:

@@ -18,7 +18,7 @@ from softswitch.errors import CompilerFailed
 RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fno-strict-aliasing", "-fvisibility=hidden", "-w")
 RUNTIME_FLAGS = (
-    "-std=gnu11", "-O2", "-march=native", "-fPIC", "-shared", "-fno-strict-aliasing", "-fvisibility=hidden",
+    "-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fno-strict-aliasing", "-fvisibility=hidden",
     "-Wall", "-Wextra", "-pthread",
 )  # fmt: skip
 TIMEOUT = 600.0  # seconds that the compiler may take

@@ -81,7 +81,7 @@ static void deliver(struct ss_thread *thread, struct ss_port *port, struct ss_bu
     port->tx_bytes += buf->len;
     if (__builtin_expect(port->pcap_out >= 0, 0)) ss_pcap(port, &port->pcap_out, buf);
     if (port->kind == SS_PORT_INTERFACE) {
-        if (port->n_batch == SS_BATCH) ss_port_flush(port);
+        if (port->n_batch == SS_TX_BATCH) ss_port_flush(port);
         port->batch[port->n_batch++] = buf;
         if (!port->dirty) {
             port->dirty = true;

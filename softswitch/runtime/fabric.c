@@ -448,7 +448,7 @@ static struct ss_port *port_get(struct ss_device *device, uint32_t number) {
     return device->ports[number];
 }
 
-SS_API int ss_port_add(struct ss_device *device, uint32_t number, const char *interface) {
+SS_API int ss_port_add(struct ss_device *device, uint32_t number, const char *interface, uint32_t offload) {
     struct ss_thread *thread = device->thread;
     ss_thread_lock(thread);
     struct ss_port *port = port_get(device, number);
@@ -460,6 +460,7 @@ SS_API int ss_port_add(struct ss_device *device, uint32_t number, const char *in
             ss_interface_close(port);
             port->kind = SS_PORT_UNUSED;
         }
+        port->offload = offload != 0;
     }
     ss_thread_unlock(thread);
     return result;
@@ -584,14 +585,15 @@ SS_API int64_t ss_process(struct ss_device *device, uint32_t port, const uint8_t
     return n;
 }
 
-/* out: rx packets, rx bytes, tx packets, tx bytes, then the drops by reason. -ENOENT: the port was never used. */
+/* out: rx packets, rx bytes, tx packets, tx bytes, super-frames in and out, then the drops by reason. -ENOENT: the port was never used. */
 SS_API int ss_port_stats(struct ss_device *device, uint32_t number, uint64_t *out) {
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
     if (port) {
-        uint64_t head[4] = {port->rx_packets, port->rx_bytes, port->tx_packets, port->tx_bytes};
+        uint64_t head[6] = {port->rx_packets, port->rx_bytes, port->tx_packets, port->tx_bytes, port->rx_super,
+                            port->tx_super};
         memcpy(out, head, sizeof head);
-        memcpy(out + 4, port->drops, sizeof port->drops);
+        memcpy(out + 6, port->drops, sizeof port->drops);
     }
     ss_thread_unlock(device->thread);
     return port ? 0 : -ENOENT;

@@ -5,6 +5,7 @@
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #endif
 #define VNET_NEEDS_CSUM 1
 #define SOCKET_BUFFER (8 << 20)
+#define SS_SUPER_BATCH 8 /* they stay in the cache until they are cut */
 #define OVERFLOW (SS_MAX_FRAME - SS_SMALL)
 
 struct ss_rx {
@@ -26,7 +28,7 @@ struct ss_rx {
         struct cmsghdr header;
         uint8_t data[64];
     } control[SS_BATCH];
-    uint8_t *overflow; /* SS_BATCH times OVERFLOW bytes: the part of a frame that is beyond SS_SMALL */
+    uint8_t *overflow; /* SS_BATCH times OVERFLOW bytes: the part of a frame that is beyond its buffer */
 };
 
 struct ss_rx *ss_rx_new(void) {
@@ -59,10 +61,9 @@ static int failed(int fd) {
 
 static int open_socket(unsigned index, bool receive) {
     int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return failed(fd);
+    if (fd < 0 || set_int(fd, SOL_PACKET, PACKET_VNET_HDR, 1)) return failed(fd);
     if (receive) {
-        if (set_int(fd, SOL_PACKET, PACKET_VNET_HDR, 1) || set_int(fd, SOL_PACKET, PACKET_AUXDATA, 1) ||
-            set_int(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1))
+        if (set_int(fd, SOL_PACKET, PACKET_AUXDATA, 1) || set_int(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1))
             return failed(fd);
         if (set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BUFFER)) set_int(fd, SOL_SOCKET, SO_RCVBUF, SOCKET_BUFFER);
     } else {
@@ -93,6 +94,8 @@ int ss_interface_open(struct ss_port *port, const char *name) {
     port->rx_fd = rx;
     port->tx_fd = tx;
     port->kind = SS_PORT_INTERFACE;
+    port->plain_until = 0;
+    snprintf(port->name, sizeof port->name, "%s", name);
     return 0;
 }
 
@@ -102,8 +105,8 @@ void ss_interface_close(struct ss_port *port) {
     port->rx_fd = port->tx_fd = -1;
 }
 
-/* The VLAN tag that the kernel took off the frame goes back in. */
-static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vnet *vnet) {
+/* The VLAN tag that the kernel took off the frame goes back in. `first`: how many bytes of it are in the buffer. */
+static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vnet *vnet, uint32_t *first) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         struct tpacket_auxdata aux;
         if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA ||
@@ -114,6 +117,7 @@ static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vn
         uint16_t tpid = aux.tp_status & TP_STATUS_VLAN_TPID_VALID ? aux.tp_vlan_tpid : ETH_P_8021Q;
         buf->data -= 4;
         buf->len += 4;
+        *first += 4;
         memmove(buf->data, buf->data + 4, 12);
         buf->data[12] = (uint8_t)(tpid >> 8);
         buf->data[13] = (uint8_t)tpid;
@@ -124,21 +128,37 @@ static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vn
     }
 }
 
-static void received(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf, struct msghdr *message,
-                     struct ss_vnet *vnet) {
+/* `more`: the rest of the frame, beyond SS_SMALL bytes. */
+static void received(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf, const uint8_t *more,
+                     struct msghdr *message, struct ss_vnet *vnet) {
     struct ss_device *device = port->device;
     uint16_t number = port->number;
-    restore_tag(message, buf, vnet);
+    uint32_t first = SS_SMALL;
     if (vnet->gso_type) {
         struct ss_list segments = {0};
-        if (!ss_segment(buf->data, buf->len, vnet, &segments)) {
+        restore_tag(message, buf, vnet, &first);
+        port->rx_super++;
+        port->super = true;
+        if (!ss_segment(buf, first, more, vnet, &segments)) {
             ss_drop(device, port, SS_DROP_OFFLOAD);
             ss_list_free(&segments);
         }
-        ss_buf_free(buf);
         while ((buf = ss_pop(&segments))) ss_switch_receive(thread, device, number, buf);
         return;
     }
+    if (buf->len > SS_SMALL) {
+        struct ss_buf *big = ss_buf_new(buf->len);
+        if (!big) {
+            ss_drop(device, port, SS_DROP_NO_MEMORY);
+            ss_buf_free(buf);
+            return;
+        }
+        memcpy(big->data, buf->data, SS_SMALL);
+        memcpy(big->data + SS_SMALL, more, buf->len - SS_SMALL);
+        ss_buf_free(buf);
+        buf = big;
+    }
+    restore_tag(message, buf, vnet, &first);
     if (vnet->flags & VNET_NEEDS_CSUM &&
         !ss_complete_checksum(buf->data, buf->len, vnet->csum_start, vnet->csum_offset)) {
         ss_drop(device, port, SS_DROP_OFFLOAD);
@@ -150,7 +170,8 @@ static void received(struct ss_thread *thread, struct ss_port *port, struct ss_b
 
 void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
     struct ss_rx *rx = thread->rx;
-    for (int i = 0; i < SS_BATCH; i++) {
+    int batch = port->super ? SS_SUPER_BATCH : SS_BATCH;
+    for (int i = 0; i < batch; i++) {
         if (!rx->bufs[i] && !(rx->bufs[i] = ss_buf_new(SS_SMALL))) return;
         /* the offload information lands right before the frame */
         rx->iov[i][0] = (struct iovec){rx->bufs[i]->data - sizeof(struct ss_vnet), sizeof(struct ss_vnet) + SS_SMALL};
@@ -161,54 +182,16 @@ void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
         m->msg_control = &rx->control[i];
         m->msg_controllen = sizeof rx->control[i];
     }
-    int n = recvmmsg(port->rx_fd, rx->messages, SS_BATCH, MSG_DONTWAIT, NULL);
+    int n = recvmmsg(port->rx_fd, rx->messages, (unsigned)batch, MSG_DONTWAIT, NULL);
+    port->super = false;
     for (int i = 0; i < n; i++) {
         struct ss_buf *buf = rx->bufs[i];
         uint32_t len = rx->messages[i].msg_len;
         struct ss_vnet vnet;
         if (len <= sizeof vnet) continue;
-        len -= (uint32_t)sizeof vnet;
         memcpy(&vnet, buf->data - sizeof vnet, sizeof vnet);
         rx->bufs[i] = NULL;
-        if (len > SS_SMALL) {
-            struct ss_buf *big = ss_buf_new(len);
-            if (!big) {
-                ss_drop(port->device, port, SS_DROP_NO_MEMORY);
-                ss_buf_free(buf);
-                continue;
-            }
-            memcpy(big->data, buf->data, SS_SMALL);
-            memcpy(big->data + SS_SMALL, rx->overflow + (size_t)i * OVERFLOW, len - SS_SMALL);
-            ss_buf_free(buf);
-            buf = big;
-        }
-        buf->len = len;
-        received(thread, port, buf, &rx->messages[i].msg_hdr, &vnet);
+        buf->len = len - (uint32_t)sizeof vnet;
+        received(thread, port, buf, rx->overflow + (size_t)i * OVERFLOW, &rx->messages[i].msg_hdr, &vnet);
     }
-}
-
-void ss_port_flush(struct ss_port *port) {
-    struct mmsghdr messages[SS_BATCH];
-    struct iovec iov[SS_BATCH];
-    unsigned n = port->n_batch;
-    memset(messages, 0, n * sizeof *messages);
-    for (unsigned i = 0; i < n; i++) {
-        iov[i] = (struct iovec){port->batch[i]->data, port->batch[i]->len};
-        messages[i].msg_hdr.msg_iov = &iov[i];
-        messages[i].msg_hdr.msg_iovlen = 1;
-    }
-    for (unsigned sent = 0; sent < n;) {
-        int result = sendmmsg(port->tx_fd, messages + sent, n - sent, MSG_DONTWAIT);
-        if (result > 0) {
-            sent += (unsigned)result;
-            continue;
-        }
-        if (result < 0 && errno == EINTR) continue;
-        port->tx_packets--; /* the kernel refused this one: interface down, or longer than its MTU */
-        port->tx_bytes -= port->batch[sent]->len;
-        ss_drop(port->device, port, SS_DROP_TX_ERROR);
-        sent++;
-    }
-    for (unsigned i = 0; i < n; i++) ss_buf_free(port->batch[i]);
-    port->n_batch = 0;
 }

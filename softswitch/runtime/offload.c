@@ -1,7 +1,8 @@
-/* Finishes what senders on this machine leave to the network card that is not there.
+/* Super-frames: many packets of one flow as one frame, which the kernel passes on instead of cutting it.
  *
- * The kernel hands TCP frames over with a checksum to fill in, and up to 64 KiB long to be cut into segments. A P4
- * program expects what would be on a wire, so both are done here when such a frame arrives.
+ * The kernel hands frames over with a checksum to fill in, and up to 64 KiB long to be cut into segments (TCP, and UDP by
+ * UDP_SEGMENT or UDP_GRO). A P4 program expects what would be on a wire, so both are done here when such a frame arrives.
+ * The other way round, datagrams of one UDP flow that leave one after the other are found here, and leave as one frame.
  */
 #include <netinet/in.h>
 
@@ -11,6 +12,9 @@
 #define GSO_TCPV6 4
 #define GSO_UDP_L4 5
 #define GSO_ECN 0x80
+#define NEEDS_CSUM 1
+#define IP 14  /* offsets in an Ethernet frame with IPv4 without options */
+#define UDP 34
 
 static uint16_t load16(const uint8_t *p) {
     return (uint16_t)(p[0] << 8 | p[1]);
@@ -27,84 +31,215 @@ static void store32(uint8_t *p, uint32_t v) {
     store16(p + 2, v & 0xffff);
 }
 
-static uint64_t sum16(const uint8_t *p, uint32_t len, uint64_t sum) {
-    for (; len >= 4; p += 4, len -= 4) {
+static uint32_t carry(uint64_t sum) {
+    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+    return (uint32_t)sum;
+}
+
+/* The ones' complement sum of 16-bit big-endian numbers. It does not mind the byte order, so it is taken in the machine's,
+ * 32 bits at a time in a loop that compilers vectorise, and turned round at the end. */
+static uint32_t sum16(const uint8_t *p, uint32_t len) {
+    uint64_t sum = 0;
+    uint32_t words = len / 4, tail = 0;
+    for (uint32_t i = 0; i < words; i++) {
         uint32_t v;
-        memcpy(&v, p, 4);
-        sum += __builtin_bswap32(v);
+        memcpy(&v, p + 4 * (size_t)i, 4);
+        sum += v;
     }
-    if (len >= 2) {
-        sum += load16(p);
-        p += 2;
-        len -= 2;
-    }
-    if (len) sum += (uint32_t)p[0] << 8;
-    return sum;
+    memcpy(&tail, p + 4 * (size_t)words, len & 3);
+    sum = carry(sum + tail);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    sum = __builtin_bswap16((uint16_t)sum);
+#endif
+    return (uint32_t)sum;
 }
 static uint16_t fold(uint64_t sum) {
-    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-    return (uint16_t)~sum;
+    return (uint16_t)~carry(sum);
 }
 
 /* The field at start + offset holds the pseudo-header's sum; replace it by the checksum of all from `start`. */
 bool ss_complete_checksum(uint8_t *data, uint32_t len, uint16_t start, uint16_t offset) {
     if ((uint32_t)start + offset + 2 > len || start >= len) return false;
-    uint16_t sum = fold(sum16(data + start, len - start, 0));
+    uint16_t sum = fold(sum16(data + start, len - start));
     store16(data + start + offset, sum ? sum : 0xffff);
     return true;
 }
 
 static uint64_t pseudo_header(const uint8_t *ip, bool v6, uint8_t protocol, uint32_t len) {
-    uint64_t sum = v6 ? sum16(ip + 8, 32, 0) : sum16(ip + 12, 8, 0);
-    return sum + protocol + len;
+    return (v6 ? sum16(ip + 8, 32) : sum16(ip + 12, 8)) + (uint64_t)protocol + len;
 }
 
-/* Cut a frame into segments of vnet->gso_size payload bytes each; false if it is not what it claims to be. */
-bool ss_segment(const uint8_t *data, uint32_t len, const struct ss_vnet *vnet, struct ss_list *out) {
+/* ------------------------------------------------------------------------------------------------- what comes in */
+
+struct cut {
+    uint32_t l3, l4, header, sequence;
+    uint16_t id;
+    bool v6, udp, sums;    /* sums: with checksums of UDP */
+    uint64_t ip_sum;       /* of an IPv4 header without length, identification and checksum */
+    uint64_t addresses;    /* the pseudo header's part that segments have in common */
+};
+
+static bool cut_init(struct cut *c, uint8_t *data, uint32_t len, const struct ss_vnet *vnet) {
     uint8_t type = vnet->gso_type & (uint8_t)~GSO_ECN;
-    bool udp = type == GSO_UDP_L4;
-    if ((type != GSO_TCPV4 && type != GSO_TCPV6 && !udp) || vnet->gso_size == 0) return false;
-    uint32_t l3 = 14;
-    while (l3 + 4 <= len && (load16(data + l3 - 2) == 0x8100 || load16(data + l3 - 2) == 0x88a8)) l3 += 4;
-    uint32_t l4 = vnet->csum_start;
-    if (l4 < l3 + 20 || l4 + (udp ? 8u : 20u) > len) return false;
-    bool v6 = data[l3] >> 4 == 6;
-    if (v6 ? l4 < l3 + 40 : (data[l3] >> 4 != 4 || l3 + 4u * (data[l3] & 15) != l4)) return false;
-    uint32_t header = l4 + (udp ? 8u : 4u * (data[l4 + 12] >> 4));
-    if (header > len || (!udp && header < l4 + 20)) return false;
-    uint8_t protocol = udp ? IPPROTO_UDP : IPPROTO_TCP;
-    uint32_t sequence = udp ? 0 : load32(data + l4 + 4);
-    uint16_t id = v6 ? 0 : load16(data + l3 + 4);
-    uint32_t count = 0;
-    for (uint32_t at = header; at < len || count == 0; at += vnet->gso_size, count++) {
-        uint32_t n = len - at < vnet->gso_size ? len - at : vnet->gso_size;
-        bool last = at + n >= len;
-        struct ss_buf *buf = ss_buf_new(header + n);
-        if (!buf) return false;
-        uint8_t *ip = buf->data + l3, *tp = buf->data + l4;
-        memcpy(buf->data, data, header);
-        memcpy(buf->data + header, data + at, n);
-        uint32_t l4_len = header - l4 + n;
-        if (v6) {
-            store16(ip + 4, header - l3 - 40 + n);
-        } else {
-            store16(ip + 2, header - l3 + n);
-            store16(ip + 4, (uint16_t)(id + count));
-            store16(ip + 10, 0);
-            store16(ip + 10, fold(sum16(ip, l4 - l3, 0)));
+    c->udp = type == GSO_UDP_L4;
+    if ((type != GSO_TCPV4 && type != GSO_TCPV6 && !c->udp) || vnet->gso_size == 0) return false;
+    c->l3 = 14;
+    while (c->l3 + 4 <= len && (load16(data + c->l3 - 2) == 0x8100 || load16(data + c->l3 - 2) == 0x88a8)) c->l3 += 4;
+    c->l4 = vnet->csum_start;
+    if (c->l4 < c->l3 + 20 || c->l4 + (c->udp ? 8u : 20u) > len) return false;
+    uint8_t *ip = data + c->l3, *tp = data + c->l4;
+    c->v6 = ip[0] >> 4 == 6;
+    if (c->v6 ? c->l4 < c->l3 + 40 : (ip[0] >> 4 != 4 || c->l3 + 4u * (ip[0] & 15) != c->l4)) return false;
+    c->header = c->l4 + (c->udp ? 8u : 4u * (tp[12] >> 4));
+    if (c->header > len || (!c->udp && c->header < c->l4 + 20)) return false;
+    c->sequence = c->udp ? 0 : load32(tp + 4);
+    c->id = c->v6 ? 0 : load16(ip + 4);
+    c->sums = !c->udp || load16(tp + 6) != 0; /* a sum to be completed is never 0: the sender wants none */
+    if (!c->v6) {
+        memset(ip + 2, 0, 4);
+        store16(ip + 10, 0);
+        c->ip_sum = sum16(ip, c->l4 - c->l3);
+    }
+    c->addresses = pseudo_header(ip, c->v6, c->udp ? IPPROTO_UDP : IPPROTO_TCP, 0);
+    store16(tp + (c->udp ? 6 : 16), 0);
+    return true;
+}
+
+/* The headers of segment `number`, whose `n` bytes of payload are `at` bytes behind those of the first. */
+static void finish(const struct cut *c, uint8_t *frame, uint32_t number, uint32_t at, uint32_t n, bool last) {
+    uint8_t *ip = frame + c->l3, *tp = frame + c->l4;
+    uint32_t l4_len = c->header - c->l4 + n;
+    if (c->v6) {
+        store16(ip + 4, c->header - c->l3 - 40 + n);
+    } else {
+        uint32_t length = c->header - c->l3 + n;
+        uint16_t id = (uint16_t)(c->id + number);
+        store16(ip + 2, length);
+        store16(ip + 4, id);
+        store16(ip + 10, fold(c->ip_sum + length + id));
+    }
+    if (c->udp) {
+        store16(tp + 4, l4_len);
+        if (!c->sums) return;
+        uint16_t sum = fold(c->addresses + l4_len + sum16(tp, l4_len));
+        store16(tp + 6, sum ? sum : 0xffff);
+        return;
+    }
+    store32(tp + 4, c->sequence + at);
+    if (!last) tp[13] &= (uint8_t)~0x09; /* FIN and PSH belong to the last */
+    if (number) tp[13] &= 0x7f;          /* CWR to the first */
+    store16(tp + 16, fold(c->addresses + l4_len + sum16(tp, l4_len)));
+}
+
+/* Cut a frame into segments of vnet->gso_size payload bytes each; false if it is not what it claims to be. Its first
+ * `first` bytes are in `buf`, which is used up, the others at `more`. */
+bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const struct ss_vnet *vnet,
+                struct ss_list *out) {
+    struct cut c;
+    uint32_t len = buf->len, size = vnet->gso_size;
+    if (first > len) first = len;
+    if (!cut_init(&c, buf->data, first, vnet)) {
+        ss_buf_free(buf);
+        return false;
+    }
+    struct ss_list rest = {0};
+    struct ss_buf *head = buf;
+    uint32_t number = 0;
+    for (uint32_t at = c.header; at < len || number == 0; at += size, number++) {
+        uint32_t n = len - at < size ? len - at : size;
+        if (number == 0 && c.header + n <= first) continue; /* it stays where it is */
+        struct ss_buf *segment = ss_buf_new(c.header + n);
+        if (!segment) {
+            ss_list_free(&rest);
+            if (head != buf) ss_buf_free(head);
+            ss_buf_free(buf);
+            return false;
         }
-        uint32_t checksum = udp ? 6 : 16;
-        if (udp) {
-            store16(tp + 4, l4_len);
-        } else {
-            store32(tp + 4, sequence + (at - header));
-            if (!last) tp[13] &= (uint8_t)~0x09; /* FIN and PSH belong to the last */
-            if (count) tp[13] &= 0x7f;           /* CWR to the first */
+        memcpy(segment->data, buf->data, c.header);
+        uint32_t here = at >= first ? 0 : first - at < n ? first - at : n;
+        memcpy(segment->data + c.header, buf->data + at, here);
+        if (here < n) memcpy(segment->data + c.header + here, more + (at + here - first), n - here);
+        if (number == 0) {
+            head = segment;
+            continue;
         }
-        store16(tp + checksum, 0);
-        uint16_t sum = fold(sum16(tp, l4_len, pseudo_header(ip, v6, protocol, l4_len)));
-        store16(tp + checksum, udp && sum == 0 ? 0xffff : sum);
-        ss_push(out, buf);
+        finish(&c, segment->data, number, at - c.header, n, at + n >= len);
+        ss_push(&rest, segment);
+    }
+    uint32_t n = len - c.header < size ? len - c.header : size;
+    finish(&c, head->data, 0, 0, n, number == 1);
+    head->len = c.header + n;
+    if (head != buf) ss_buf_free(buf);
+    ss_push(out, head);
+    if (rest.head) {
+        out->tail->next = rest.head;
+        out->tail = rest.tail;
+        out->n += rest.n;
     }
     return true;
+}
+
+/* ------------------------------------------------------------------------------------------------ what goes out */
+
+/* Whether a frame is one whole UDP datagram over IPv4 with nothing around it, and correct but for UDP's checksum. */
+static bool datagram(const struct ss_buf *buf) {
+    const uint8_t *f = buf->data;
+    return buf->len > SS_RUN_HEADERS && load16(f + 12) == 0x0800 && f[IP] == 0x45 && f[IP + 9] == IPPROTO_UDP &&
+           (load16(f + IP + 6) & 0x3fff) == 0 && load16(f + IP + 2) == buf->len - IP &&
+           load16(f + UDP + 4) == buf->len - UDP &&
+           load16(f + IP + 10) == fold((uint64_t)sum16(f + IP, 20) + (uint16_t)~load16(f + IP + 10));
+}
+
+/* UDP's checksum is what whoever cuts the super-frame would write. One that is 0 becomes that: it is no less correct. */
+static bool checksum_fits(const struct ss_buf *buf) {
+    const uint8_t *udp = buf->data + UDP;
+    uint16_t given = load16(udp + 6);
+    if (given == 0) return true;
+    uint32_t len = buf->len - UDP;
+    uint16_t sum = fold(pseudo_header(buf->data + IP, false, IPPROTO_UDP, len) + sum16(udp, len) + (uint16_t)~given);
+    return given == (sum ? sum : 0xffff);
+}
+
+/* Whether a datagram is what comes after `number` others in a super-frame that begins with `a`. */
+static bool follows(const uint8_t *a, const uint8_t *b, uint32_t number) {
+    return memcmp(a, b, IP + 2) == 0 && load16(b + IP + 4) == (uint16_t)(load16(a + IP + 4) + number) &&
+           memcmp(a + IP + 6, b + IP + 6, 4) == 0 && memcmp(a + IP + 12, b + IP + 12, 12) == 0 &&
+           (load16(a + UDP + 6) == 0) == (load16(b + UDP + 6) == 0);
+}
+
+/* How many of the frames, from the first on, may leave as one, with segments of at most `most` bytes (headers from IP on
+ * included): exactly these would come out where it is cut, but for checksums of 0. */
+void ss_run_find(struct ss_buf *const *frames, uint32_t n, uint32_t most, struct ss_run *run) {
+    const struct ss_buf *first = frames[0];
+    *run = (struct ss_run){.frames = 1, .size = first->len - SS_RUN_HEADERS, .payload = first->len - SS_RUN_HEADERS};
+    if (n < 2 || first->len > most + IP || !datagram(first)) return;
+    for (uint32_t i = 1; i < n && i < SS_MAX_SEGMENTS; i++) {
+        const struct ss_buf *next = frames[i];
+        if (next->len > first->len || !datagram(next) || !follows(first->data, next->data, i)) return;
+        uint32_t payload = next->len - SS_RUN_HEADERS;
+        if (run->payload + payload > UINT16_MAX - SS_RUN_HEADERS) return;
+        if (!checksum_fits(next) || (i == 1 && !checksum_fits(first))) return;
+        run->frames++;
+        run->payload += payload;
+        if (payload < run->size) return;
+    }
+}
+
+/* The headers of the super-frame, and what the kernel is told of it. */
+void ss_run_headers(const struct ss_buf *first, const struct ss_run *run, struct ss_vnet *vnet, uint8_t *out) {
+    uint32_t payload = (uint32_t)run->payload;
+    *vnet = (struct ss_vnet){
+        .flags = NEEDS_CSUM,
+        .gso_type = GSO_UDP_L4,
+        .hdr_len = SS_RUN_HEADERS,
+        .gso_size = (uint16_t)run->size,
+        .csum_start = UDP,
+        .csum_offset = 6,
+    };
+    memcpy(out, first->data, SS_RUN_HEADERS);
+    store16(out + IP + 2, 28 + payload);
+    store16(out + IP + 10, 0);
+    store16(out + IP + 10, fold(sum16(out + IP, 20)));
+    store16(out + UDP + 4, 8 + payload);
+    store16(out + UDP + 6, carry(pseudo_header(out + IP, false, IPPROTO_UDP, 8 + payload)));
 }

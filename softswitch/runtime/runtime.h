@@ -22,6 +22,8 @@
 #define SS_SMALL 2048u      /* frames up to this size come from the pool */
 #define SS_MAX_FRAME 65600u /* 64 KiB and some */
 #define SS_BATCH 64
+#define SS_TX_BATCH 256
+#define SS_MAX_SEGMENTS 128u /* of a super-frame, in Linux */
 #define SS_INBOX_LIMIT 16384u
 #define SS_EVENT_LIMIT 16384u /* of each type */
 #define SS_TRACE_LIMIT (1u << 20) /* bytes of trace that one frame may cause */
@@ -96,11 +98,15 @@ struct ss_port {
     int heap_at;             /* place in the thread's timer heap, -1: not in it */
     uint64_t heap_due;
     /* frames to hand to the kernel */
-    struct ss_buf *batch[SS_BATCH];
+    struct ss_buf *batch[SS_TX_BATCH];
     unsigned n_batch;
+    char name[16];           /* of the interface */
+    bool offload;            /* may send super-frames */
+    uint64_t plain_until;    /* ns: the interface has refused one, none until then */
+    bool super;              /* it received some lately: they come in smaller batches */
     bool dirty;
     struct ss_port *next_dirty;
-    uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes;
+    uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes, rx_super, tx_super;
     uint64_t drops[SS_DROP_REASONS];
 };
 
@@ -313,7 +319,14 @@ struct ss_vnet {
     uint16_t hdr_len, gso_size, csum_start, csum_offset;
 };
 bool ss_complete_checksum(uint8_t *data, uint32_t len, uint16_t start, uint16_t offset);
-bool ss_segment(const uint8_t *data, uint32_t len, const struct ss_vnet *vnet, struct ss_list *out);
+bool ss_segment(struct ss_buf *buf, uint32_t first, const uint8_t *more, const struct ss_vnet *vnet, struct ss_list *out);
+struct ss_run {
+    uint32_t frames, size; /* `size` bytes of payload in each but the last */
+    uint64_t payload;
+};
+void ss_run_find(struct ss_buf *const *frames, uint32_t n, uint32_t most, struct ss_run *run);
+#define SS_RUN_HEADERS 42u
+void ss_run_headers(const struct ss_buf *first, const struct ss_run *run, struct ss_vnet *vnet, uint8_t *out);
 
 /* hash tables (map.c) */
 bool ss_map_reserve(struct ss_map *map);
