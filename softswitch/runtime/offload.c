@@ -203,8 +203,7 @@ static bool checksum_fits(const struct ss_buf *buf) {
 /* Whether a datagram is what comes after `number` others in a super-frame that begins with `a`. */
 static bool follows(const uint8_t *a, const uint8_t *b, uint32_t number) {
     return memcmp(a, b, IP + 2) == 0 && load16(b + IP + 4) == (uint16_t)(load16(a + IP + 4) + number) &&
-           memcmp(a + IP + 6, b + IP + 6, 4) == 0 && memcmp(a + IP + 12, b + IP + 12, 12) == 0 &&
-           (load16(a + UDP + 6) == 0) == (load16(b + UDP + 6) == 0);
+           memcmp(a + IP + 6, b + IP + 6, 4) == 0 && memcmp(a + IP + 12, b + IP + 12, 12) == 0;
 }
 
 /* How many of the frames, from the first on, may leave as one, with segments of at most `most` bytes (headers from IP on

@@ -209,6 +209,8 @@ def same(found: list[Sent], expected: list[bytes]) -> None:
     for each in found:
         frames = cut(each)
         wanted = expected[at : at + len(frames)]
+        if each.kind:
+            assert int.from_bytes(each.frame[20:22], "big") & 0x3FFF == 0, "a fragment"
         assert frames == (wanted if each.kind == 0 else [settled(frame) for frame in wanted])
         at += len(frames)
     assert at == len(expected)
@@ -309,6 +311,15 @@ def test_flows_that_alternate_keep_their_order(shared: Rig) -> None:
     frames = [each.frame() for pair in zip(one, other, strict=True) for each in pair]
     found = shared.together(frames)
     assert [each.frame for each in found] == frames
+
+
+@pytest.mark.parametrize("short", [0, 1, 4, 8])
+def test_a_shorter_one_is_the_last_of_its_frame(shared: Rig, short: int) -> None:
+    datagrams = run_of(9)
+    datagrams[short] = replace(datagrams[short], size=40)
+    found = shared.together([each.frame() for each in datagrams])
+    assert [len(cut(each)) for each in found] == ([1, 8] if short == 0 else [n for n in (short + 1, 8 - short) if n])
+    same(found, [each.frame() for each in datagrams])
 
 
 def test_wrong_checksums_stay_wrong(shared: Rig) -> None:
