@@ -112,9 +112,9 @@ class Controller:
         kinds = p4info_pb2.MatchField
         if any(f.match_type in (kinds.TERNARY, kinds.RANGE, kinds.OPTIONAL) for f in table.match_fields):
             entry.priority = (priority or 0) + 1
-        given = {id(self._field(table, name)): value for name, value in keys}
+        given = {self._field(table, name).id: value for name, value in keys}
         for field in table.match_fields:
-            self._match(field, given.get(id(field)), entry)
+            self._match(field, given.get(field.id), entry)
         return entry
 
     def _choose(self, table: p4info_pb2.Table, wanted: Call, out: p4runtime_pb2.TableAction) -> None:

@@ -27,7 +27,7 @@ class FakeFabric:
         self.shapes: dict[tuple[int, int], dict] = {}
         self.running = False
 
-    def add_device(self, device_id: int, cpu_port: int | None = None) -> FakeDevice:
+    def add_device(self, device_id: int, cpu_port: int | None = None, priority_queues: int = 1) -> FakeDevice:
         device: Any = FakeDevice(device_id, cpu_port)
         device.interfaces = {}
         device.add_port = device.interfaces.__setitem__
