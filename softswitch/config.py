@@ -53,7 +53,7 @@ class DeviceConfig:
     """A device; ``program`` (bmv2 JSON) and ``p4info`` are loaded at start and after each reboot.
 
     ``pcap``: folder for what its ports receive and send. ``priority_queues``: packets of this priority and above are
-    dropped.
+    dropped. ``offload``: interfaces may be given super-frames.
     """
 
     device_id: int
@@ -64,6 +64,7 @@ class DeviceConfig:
     ports: tuple[PortConfig, ...] = ()
     pcap: Path | None = None
     priority_queues: int = 1
+    offload: bool = True
 
     def pcap_files(self, port: PortConfig) -> tuple[Path, Path]:
         """Files of what a port receives and sends: called after its interface, or after device and port."""
@@ -165,7 +166,7 @@ def _members(value: object, what: str, required: dict[str, Any], optional: dict[
         if name not in known:
             raise ConfigError(f"{what}: unknown member {name!r}; there are {', '.join(known)}")
         kinds = known[name] if isinstance(known[name], tuple) else (known[name],)
-        if not isinstance(member, kinds) or isinstance(member, bool):
+        if not isinstance(member, kinds) or isinstance(member, bool) != (kinds == (bool,)):
             raise ConfigError(f"{what}: {name!r} must be {' or '.join(kind.__name__ for kind in kinds)}")
     return value
 
@@ -189,7 +190,7 @@ def _device(value: object, ids: dict[str, int], folder: Path) -> DeviceConfig:
         what,
         {"id": int},
         {"name": str, "cpu_port": int, "program": str, "p4info": str, "ports": list, "pcap": str}
-        | {"priority_queues": int},
+        | {"priority_queues": int, "offload": bool},
     )
     if "p4info" in members and "program" not in members:
         raise ConfigError(f"{what}: p4info without program")
@@ -202,6 +203,7 @@ def _device(value: object, ids: dict[str, int], folder: Path) -> DeviceConfig:
         ports=tuple(_port(port, what, ids) for port in members.get("ports", [])),
         pcap=folder / members["pcap"] if "pcap" in members else None,
         priority_queues=members.get("priority_queues", 1),
+        offload=members.get("offload", True),
     )
 
 

@@ -47,6 +47,7 @@ def single(arguments: list[str]) -> tuple[config.FabricConfig, argparse.Namespac
         tuple(_interface(parser, text) for text in options.interface),
         options.pcap,
         options.priority_queues,
+        not options.no_offload,
     )
     addresses = tuple(options.grpc_server_addr or ["0.0.0.0:9559"])
     fabric = config.FabricConfig((device,), addresses, options.control, options.threads or 1, options.seed or 0)
@@ -145,6 +146,10 @@ other commands, each with --help:
     parser.add_argument(
         "--priority-queues", type=_queues, default=1, metavar="N",
         help="let packets of priorities below N pass; they share one queue per port [1]",
+    )
+    parser.add_argument(
+        "--no-offload", action="store_true",
+        help="hand every frame to the kernel by itself, not datagrams of one UDP flow as one super-frame",
     )
     habits = parser.add_argument_group("taken because simple_switch_grpc has them")
     habits.add_argument("--drop-port", type=int, default=DROP_PORT, metavar="N", help=f"always {DROP_PORT} here")

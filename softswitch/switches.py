@@ -44,7 +44,7 @@ class Switches:
         for device in config.devices:
             for port in device.ports:
                 if port.interface is not None:
-                    self._fabric.devices[device.device_id].add_port(port.port, port.interface)
+                    self._fabric.devices[device.device_id].add_port(port.port, port.interface, device.offload)
                 if device.pcap is not None:
                     self._record(device, port)
                 self._shapes[device.device_id, port.port] = {}

@@ -30,7 +30,7 @@ class FakeFabric:
     def add_device(self, device_id: int, cpu_port: int | None = None, priority_queues: int = 1) -> FakeDevice:
         device: Any = FakeDevice(device_id, cpu_port)
         device.interfaces = {}
-        device.add_port = device.interfaces.__setitem__
+        device.add_port = lambda port, interface, offload: device.interfaces.update({port: interface})
         device.port_stats = lambda: {1: PortStats(3, 300, 2, 200, {"queue": 1})}
         device.drop_stats = lambda: {"parser": 4}
         self.devices[device_id] = device
@@ -123,6 +123,8 @@ def test_stats(running: Running) -> None:
         "tx_packets": 2,
         "tx_bytes": 200,
         "drops": {"queue": 1},
+        "rx_superframes": 0,
+        "tx_superframes": 0,
     }
     assert one["drops"] == {"parser": 4}
     assert one["shape"] == {"0": {}, "1": {"rate_mbps": 20.0, "loss": 0.5}}
