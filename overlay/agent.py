@@ -87,6 +87,8 @@ class Agent:
         self._writer: asyncio.StreamWriter | None = None
         self._closing = False
         self._joined = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
         self._refusal: str | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"overlay {node}", daemon=True)
@@ -123,8 +125,13 @@ class Agent:
         sent = {name: peer.bytes_sent for name, peer in list(self._peers.items())}
         return {"node": self.node, "bytes_sent": sent, **self.counters}
 
+    def leave(self, timeout: float = 30.0) -> None:
+        """Closes when nobody needs this agent for a task any more: it may pass on what others still wait for."""
+        self._idle.wait(timeout)
+        self.close()
+
     def close(self) -> None:
-        """Leaves. What is under way fails with OverlayError."""
+        """Leaves at once. What is under way fails with OverlayError."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end)
             self._thread.join(10)
@@ -239,6 +246,7 @@ class Agent:
             later=self._loop.call_later,
         )
         self._tasks[number] = execution
+        self._idle.clear()
         self._newest = max(self._newest, number)
         if self.node in task.participants:
             if not self._pending or self._pending[0].tensor.size != task.values:
@@ -256,6 +264,8 @@ class Agent:
         if execution is not None:
             self.counters.update(execution.counters)
             execution.close()
+        if not self._tasks:
+            self._idle.set()
 
     def _abort(self, number: int, reason: str) -> None:
         self._newest = max(self._newest, number)

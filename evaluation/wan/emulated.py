@@ -1,0 +1,277 @@
+"""Synchronisations across an emulated WAN, measured beside simulated: `python -m evaluation.wan run`.
+
+A namespace a site, links with the network's rates (scaled to the machine) and delays, IPv4 routed by P4 switches,
+agents over TCP in the hosts. The same policies run on sockets and in the simulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import networkx as nx
+import numpy as np
+
+from controlplane.job import Job
+from controlplane.plan import Plan
+from controlplane.plan.task import Task
+from controlplane.strategies import get_strategy
+from controlplane.strategies.wan.policy import FollowPlan, Policy
+from controlplane.topology import Topology
+from controlplane.wan_networks import aws, by_distance, netstorm_draw, overlay
+from evaluation.bmv2_fattree.load import LoadMonitor
+from evaluation.wan.networks import whole_job
+from overlay.__main__ import amount
+from overlay.coordinator import Coordinator
+from overlay.simulation import Simulation
+from topologies.deployment import Fabric
+from topologies.emulation import Emulation
+
+NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
+    "b4": lambda seed: by_distance("b4", seed=seed or None),
+    "internet2": lambda seed: by_distance("internet2", seed=seed or None),
+    "aws": lambda seed: aws(),
+    "netstorm": lambda seed: netstorm_draw(np.random.default_rng(seed)),
+}
+STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "apsp", "crew", "wan")
+TOTAL_MBPS = 400.0  # of all links together: what two cores forward and add with time to spare
+HOST_MBPS = 1000.0
+HEADROOM = 0.05  # of the plan's rate: TCP's and our headers, and time to drain a queue
+ROUND_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One system on one network; seconds of a synchronisation (median of the rounds), s."""
+
+    network: str
+    strategy: str
+    rounds: int
+    measured_s: float
+    simulated_s: float
+    bound_s: float
+    mbytes: float
+    trees: int
+    error: float
+    cpu_idle: float
+    per_round_s: tuple[float, ...]
+
+
+def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
+    """The network with all rates times one factor (never above 1), so that they sum to total_mbps; the factor."""
+    factor = min(1.0, total_mbps / sum(data["mbps"] for _, _, data in graph.edges(data=True)))
+    result = graph.copy()
+    for _, _, data in result.edges(data=True):
+        data["mbps"] *= factor
+    return result, factor
+
+
+def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
+    """Each site a switch (dc0, ..) with one host (h0, ..); delay_ms one way on each link between sites."""
+    nodes: dict[str, dict[str, str]] = {}
+    links: list[tuple[str, str, dict[str, float]]] = []
+    for node in graph.nodes:
+        nodes |= {f"dc{node}": {"kind": "switch"}, f"h{node}": {"kind": "server"}}
+        links += [
+            (f"dc{node}", f"h{node}", {"bandwidth_mbps": HOST_MBPS}),
+            (f"h{node}", f"dc{node}", {"bandwidth_mbps": HOST_MBPS}),
+        ]
+    for u, v, data in graph.edges(data=True):
+        links.append((f"dc{u}", f"dc{v}", {"bandwidth_mbps": data["mbps"], "delay_ms": delay_ms}))
+    return Topology(nodes, links, str(graph.graph.get("name", "")))
+
+
+def policy_of(plan: Plan, planned_on: Topology, chunk: int, window: int) -> FollowPlan:
+    """Only `wan`'s rates are meant to be kept; the others send as fast as TCP lets them."""
+    paced = plan.strategy == "wan"
+    return FollowPlan(plan, planned_on, paced=paced, headroom=HEADROOM, chunk_values=chunk, window=window)
+
+
+class Site:
+    """The emulated network with its routes; runs one policy after the other."""
+
+    def __init__(self, topology: Topology, loss: float, seed: int) -> None:
+        self.topology, self.loss = topology, loss
+        self._emulation = Emulation(topology, "softswitch", seed=seed)
+        self._fabric: Fabric | None = None
+
+    def __enter__(self) -> Site:
+        self._emulation.start()
+        try:
+            self._fabric = Fabric(self._emulation).__enter__()
+            self._fabric.install_routes()
+            if self.loss:
+                for u, v in self.topology.links:
+                    if self.topology.kind(u) == self.topology.kind(v) == "switch":
+                        self._emulation.shape(u, v, loss=self.loss)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fabric is not None:
+            self._fabric.__exit__()
+        self._emulation.stop()
+
+    def run(self, policy: Policy, values: int, rounds: int, connections: int) -> tuple[list[float], float, float]:
+        """(seconds of each round, largest error of any agent's mean, part of the CPU that was idle)."""
+        seconds: list[float] = []
+        seeds = [str(k) for k in range(len(policy.nodes))]
+        with Coordinator(
+            policy,
+            self._emulation.controller_host,
+            log=lambda line: None,
+            finished=lambda task, s: seconds.append(s),
+        ) as coordinator:
+            host, port = coordinator.address
+            load = LoadMonitor(self._emulation)
+            processes = {}
+            for k, node in enumerate(policy.nodes):
+                command = [
+                    sys.executable, "-m", "overlay", "agent", "--coordinator", f"{host}:{port}", "--node", node,
+                    "--listen", f"{self.topology.address(node)}:0", "--values", values, "--rounds", rounds,
+                    "--connections", connections, "--seed", k, "--seeds", *seeds, "--timeout", ROUND_SECONDS,
+                ]  # fmt: skip
+                processes[node] = self._emulation.popen(
+                    node,
+                    [str(word) for word in command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    cwd=Path(__file__).resolve().parents[2],
+                )
+            errors = []
+            for node, process in processes.items():
+                output, words = process.communicate(timeout=ROUND_SECONDS * rounds)
+                lines = [json.loads(line) for line in output.splitlines()]
+                if process.returncode != 0 or len(lines) != rounds + 1:
+                    raise RuntimeError(f"the agent in {node} ended with {process.returncode}: {words.strip()[-400:]}")
+                errors.append(max(line["error"] for line in lines[:-1]))
+            idle = load.stop().idle
+        return seconds, max(errors), idle
+
+
+def measure(arguments: argparse.Namespace) -> list[Measured]:
+    found = []
+    for network in arguments.network:
+        graph, factor = scaled(NETWORKS[network](arguments.seed), arguments.total_mbps)
+        topology, planned_on = emulated(graph, arguments.delay_ms), overlay(graph)
+        values = arguments.values
+        job: Job = whole_job(graph, 4 * values)
+        say(f"{network}: {len(graph)} sites, {len(graph.edges)} directed links, rates times {factor:.3g}")
+        plans = {name: get_strategy(name)(planned_on, job, seed=arguments.seed) for name in arguments.strategies}
+        bound = max((plan.proven_mbps or 0.0 for plan in plans.values()), default=0.0)
+        bound = bound or get_strategy("wan")(planned_on, job).proven_mbps or float("nan")
+        with Site(topology, arguments.loss, arguments.seed) as site:
+            for name, plan in plans.items():
+                make = partial(policy_of, plan, planned_on, arguments.chunk, arguments.window)
+                simulated: list[float] = []
+                Simulation(
+                    make(),
+                    topology,
+                    values,
+                    connections=arguments.connections,
+                    loss=arguments.loss,
+                    finished=partial(_append, simulated),
+                ).run(arguments.rounds)
+                seconds, error, idle = site.run(make(), values, arguments.rounds, arguments.connections)
+                found.append(
+                    Measured(
+                        network,
+                        name,
+                        arguments.rounds,
+                        median(seconds),
+                        median(simulated),
+                        values * 32e-6 / bound,
+                        values * 4e-6,
+                        len(plan.trees),
+                        error,
+                        idle,
+                        tuple(seconds),
+                    )
+                )
+                say(line_of(found[-1]))
+    return found
+
+
+def _append(seconds: list[float], task: Task, s: float) -> None:
+    seconds.append(s)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def line_of(row: Measured) -> str:
+    return (
+        f"{row.network:<10} {row.strategy:<14} {row.measured_s:>10.2f} {row.simulated_s:>10.2f} "
+        f"{row.measured_s / row.simulated_s:>6.2f} {row.bound_s:>8.2f} {row.measured_s / row.bound_s:>8.2f} "
+        f"{row.trees:>6} {row.cpu_idle:>9.0%}"
+    )
+
+
+HEAD = (
+    f"{'network':<10} {'system':<14} {'measured s':>10} {'simulated':>10} {'ratio':>6} {'bound s':>8} {'/ bound':>8} "
+    f"{'trees':>6} {'CPU idle':>9}"
+)
+
+
+def draw(rows: Sequence[Measured], path: Path) -> None:
+    """Measured beside simulated seconds of each system, a panel a network, the bound as a line."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    networks = list(dict.fromkeys(row.network for row in rows))
+    figure, axes = plt.subplots(1, len(networks), figsize=(4.2 * len(networks), 3.6), squeeze=False)
+    for axis, network in zip(axes[0], networks, strict=True):
+        own = [row for row in rows if row.network == network]
+        at = np.arange(len(own))
+        axis.barh(at - 0.2, [row.measured_s for row in own], 0.4, label="measured", color="#1f6f8b")
+        axis.barh(at + 0.2, [row.simulated_s for row in own], 0.4, label="simulated", color="#c9c9c9")
+        axis.axvline(own[0].bound_s, color="#b03a2e", linewidth=1, label="bound")
+        axis.set_yticks(at, [row.strategy for row in own])
+        axis.invert_yaxis()
+        axis.set_xlabel("seconds a synchronisation")
+        axis.set_title(network)
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m evaluation.wan run", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"])
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES, metavar="NAME", help=", ".join(STRATEGIES))
+    parser.add_argument("--values", type=amount, default=1_000_000, help="float32 values of the model (default 1M)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--chunk", type=amount, default=8192, help="values of a chunk (default 8192)")
+    parser.add_argument("--window", type=int, default=64, help="chunks of a tree ahead of their results (default 64)")
+    parser.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour")
+    parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
+    parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
+    parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS, help="of all links: scales their rates")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    parser.add_argument("--plot", type=Path, metavar="PNG")
+    arguments = parser.parse_args(argv)
+    rows = measure(arguments)
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        print(HEAD)
+        for row in rows:
+            print(line_of(row))
+    if arguments.plot:
+        draw(rows, arguments.plot)
+    return 0

@@ -1,0 +1,146 @@
+"""Agents and a coordinator from the command line.
+
+    python -m overlay coordinator --topology net.json --job job.json --strategy wan --listen 10.0.0.1:9700
+    python -m overlay agent --coordinator 10.0.0.1:9700 --node h3 --listen 10.0.0.3:0 --values 4M --rounds 5
+
+The agent brings values that it draws, again and again, and checks what comes back: a trial of the network without any
+training. Each round is a line of JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from controlplane.generators import parse_topology
+from controlplane.job import JobError, parse_job
+from controlplane.plan.model import PlanError
+from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
+from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
+from controlplane.strategies.wan.policy import FollowPlan
+from controlplane.topology import TopologyError
+from overlay.agent import Agent
+from overlay.coordinator import Coordinator
+from overlay.errors import OverlayError
+
+SUFFIXES = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+
+
+def address(text: str) -> tuple[str, int]:
+    """HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def amount(text: str) -> int:
+    """4M: 4,000,000."""
+    factor = SUFFIXES.get(text[-1:], 1)
+    try:
+        value = int(float(text.removesuffix(text[-1]) if factor > 1 else text) * factor)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 (4M, 250k, 1000)")
+    return value
+
+
+def drawn(node_seed: int, round_: int, values: int) -> np.ndarray:
+    """What an agent of this seed brings in a round: whole numbers, so that every order of addition gives the same."""
+    return np.random.default_rng([node_seed, round_]).integers(-1000, 1000, values).astype(np.float32)
+
+
+def trial(arguments: argparse.Namespace) -> None:
+    agent = Agent(
+        arguments.coordinator,
+        arguments.node,
+        listen=arguments.listen,
+        connections=arguments.connections,
+        log=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    try:
+        agent.wait_joined()
+        for round_ in range(arguments.rounds):
+            values = drawn(arguments.seed, round_, arguments.values)
+            wanted = None
+            if arguments.seeds:
+                wanted = sum(drawn(seed, round_, arguments.values) for seed in arguments.seeds)
+            begin = time.monotonic()
+            done = agent.synchronise(values, arguments.timeout)
+            seconds = time.monotonic() - begin
+            error = 0.0
+            if wanted is not None:
+                error = float(np.max(np.abs(values - wanted * np.float32(1 / len(arguments.seeds)))))
+            line = {"round": round_, "seconds": seconds, "task_seconds": done.seconds, "error": error}
+            print(json.dumps(line), flush=True)
+        print(json.dumps(agent.statistics()), flush=True)
+        agent.leave()
+    finally:
+        agent.close()
+
+
+def coordinate(arguments: argparse.Namespace) -> None:
+    topology = parse_topology(arguments.topology)
+    job = parse_job(arguments.job, topology)
+    plan = get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
+    policy = FollowPlan(plan, topology, chunk_values=arguments.chunk, window=arguments.window)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    host, port = arguments.listen
+    with Coordinator(
+        policy, host, port, log=say, finished=lambda task, seconds: say(f"task {task.number}: {seconds:.3f} s")
+    ) as coordinator:
+        say(f"{plan}\nwaiting for {', '.join(policy.nodes)} at {coordinator.address[0]}:{coordinator.address[1]}")
+        stop.wait()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m overlay", description=(__doc__ or "").split("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+
+    agent = verbs.add_parser("agent", help="bring values, check the sums, say how long it took")
+    agent.add_argument("--coordinator", type=address, required=True, metavar="HOST:PORT")
+    agent.add_argument("--node", required=True, help="this agent's name: a worker of the job")
+    agent.add_argument("--listen", type=address, default=("0.0.0.0", 0), metavar="HOST:PORT", help="for other agents")
+    agent.add_argument("--values", type=amount, default=1_000_000, help="float32 values a round (4M; default 1M)")
+    agent.add_argument("--rounds", type=int, default=1)
+    agent.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour")
+    agent.add_argument("--seed", type=int, default=0, help="of this agent's values")
+    agent.add_argument("--seeds", type=int, nargs="*", default=[], help="of all agents' values: to check the mean")
+    agent.add_argument("--timeout", type=float, default=600.0, help="s of a round")
+    agent.set_defaults(run=trial)
+
+    coordinator = verbs.add_parser("coordinator", help="plan, and tell the agents what to do")
+    coordinator.add_argument("--topology", required=True)
+    coordinator.add_argument("--job", required=True)
+    coordinator.add_argument("--strategy", default="wan", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
+    coordinator.add_argument("--seed", type=int, default=0)
+    coordinator.add_argument("--chunk", type=amount, default=CHUNK_VALUES, help="values of a chunk")
+    coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
+    coordinator.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT")
+    coordinator.set_defaults(run=coordinate)
+
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except (OverlayError, TopologyError, JobError, PlanError, Infeasible, OSError, ValueError, TimeoutError) as error:
+        print(f"overlay: {error or 'no result in time'}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

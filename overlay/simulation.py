@@ -1,0 +1,210 @@
+"""The same policies and the same executions on the flow-level simulator instead of sockets.
+
+Each chunk is a flow on the links of its hop, one at a time per connection; connections share links max-min, as TCP does
+where nothing is lost. Where links lose packets, a connection is no faster than Mathis's law allows over its route.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from controlplane.plan.task import Task
+from controlplane.simulate import Simulator
+from controlplane.strategies.wan.policy import Abort, Finished, Measured, Order, Policy, Ready, Start
+from controlplane.topology import Topology
+from overlay.execution import Execution, Post
+from overlay.message import HEADER_BYTES, Kind
+
+SEGMENT_BYTES = 1448  # of values in a full frame, with TCP's time stamps
+FRAME_BYTES = 1514
+BITS = 8e-6  # Mbit in a byte
+
+
+def mathis_mbps(rtt_seconds: float, loss: float) -> float:
+    """What a TCP connection reaches at this round trip and loss: MSS / RTT sqrt(3 / 2 p) (Mathis et al., 1997)."""
+    return SEGMENT_BYTES * BITS / rtt_seconds * math.sqrt(1.5 / loss)
+
+
+class _Connection:
+    """From one agent to the next: what waits, and how many chunks may be under way at once."""
+
+    def __init__(self, links: list[int], delay: float, lines: int) -> None:
+        self.links, self.delay, self.free = links, delay, lines
+        self.waiting: deque[tuple[int, float, Callable[[], None], Callable[[], None]]] = deque()
+
+
+class Simulation:
+    """Training of a policy's nodes on a topology whose servers they are.
+
+    compute(node) -> seconds of its next step. connections: TCP connections from an agent to each other. loss: the part
+    of packets that each link between switches loses. finished(task, seconds) as for the coordinator.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        topology: Topology,
+        values: int,
+        *,
+        compute: Callable[[str], float] = lambda node: 0.0,
+        connections: int = 1,
+        loss: float = 0.0,
+        probe_values: int | None = None,
+        finished: Callable[[Task, float], None] = lambda task, seconds: None,
+    ) -> None:
+        self.policy, self.topology, self.values, self.compute = policy, topology, values, compute
+        self.connections, self.loss, self.probe_values, self.on_finished = connections, loss, probe_values, finished
+        self.links = {link: k for k, link in enumerate(topology.links)}
+        capacities = [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
+        pairs = [(u, v) for u in topology.servers for v in topology.servers if u != v]
+        self.caps = {pair: len(capacities) + k for k, pair in enumerate(pairs)} if loss else {}
+        routes = dict(nx.all_pairs_shortest_path(topology.graph))
+        self.routes = {(u, v): routes[u][v] for u, v in pairs}
+        if loss:
+            for pair in pairs:
+                route = list(pairwise(self.routes[pair]))
+                between = [link for link in route if all(topology.kind(n) == "switch" for n in link)]
+                rtt = 2 * self._delay(pair) or 1e-3
+                lost = 1 - (1 - loss) ** len(between)
+                capacities.append(mathis_mbps(rtt, lost) if lost else math.inf)
+        self.sim = Simulator(capacities)
+        self._lines: dict[tuple[str, str], _Connection] = {}
+        self.tasks: dict[int, tuple[Task, dict[str, Execution], set[str], float]] = {}
+        self.rounds = 0
+        self.most = 0
+
+    def _delay(self, pair: tuple[str, str]) -> float:
+        return sum(self.topology.delay_ms(u, v) for u, v in pairwise(self.routes[pair])) / 1000
+
+    def run(self, rounds: int, seconds: float = math.inf) -> float:
+        """Until so many tasks are finished, or so much time is over; returns the time, s."""
+        self.most = rounds
+        for node in self.policy.nodes:
+            self._train(node)
+        if math.isinf(seconds):
+            self.sim.run()
+        else:
+            self.sim.run(seconds)
+        return self.sim.now
+
+    def _train(self, node: str) -> None:
+        def ready() -> None:
+            self._orders(self.policy.handle(Ready(node, self.values), self.sim.now))
+
+        self.sim.after(self.compute(node), ready)
+
+    def _orders(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Start):
+                self._begin(order.task)
+            elif isinstance(order, Abort) and order.task in self.tasks:
+                _, executions, waiting, _ = self.tasks.pop(order.task)
+                for execution in executions.values():
+                    execution.close()
+                for node in waiting:
+                    self._train(node)
+
+    def _begin(self, task: Task) -> None:
+        # One value a chunk: what an execution decides depends on how many chunks there are, not on what is in them.
+        first, trees = 0, []
+        for index, tree in enumerate(task.trees):
+            chunks = task.chunks(index)
+            begin = 0 if task.op == "mix" else first
+            trees.append(replace(tree, first=begin, count=chunks, rate_mbps=tree.rate_mbps / task.chunk_values))
+            first += chunks
+        small = replace(task, trees=tuple(trees), values=max(t.first + t.count for t in trees), chunk_values=1)
+        executions: dict[str, Execution] = {}
+        for node in task.nodes:
+            executions[node] = Execution(
+                small,
+                node,
+                post=partial(self._post, task, node),
+                finished=partial(self._finished, task, node),
+                clock=lambda: self.sim.now,
+                later=self.sim.after,
+            )
+        self.tasks[task.number] = (task, executions, set(task.participants), self.sim.now)
+        for node in task.participants:
+            executions[node].start(np.zeros(small.values, np.float32))
+
+    def _finished(self, task: Task, node: str) -> None:
+        _, _, waiting, began = self.tasks[task.number]
+        waiting.discard(node)
+        if not waiting:
+            del self.tasks[task.number]
+            self.rounds += 1
+            self.on_finished(task, self.sim.now - began)
+            if self.rounds >= self.most:
+                self.sim.stop()
+        self._orders(self.policy.handle(Finished(node, task.number), self.sim.now))
+        self._train(node)
+
+    # --- chunks under way ---
+
+    def _post(self, task: Task, node: str, post: Post) -> None:
+        start, end = task.chunk(post.tree, post.chunk)
+        payload = (end - start) * 4 + HEADER_BYTES
+        size = payload * BITS * FRAME_BYTES / SEGMENT_BYTES
+        self._hop(task, (node, *post.edge.via, post.edge.receiver), 0, size, post)
+
+    def _hop(self, task: Task, path: tuple[str, ...], hop: int, size: float, post: Post) -> None:
+        if hop == len(path) - 1:
+            self._arrive(task, post)
+            return
+        pair = (path[hop], path[hop + 1])
+        line = self._lines.get(pair)
+        if line is None:
+            links = [self.links[link] for link in pairwise(self.routes[pair])]
+            links += [self.caps[pair]] if self.caps else []
+            line = self._lines[pair] = _Connection(links, self._delay(pair), self.connections)
+        began = [0.0]
+
+        def begin() -> None:
+            began[0] = self.sim.now
+
+        def arrived() -> None:
+            if self.probe_values is not None and size / (BITS * 4) >= self.probe_values:
+                seconds = self.sim.now - began[0]
+                self._orders(self.policy.handle(Measured(*pair, size / seconds), self.sim.now))
+            self._hop(task, path, hop + 1, size, post)
+
+        line.waiting.append((task.priority, size, begin, arrived))
+        self._flush(line)
+
+    def _flush(self, line: _Connection) -> None:
+        while line.free and line.waiting:
+            _, size, begin, arrived = line.waiting.popleft()
+            line.free -= 1
+            begin()
+            self.sim.send(size, line.links, partial(self._sent, line, arrived))
+
+    def _sent(self, line: _Connection, arrived: Callable[[], None]) -> None:
+        line.free += 1
+        self.sim.after(line.delay, arrived)
+        self._flush(line)
+
+    def _arrive(self, task: Task, post: Post) -> None:
+        if task.number not in self.tasks:
+            # The last results of a task may still be on their way to agents that only pass on.
+            return
+        there = self.tasks[task.number][1][post.edge.receiver]
+        if post.kind == Kind.UP:
+            there.partial(post.tree, post.chunk, post.contributors, post.values.copy())
+        else:
+            there.result(post.tree, post.chunk, post.values)
+
+
+def seconds_of(policy: Policy, topology: Topology, values: int, rounds: int = 1, **options: Any) -> list[float]:
+    """Seconds of each of the first tasks, all nodes being ready at once."""
+    found: list[float] = []
+    Simulation(policy, topology, values, finished=lambda task, s: found.append(s), **options).run(rounds)
+    return found

@@ -1,0 +1,25 @@
+"""A WAN in namespaces: real agents in hosts, links with rates and delays, sums that are right."""
+
+import json
+
+import pytest
+
+from evaluation.wan.emulated import main
+
+pytestmark = pytest.mark.namespaces
+
+
+def test_systems_across_an_emulated_wan(capsys, tmp_path):
+    picture = tmp_path / "wan.png"
+    options = ["--values", "100k", "--rounds", "2", "--delay-ms", "1", "--plot", str(picture)]
+    assert main(["--network", "netstorm", "--strategies", "netstorm", "wan", *options]) == 0
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in output[1:]] == [["netstorm", "netstorm"], ["netstorm", "wan"]]
+    assert picture.stat().st_size > 10_000
+
+
+def test_rows_as_json_carry_every_round(capsys):
+    assert main(["--strategies", "star", "--values", "20k", "--rounds", "2", "--delay-ms", "0", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["strategy"] == "star" and len(row["per_round_s"]) == 2
+    assert row["error"] < 1e-3 and row["measured_s"] > 0.5 * row["bound_s"]

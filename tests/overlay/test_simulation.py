@@ -1,0 +1,88 @@
+"""The simulator carries out the same tasks: times that can be computed by hand, and right order of events."""
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from controlplane.plan.task import Edge, SumTree, Task
+from controlplane.strategies import get_strategy
+from controlplane.strategies.wan.policy import FollowPlan, Rounds
+from controlplane.wan_networks import netstorm_draw, overlay
+from evaluation.wan.networks import whole_job
+from overlay.message import HEADER_BYTES
+from overlay.simulation import FRAME_BYTES, SEGMENT_BYTES, Simulation, mathis_mbps, seconds_of
+
+NODES = ("h0", "h1")
+
+
+class One(Rounds):
+    """Always the same tree."""
+
+    def __init__(self, tree: SumTree, **options: int) -> None:
+        super().__init__(tree.contributors)
+        self.tree, self.options = tree, options
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        return Task(number, values, (self.tree,), **self.options)
+
+
+def line(*mbps: float) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    for k, rate in enumerate(mbps):
+        graph.add_edge(k, k + 1, mbps=rate)
+        graph.add_edge(k + 1, k, mbps=rate)
+    return graph
+
+
+def wire_seconds(values: int, chunks: int, mbps: float) -> float:
+    return (values * 4 + chunks * HEADER_BYTES) * 8e-6 * FRAME_BYTES / SEGMENT_BYTES / mbps
+
+
+def test_two_sites_there_and_back():
+    values, chunk = 100_000, 10_000
+    tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
+    found = seconds_of(One(tree, chunk_values=chunk, window=0), overlay(line(100.0)), values)
+    # Up and down are pipelined: the last chunk comes back after all have gone up.
+    assert found == [pytest.approx(wire_seconds(values, 10, 100.0) + wire_seconds(chunk, 1, 100.0), rel=1e-3)]
+
+
+def test_a_window_of_one_waits_for_each_result():
+    values, chunk = 100_000, 10_000
+    tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
+    found = seconds_of(One(tree, chunk_values=chunk, window=1), overlay(line(100.0)), values)
+    assert found == [pytest.approx(2 * wire_seconds(values, 10, 100.0), rel=1e-3)]
+
+
+def test_whoever_passes_on_carries_it_again():
+    values = 10_000
+    up, down = Edge("h2", "h0", ("h1",)), Edge("h0", "h2", ("h1",))
+    tree = SumTree("h0", 0, values, (up,), (down,), ("h0", "h2"), ("h0", "h2"))
+    found = seconds_of(One(tree, chunk_values=values), overlay(line(100.0, 50.0)), values)
+    there = wire_seconds(values, 1, 100.0) + wire_seconds(values, 1, 50.0)
+    assert found == [pytest.approx(2 * there, rel=1e-3)]
+
+
+def test_loss_slows_a_connection_as_mathis_has_it():
+    values = 100_000
+    tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
+    topology = overlay(line(1000.0))  # no delay in it: 1 ms is taken
+    slow = seconds_of(One(tree, chunk_values=values), topology, values, loss=0.01)[0]
+    assert slow == pytest.approx(2 * wire_seconds(values, 1, mathis_mbps(1e-3, 0.01)), rel=1e-3)
+
+
+@pytest.mark.parametrize("strategy", ["wan", "netstorm", "star", "crew", "apsp"])
+def test_no_plan_is_faster_than_its_bound_and_fine_chunks_come_near(strategy):
+    graph = netstorm_draw(np.random.default_rng(2))
+    topology, values = overlay(graph), 2_000_000
+    plan = get_strategy(strategy)(topology, whole_job(graph, 4 * values), seed=1)
+    found = seconds_of(FollowPlan(plan, topology, paced=False, chunk_values=8192, window=256), topology, values)
+    proven = get_strategy("wan")(topology, whole_job(graph, 4 * values)).proven_mbps
+    assert found[0] >= values * 32e-6 / proven
+    if strategy == "netstorm":
+        assert found[0] <= 1.3 * values * 32e-6 / plan.rate_mbps
+
+
+def test_rounds_follow_one_another_with_computing_between():
+    tree = SumTree("h0", 0, 10, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
+    run = Simulation(One(tree), overlay(line(100.0)), 10, compute=lambda node: 2.0 if node == "h1" else 1.0)
+    assert run.run(3) == pytest.approx(6.0, abs=0.1)
