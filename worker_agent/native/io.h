@@ -158,8 +158,9 @@ static inline bool io_unsent(const struct io *io) { return io->out_count != 0; }
 static inline uint8_t *io_build(struct io *io, unsigned lane, const struct inart_header *h)
 {
     if (io->open[lane] < 0) {
-        io->open[lane] = (int)io->out_count;
-        io->out[io->out_count++] = (struct io_out){.data = io->out_memory + (size_t)io->out_count * INART_ROOM, .lane = lane};
+        unsigned number = io->out_count++;
+        io->open[lane] = (int)number;
+        io->out[number] = (struct io_out){.data = io->out_memory + (size_t)number * INART_ROOM, .lane = lane};
     }
     struct io_out *out = &io->out[io->open[lane]];
     uint8_t *packet = out->data + out->packets * io->packet_bytes;

@@ -45,7 +45,7 @@ static int port_open(struct port_io *io, const char *interface, size_t packet_by
         return -1;
     }
     for (unsigned i = 0; i < MESSAGES + SUPER; i++) {
-        uint8_t *buffer = io->memory + (size_t)i * BUFFER + 10; /* values are aligned after the headers */
+        uint8_t *buffer = io->memory + (size_t)i * BUFFER; /* after the headers, values are 4-byte aligned */
         if (i < MESSAGES) {
             io->in[i] = buffer;
             io->rx_iov[i] = (struct iovec){buffer, BUFFER - 64};
