@@ -14,9 +14,7 @@ import argparse
 import json
 import os
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, limited
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
+from controlplane.runtime.end_signal import EndSignal
 from controlplane.runtime.epochs import EpochStore, default_file
 from controlplane.runtime.jobs import Network, RunningJob, deployment_of
 from controlplane.runtime.room import JOB_IDS
@@ -162,9 +161,7 @@ def connect_targets(
 
 def serve(arguments: argparse.Namespace, network: Network, job: RunningJob, log: Callable[[str], None]) -> None:
     """Run the controller until SIGINT or SIGTERM."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    end = EndSignal()
     network.switches.watch()
     controller = Controller(job, network.switches.keepers, log)
     try:
@@ -175,7 +172,7 @@ def serve(arguments: argparse.Namespace, network: Network, job: RunningJob, log:
         roles = [config.role for config in job.roster.configs.values()]
         log(f"waiting for {roles.count('worker')} workers and {roles.count('parameter_server')} parameter servers")
         print(f"controller serves on {where}", flush=True)
-        stop.wait()
+        end.wait()
         log("stopping; the rules stay on the switches (--remove takes them off)")
     finally:
         controller.stop()

@@ -14,14 +14,13 @@ import gc
 import json
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from softswitch import config, control, options, statistics
+from softswitch.end_signal import EndSignal
 from softswitch.errors import SoftswitchError
 from softswitch.p4runtime import P4RuntimeError, Tls
 from softswitch.switches import Switches
@@ -98,9 +97,7 @@ def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace) -> int:
     )
     # A large batch is millions of objects without cycles: collecting at every 700th costs four times what parsing does.
     gc.set_threshold(50_000, 20, 20)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    end = EndSignal()
     switches = Switches(fabric, _tls(chosen), chosen.max_status_bytes)
     server = tracer = None
     try:
@@ -119,7 +116,7 @@ def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace) -> int:
         if chosen.ready_fd is not None:
             with os.fdopen(chosen.ready_fd, "w") as channel:
                 channel.write(ready + "\n")
-        stop.wait()
+        end.wait()
     finally:
         if server is not None:
             server.stop()

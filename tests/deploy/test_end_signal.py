@@ -1,0 +1,28 @@
+"""A process that waits for its end gets every signal, whichever thread the system gives it to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import signal, threading
+from {module} import EndSignal
+
+end = EndSignal()
+# The main thread is not interrupted where it waits, as when the signal comes just before it begins to.
+waiting = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.{name}))
+waiting.start()
+end.wait()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("module", ["controlplane.runtime.end_signal", "softswitch.end_signal"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_signal_to_another_thread_ends_the_wait(module: str, name: str) -> None:
+    command = [sys.executable, "-c", PROGRAM.format(module=module, name=name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
