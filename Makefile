@@ -11,7 +11,7 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick check bmv2-fattree doctor p4 p4-tofino clean
+.PHONY: help setup test quick check bmv2-fattree shell shell-environment doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ help: ## this list
 setup: ## install the Debian packages that are missing and .venv
 	@PYTHON=$(PYTHON) ./setup.sh
 
-test: setup ## ruff, mypy and every test
+test: setup shell-environment ## ruff, mypy and every test
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m pytest
@@ -43,6 +43,13 @@ bmv2-fattree: setup ## train through P4 switches in an emulated fat-tree; writes
 	    --strategies "$(STRATEGIES)" --output $(RESULTS)/bmv2-fattree \
 	    $(if $(CIFAR100),--cifar100 $(CIFAR100)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PS),--ps $(PS)) $(if $(SWITCH),--switch $(SWITCH)) \
 	    $(if $(filter-out 0 no false,$(HETEROGENEOUS)),--heterogeneous)
+
+shell: setup shell-environment ## p4runtime-shell on a switch: make shell SWITCH=s1 SWITCHES=switches.json
+	@if [ -z "$(SWITCH)" ]; then echo "which switch? make shell SWITCH=s1 SWITCHES=switches.json"; exit 2; fi
+	@$(PY) -m controlplane.shell $(SWITCH) --switches $(or $(SWITCHES),switches.json)
+
+shell-environment:
+	@PYTHON=$(PYTHON) ./setup.sh shell
 
 doctor: ## what is installed, what is missing and what installs it
 	@if [ -x $(PY) ]; then $(PY) -m controlplane.doctor; \

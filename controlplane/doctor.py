@@ -277,7 +277,7 @@ def check_switches(file: Path, tofino: bool = False) -> Iterable[Check]:
 
     def ask(switch: SwitchAddress) -> str:
         if client is None:
-            return ask_p4runtime(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls)
+            return str(ask_p4runtime(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls))
         program = Program.load(load_artifact(TOFINO_ARTIFACTS).program)
         return ask_bri(
             client,

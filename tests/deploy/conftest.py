@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,7 @@ from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
 from tests.deploy.fake_switch import FakeSwitch
+from tests.support.switches import Switch
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +35,24 @@ def targets(switches: list[FakeSwitch], program: Program) -> Iterator[list[P4Run
     yield made
     for target in made:
         target.close()
+
+
+@pytest.fixture(params=["softswitch", "bmv2"])
+def switch(request, tmp_path) -> Iterator[Switch]:
+    if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
+        pytest.skip("needs bmv2's simple_switch_grpc on PATH")
+    made = Switch(request.param, tmp_path)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def target(switch, program) -> Iterator[P4RuntimeTarget]:
+    made = P4RuntimeTarget("s1", switch.address, 7, program)
+    made.connect(20.0)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -217,25 +218,38 @@ def _update_errors(error: grpc.RpcError | ValueError) -> list[tuple[int, str, st
     return failures
 
 
-def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | None = None) -> str:
-    """Whether a switch answers and has the device, without becoming its controller, in a line. Raises TargetError."""
+@dataclass(frozen=True)
+class Answer:
+    """What a switch says of itself. loaded: whether it runs a program. cookie: of the program, if it has one."""
+
+    version: str
+    loaded: bool
+    cookie: int | None
+
+    def __str__(self) -> str:
+        if not self.loaded:
+            return f"P4Runtime {self.version}, no program loaded"
+        program = "a program without cookie" if self.cookie is None else f"program {self.cookie:016x}"
+        return f"P4Runtime {self.version}, {program}"
+
+
+def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | None = None) -> Answer:
+    """Whether a switch answers and has the device, without becoming its controller. Raises TargetError."""
     where = f"switch {switch} ({address}, device {device_id})"
     with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
-            device_id=device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.COOKIE_ONLY
+            device_id=device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE
         )
+        config = p4runtime_pb2.ForwardingPipelineConfig()
         try:
             version = stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=timeout).p4runtime_api_version
             config = stub.GetForwardingPipelineConfig(request, timeout=timeout).config
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
-                return "answers, no program loaded"
-            raise explain(error, where, "asking") from None
-    program = (
-        f"program {config.cookie.cookie:016x}" if config.HasField("cookie") else "a program without cookie, or none"
-    )
-    return f"P4Runtime {version}, {program}"
+            if error.code() != grpc.StatusCode.FAILED_PRECONDITION:  # how some say that they run none
+                raise explain(error, where, "asking") from None
+    cookie = config.cookie.cookie if config.HasField("cookie") else None
+    return Answer(version, loaded=cookie is not None or config.p4info.ByteSize() > 0, cookie=cookie)
 
 
 def explain(error: grpc.RpcError, where: str, doing: str) -> TargetError:

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import EXACT, Client, exact_entry, insert
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
+from tests.support.shell import PYTHON, needs_shell, say
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("p4runtime_sh") is None, reason="the package p4runtime-shell is not installed"
-)
+pytestmark = needs_shell
 
 
 def shell(served: Served, tmp_path: Path, commands: str, *options: str) -> str:
     """What the shell prints for these commands."""
-    environment = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONWARNINGS": "ignore", "NO_COLOR": "1"}
-    process = subprocess.run(
-        [sys.executable, "-m", "p4runtime_sh", "--grpc-addr", served.address, "--device-id", "1", *options],
-        input=commands,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout
+    command = [str(PYTHON), "-m", "p4runtime_sh", "--grpc-addr", served.address, "--device-id", "1", *options]
+    return say(command, commands, tmp_path)
 
 
 def test_shell_pushes_the_pipeline_lists_and_edits(served: Served, tmp_path: Path) -> None:

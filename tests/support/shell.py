@@ -1,0 +1,28 @@
+"""p4runtime-shell in its own environment, as a person uses it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from controlplane.shell import ENVIRONMENT
+
+PYTHON = ENVIRONMENT / "bin" / "python"
+
+needs_shell = pytest.mark.skipif(
+    not PYTHON.is_file(), reason=f"there is no {ENVIRONMENT.name}, p4runtime-shell's environment: ./setup.sh shell"
+)
+
+
+def say(command: Sequence[str], commands: str, folder: Path) -> str:
+    """What the shell that `command` starts prints for these commands. folder: for IPython's files."""
+    environment = os.environ | {"IPYTHONDIR": str(folder / "ipython"), "PYTHONWARNINGS": "ignore", "NO_COLOR": "1"}
+    process = subprocess.run(
+        command, input=commands, capture_output=True, text=True, timeout=150, env=environment, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
