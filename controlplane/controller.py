@@ -1,162 +1,32 @@
-"""The controller: gives agents their configuration, keeps switches filled, says what is going on.
+"""What an operator does with a controller that runs.
 
-python -m controlplane.deploy ... --serve HOST:PORT          installs a plan and runs the controller
-python -m controlplane.controller status --controller HOST:PORT
+python -m controlplane.controller status --controller HOST:PORT [--job NAME] [--watch]
 python -m controlplane.controller replan --controller HOST:PORT --set V1-V2.used_bandwidth_mbps=40
+python -m controlplane.controller job add|list|show|remove --controller HOST:PORT ...
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import google.protobuf
-import grpc
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from controlplane.generators import parse_topology
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.channels import NotFree, bind
-from controlplane.rpc.client import REPLAN_SECONDS, ControllerError, fetch_status, request_replan
-from controlplane.rpc.stubs import add_to_server
-from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
-from controlplane.runtime.jobs import RunningJob
-from controlplane.runtime.keeper import Keeper
-from controlplane.runtime.roster import Refused, Roster
-from controlplane.runtime.update import Update, UpdateError
-from controlplane.topology import Topology, TopologyError
+from controlplane.rpc.client import REPLAN_SECONDS, ControllerError, ask, fetch_status
+from controlplane.rpc.tls import add_tls_arguments, tls_from
 
-STOP_SECONDS = 2.0
-
-
-def listen(address: str, tls: Tls | None = None) -> tuple[grpc.Server, int]:
-    """A server that has its port, and the port. Raises ControllerError."""
-    try:
-        return bind(address, tls)
-    except NotFree as error:
-        raise ControllerError(str(error)) from None
-
-
-class Controller:
-    """The gRPC server of one job.
-
-    Args:
-        keepers: of its switches; the controller reads their state but does not own them.
-    """
-
-    def __init__(
-        self,
-        job: RunningJob,
-        keepers: Sequence[Keeper] = (),
-        log: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self.job = job
-        self.keepers = keepers
-        self._log = log
-        self._server: grpc.Server | None = None
-
-    @property
-    def roster(self) -> Roster:
-        return self.job.roster
-
-    def start(self, address: str, tls: Tls | None = None) -> int:
-        """Serve on "host:port" (port 0: any free one); returns the port. Raises ControllerError."""
-        self._server, port = listen(address, tls)
-        add_to_server(self, self._server)
-        self._server.start()
-        return port
-
-    def stop(self) -> None:
-        """End all streams and the server."""
-        self.roster.close()
-        if self._server is not None:
-            self._server.stop(STOP_SECONDS).wait(2 * STOP_SECONDS)
-
-    # -- the service (inart.proto) ----------------------------------------------------------------------------------
-
-    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]:
-        try:
-            member = self.roster.join(request, context.peer())
-        except (Refused, OSError) as error:
-            self._log(f"refused an agent from {context.peer()}: {error}")
-            yield pb.Event(refused=pb.Refused(reason=str(error)))
-            return
-
-        def ended() -> None:
-            self.roster.leave(member)
-            member.events.put(None)
-
-        if not context.add_callback(ended):
-            ended()
-        while (event := member.events.get()) is not None:
-            yield event
-
-    def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
-        self.roster.announce_leave(request.agent, request.failure)
-        return pb.LeaveReply()
-
-    def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
-        self.roster.report(request)
-        return pb.ReportReply()
-
-    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
-        reply = self.roster.status()
-        plan = self.job.plan
-        reply.job, reply.strategy, reply.planned_rate_mbps = plan.job, plan.strategy, plan.rate_mbps
-        reply.plan_version = plan.version
-        if self.keepers:
-            with ThreadPoolExecutor(min(32, len(self.keepers))) as pool:
-                reply.switches.extend(pool.map(Keeper.status, self.keepers))
-        return reply
-
-    def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
-        self.roster.report_update(request)
-        return pb.UpdateReportReply()
-
-    def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
-        updater = self.job.updater
-        if updater is None:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this controller cannot change its plan")
-        assert updater is not None, "abort raises"
-        try:
-            given = Topology.load(json.loads(request.topology)) if request.topology else None
-            state = updater.state(given, request.changes, request.without)
-            update = updater.update(state, request.strategy or None, dry_run=request.dry_run)
-        except (UpdateError, ValueError) as error:  # ValueError: what cannot be planned, and what is no topology
-            self._log(f"replan refused: {error}")
-            code = (
-                grpc.StatusCode.FAILED_PRECONDITION
-                if isinstance(error, UpdateError)
-                else grpc.StatusCode.INVALID_ARGUMENT
-            )
-            context.abort(code, str(error))
-        return update_reply(update, request.dry_run)
-
-
-def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
-    """What `replan` answers."""
-    return pb.ReplanReply(
-        outcome="updated" if update.changed else "planned" if dry_run else "unchanged",
-        rate_before_mbps=update.rate_before,
-        rate_mbps=update.plan.rate_mbps,
-        version=update.plan.version,
-        trees_kept=len(update.trees.kept),
-        trees_removed=len(update.trees.removed),
-        trees_added=len(update.trees.added),
-        entries_added=update.entries_added,
-        entries_removed=update.entries_removed,
-        epoch=update.epoch,
-        first_operation=update.first_operation,
-        held_seconds=update.held_seconds,
-        seconds=update.seconds,
-        plan=json.dumps(update.plan.to_json()),
-    )
+STATUS_SECONDS = 10.0
+WATCH_SECONDS = 1.0
+EVENTS_SHOWN = 8
 
 
 def format_replan(reply: pb.ReplanReply) -> str:
@@ -185,6 +55,45 @@ def format_replan(reply: pb.ReplanReply) -> str:
 
 def format_status(status: pb.StatusReply) -> str:
     """The status as the command prints it."""
+    lines = [*(format_jobs(status.jobs) if len(status.jobs) != 1 else []), *(_job_lines(status) if status.job else [])]
+    if status.switches:
+        rows = map(_switch_row, status.switches)
+        lines += ["", *_table(("switch", "address", "state", "labels/groups/routes", "refills", "verdicts"), rows)]
+    if status.without:
+        lines += ["", f"kept off: {', '.join(status.without)}"]
+    if len(status.jobs) != 1 and not status.job and status.jobs:
+        lines += ["", "more of one job: --job NAME"]
+    if status.events:
+        lines += ["", *map(_event_line, status.events[-EVENTS_SHOWN:])]
+    return "\n".join(lines)
+
+
+def format_jobs(jobs: Sequence[pb.JobStatus]) -> list[str]:
+    """The jobs in a table."""
+    if not jobs:
+        return ["no job: add one with `job add`"]
+    return _table(("job", "number", "strategy", "version", "planned", "state", "epoch", "agents"), map(_job_row, jobs))
+
+
+def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
+    missing = f", missing {', '.join(job.missing)}" if job.missing and len(job.missing) <= 4 else ""
+    return (
+        job.name,
+        str(job.job_id),
+        job.strategy,
+        str(job.plan_version),
+        f"{job.planned_rate_mbps:.4g} Mbit/s",
+        job.state,
+        str(job.epoch or "-"),
+        f"{job.joined}/{job.agents}{missing}",
+    )
+
+
+def _event_line(event: pb.LogEvent) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(event.time))}  {event.text}"
+
+
+def _job_lines(status: pb.StatusReply) -> list[str]:
     missing = [agent.node for agent in status.agents if not agent.joined]
     lines = [
         f"job {status.job}, strategy {status.strategy}, version {status.plan_version} of the plan, "
@@ -194,9 +103,6 @@ def format_status(status: pb.StatusReply) -> str:
         "",
         *_table(("agent", "role", "joined", "from", "last report", "statistics"), map(_agent_row, status.agents)),
     ]
-    if status.switches:
-        rows = map(_switch_row, status.switches)
-        lines += ["", *_table(("switch", "address", "state", "labels/groups/routes", "refills", "verdicts"), rows)]
     stuck = [tree for tree in status.trees if tree.HasField("oldest_chunk")]
     if status.trees:
         lines.append("")
@@ -207,6 +113,23 @@ def format_status(status: pb.StatusReply) -> str:
         )
     if status.trees and not stuck:
         lines.append(f"{len(status.trees)} trees, none has an incomplete chunk")
+    return lines
+
+
+def format_added(reply: pb.AddJobReply) -> str:
+    """What `job add` prints."""
+    lines = [
+        f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}",
+        f"workers {', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}",
+    ]
+    for other in reply.others:
+        stays = abs(other.before_mbps - other.after_mbps) < 1e-6 * other.before_mbps
+        after = "stays" if stays else f"then {other.after_mbps:.4g}"
+        lines.append(f"job {other.name}: {other.before_mbps:.4g} Mbit/s, {after}")
+    if reply.job_id:
+        lines.append(f"installed as job {reply.job_id}: {reply.entries} changes on the switches; its agents can join")
+    else:
+        lines.append("nothing was installed (--dry-run)")
     return "\n".join(lines)
 
 
@@ -252,11 +175,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m controlplane.controller", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser("status", help="who has joined, what is missing, what the switches and trees do")
+    status.add_argument("--job", default="", metavar="NAME", help="everything of this job (default: the only one)")
+    status.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
     plan = commands.add_parser(
         "replan",
         help="plan again for the network's present state, and change over while the job runs",
         epilog="example: replan --controller HOST:PORT --set V1.aggregation_mbps=10 --set V1-V2.used_bandwidth_mbps=40",
     )
+    plan.add_argument("--job", default="", metavar="NAME", help="default: the only one")
     plan.add_argument("--topology", metavar="T", help="the present state (default: that of the last plan)")
     plan.add_argument(
         "--set",
@@ -270,7 +196,27 @@ def make_parser() -> argparse.ArgumentParser:
     plan.add_argument("--strategy", metavar="NAME", help="default: that of the running plan")
     plan.add_argument("--dry-run", action="store_true", help="plan and evaluate, change nothing")
     plan.add_argument("--output", type=Path, metavar="FILE", help="write the new plan; deploy takes it with --plan")
-    for command, seconds in ((status, 10.0), (plan, REPLAN_SECONDS)):
+    job = commands.add_parser("job", help="jobs that come and go beside each other")
+    orders = job.add_subparsers(dest="order", required=True)
+    add = orders.add_parser("add", help="plan a job on what the others leave, and install it")
+    add.add_argument("--job", default="", metavar="J", help="job file, or workers=8,ps=2,seed=1,name=x")
+    add.add_argument("--strategy", default="inart")
+    add.add_argument("--seed", type=int, default=0)
+    add.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
+    add.add_argument("--dry-run", action="store_true", help="say what everybody would get, install nothing")
+    show = orders.add_parser("show", help="everything about one job")
+    remove = orders.add_parser("remove", help="end a job and take its entries off the switches")
+    for order in (show, remove):
+        order.add_argument("job", metavar="NAME")
+    listed = orders.add_parser("list", help="the jobs in a table")
+    for command, seconds in (
+        (status, STATUS_SECONDS),
+        (plan, REPLAN_SECONDS),
+        (add, REPLAN_SECONDS),
+        (remove, REPLAN_SECONDS),
+        (show, STATUS_SECONDS),
+        (listed, STATUS_SECONDS),
+    ):
         command.add_argument("--controller", required=True, metavar="HOST:PORT")
         command.add_argument("--json", action="store_true", help="print JSON")
         command.add_argument("--timeout", type=float, default=seconds, metavar="SECONDS")
@@ -279,35 +225,81 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run_replan(arguments: argparse.Namespace) -> None:
-    """The command `replan`. Raises ControllerError, TopologyError, OSError."""
-    topology = json.dumps(parse_topology(arguments.topology).to_json()) if arguments.topology else ""
+    """The command `replan`. Raises ControllerError, ValueError, OSError."""
+    topology = ""
+    if arguments.topology:
+        from controlplane.generators import parse_topology  # here: an agent's machine has no networkx
+
+        topology = json.dumps(parse_topology(arguments.topology).to_json())
     request = pb.ReplanRequest(
         topology=topology,
         changes=arguments.changes,
         without=arguments.without,
         strategy=arguments.strategy or "",
         dry_run=arguments.dry_run,
+        job=arguments.job,
     )
-    reply = request_replan(arguments.controller, request, tls_from(arguments), arguments.timeout)
+    reply = _ask(arguments, "replan", request)
     if arguments.output is not None:
         arguments.output.write_text(reply.plan + "\n")
-    print(json.dumps(message_dict(reply), indent=2) if arguments.json else format_replan(reply))
+    _print(arguments, reply, format_replan(reply))
+
+
+def run_job(arguments: argparse.Namespace) -> None:
+    """The command `job`. Raises ControllerError, OSError."""
+    if arguments.order == "add":
+        given = arguments.job
+        if given and "=" not in given:
+            given = Path(given).read_text()
+        plan = arguments.plan.read_text() if arguments.plan else ""
+        request = pb.AddJobRequest(
+            job=given, strategy=arguments.strategy, seed=arguments.seed, plan=plan, dry_run=arguments.dry_run
+        )
+        reply = _ask(arguments, "add_job", request)
+        _print(arguments, reply, format_added(reply))
+    elif arguments.order == "remove":
+        gone = _ask(arguments, "remove_job", pb.RemoveJobRequest(name=arguments.job))
+        later = f"; {', '.join(gone.later)} when it answers again" if gone.later else ""
+        _print(arguments, gone, f"job {arguments.job} removed: {gone.entries} entries{later}")
+    else:
+        name = arguments.job if arguments.order == "show" else ""
+        status = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=name)
+        _print(arguments, status, "\n".join(_job_lines(status) if name else format_jobs(status.jobs)))
+
+
+def _ask(arguments: argparse.Namespace, method: str, request: Message) -> Any:
+    return ask(arguments.controller, method, request, tls_from(arguments), arguments.timeout)
+
+
+def _print(arguments: argparse.Namespace, reply: Message, words: str) -> None:
+    print(json.dumps(message_dict(reply), indent=2) if arguments.json else words)
+
+
+def show_status(arguments: argparse.Namespace) -> None:
+    """The command `status`. Raises ControllerError."""
+    while True:
+        reply = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=arguments.job)
+        if arguments.watch and sys.stdout.isatty():
+            print("\x1b[H\x1b[2J", end="")
+        _print(arguments, reply, format_status(reply))
+        if not arguments.watch:
+            return
+        sys.stdout.flush()
+        time.sleep(WATCH_SECONDS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        if arguments.command == "replan":
-            run_replan(arguments)
-            return 0
-        reply = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout)
-    except (ControllerError, TopologyError, ValueError, OSError) as error:
+        {"replan": run_replan, "job": run_job, "status": show_status}[arguments.command](arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+    except (ControllerError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    if arguments.json:
-        print(json.dumps(message_dict(reply), indent=2))
-    else:
-        print(format_status(reply))
+    except KeyboardInterrupt:
+        pass
     return 0
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.controller import Controller
 from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
 from controlplane.job import JobError, parse_job
@@ -28,10 +27,12 @@ from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, limited
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
+from controlplane.runtime.controller import Bound, Controller, listen
 from controlplane.runtime.end_signal import EndSignal
 from controlplane.runtime.epochs import EpochStore, default_file
-from controlplane.runtime.jobs import Network, RunningJob, deployment_of
+from controlplane.runtime.jobs import JobsError, Network, deployment_of, found
 from controlplane.runtime.room import JOB_IDS
+from controlplane.runtime.switches import Switches
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
@@ -147,9 +148,16 @@ def connect_targets(
     timeout: float,
     progress: Callable[[str], None],
     topology: Topology | None = None,
+    *,
+    polite: bool = False,
 ) -> list[SwitchTarget]:
-    """Connected targets of all switches. Raises FabricError; no connection is left open then."""
+    """Connected targets of all switches. polite: none is taken from a controller that has it.
+
+    Raises FabricError; no connection is left open then.
+    """
     targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
+    for target in targets:
+        target.polite = polite
     try:
         fabric.connect(targets, timeout, progress)
     except BaseException:
@@ -159,21 +167,23 @@ def connect_targets(
     return targets
 
 
-def serve(arguments: argparse.Namespace, network: Network, job: RunningJob, log: Callable[[str], None]) -> None:
-    """Run the controller until SIGINT or SIGTERM."""
+def serve(arguments: argparse.Namespace, listening: Bound, network: Network, log: Callable[[str], None]) -> None:
+    """Run the controller on the port that it has until SIGINT or SIGTERM."""
     end = EndSignal()
     network.switches.watch()
-    controller = Controller(job, network.switches.keepers, log)
+    controller = Controller(network, log=log)
     try:
-        port = controller.start(arguments.serve, tls_from(arguments))
+        port = controller.start(listening)
         where = arguments.serve
         if not where.startswith("unix:"):
             where = f"{where.rpartition(':')[0]}:{port}"
-        roles = [config.role for config in job.roster.configs.values()]
-        log(f"waiting for {roles.count('worker')} workers and {roles.count('parameter_server')} parameter servers")
+        for job in network.jobs:
+            roles = [config.role for config in job.roster.configs.values()]
+            workers, roots = roles.count("worker"), roles.count("parameter_server")
+            log(f"job {job.name}: waiting for {workers} workers and {roots} parameter servers")
         print(f"controller serves on {where}", flush=True)
         end.wait()
-        log("stopping; the rules stay on the switches (--remove takes them off)")
+        log("stopping; the rules stay on the switches (deploy --remove takes them off)")
     finally:
         controller.stop()
         network.close()
@@ -187,7 +197,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True)
 
     topology = parse_topology(arguments.topology) if arguments.topology is not None else None
-    if arguments.remove:
+    if arguments.remove is not None:
         remove(arguments, topology, log)
         return
     if topology is None:
@@ -203,13 +213,23 @@ def run(arguments: argparse.Namespace) -> None:
         return
     log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
     switches = wanted_switches(arguments, topology)
-    targets = connect_targets(switches, kind, arguments.timeout, log, topology)
+    epochs = EpochStore(arguments.epoch_file)
+    listening = None
+    if arguments.serve is not None:  # what can be wrong here is found out before a switch is touched
+        epochs.check()
+        listening = listen(arguments.serve, tls_from(arguments))
+    targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
     try:
-        network = Network(topology, kind, targets, epochs=EpochStore(arguments.epoch_file), log=log)
+        others = found(targets)
+        own = others.pop(arguments.job_id, {})
+        if others:
+            log(f"entries of job {', '.join(map(str, others))} are on the switches, and stay")
+        network = Network(topology, kind, targets, epochs=epochs, found={**others, arguments.job_id: own}, log=log)
         deployment, changes = network.install(plan, arguments.job_id)
         log(f"installed: {changes} changes on {len(targets)} switches" if changes else "everything was there already")
-        if arguments.serve is not None:
-            serve(arguments, network, network.run(plan, deployment, arguments.job_id), log)
+        if listening is not None:
+            network.run(plan, deployment, arguments.job_id)
+            serve(arguments, listening, network, log)
     finally:
         for target in targets:
             target.close()
@@ -230,12 +250,28 @@ def wanted_switches(arguments: argparse.Namespace, topology: Topology | None) ->
 
 
 def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callable[[str], None]) -> None:
-    """Take everything of ours off the switches."""
+    """Take a job's entries off the switches, or everything of ours."""
+    which = arguments.remove
+    if which not in ("", "all") and not which.isdigit():
+        raise DeployError(f"--remove takes a job's number, or all; got {which!r}")
     switches = wanted_switches(arguments, topology)
-    targets = connect_targets(switches, kind_of(arguments), arguments.timeout, log, topology)
+    polite = not arguments.take_over
+    targets = connect_targets(switches, kind_of(arguments), arguments.timeout, log, topology, polite=polite)
     try:
-        removed = fabric.remove(targets, log)
-        log(f"removed {sum(one.changes for one in removed)} entries from {len(removed)} switches")
+        jobs = found(targets)
+        there = f"the switches hold entries of job {', '.join(map(str, jobs))}" if jobs else "no job has entries there"
+        if which == "" and len(jobs) > 1:
+            raise DeployError(f"{there}: say which with --remove N, or --remove all")
+        if which in ("", "all"):
+            removed = fabric.remove(targets, log)
+            log(f"removed {sum(one.changes for one in removed)} entries from {len(removed)} switches")
+            return
+        if int(which) not in jobs:
+            raise DeployError(f"{there}, none of job {which}")
+        base = {target.name: target.read() for target in targets if target.runs_program()}
+        ours = [target for target in targets if target.name in base]
+        changes = Switches(ours, base, jobs, log).remove(int(which))
+        log(f"removed {changes} entries of job {which}")
     finally:
         for target in targets:
             target.close()
@@ -267,7 +303,14 @@ def make_parser() -> argparse.ArgumentParser:
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="print every table entry, touch nothing")
     how.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
-    how.add_argument("--remove", action="store_true", help="take everything off the switches again")
+    how.add_argument(
+        "--remove",
+        nargs="?",
+        const="",
+        metavar="JOB",
+        help="take a job (its number) or all off the switches again; without a value: everything, if there is one job",
+    )
+    how.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
     how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
     how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
     add_tls_arguments(parser)
@@ -280,9 +323,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise DeployError("--bmv2 and --tofino exclude each other: a deployment has one kind of switches")
     if not (arguments.bmv2 or arguments.tofino or arguments.dry_run):
         raise DeployError("say where to: --bmv2 for P4Runtime switches, --tofino, or --dry-run to only print")
-    if arguments.dry_run and (arguments.remove or arguments.serve is not None):
+    if arguments.dry_run and (arguments.remove is not None or arguments.serve is not None):
         raise DeployError("--dry-run goes with neither --remove nor --serve")
-    if arguments.remove and arguments.serve is not None:
+    if arguments.remove is not None and arguments.serve is not None:
         raise DeployError("--remove and --serve exclude each other")
     if arguments.json and not arguments.dry_run:
         raise DeployError("--json needs --dry-run")
@@ -302,7 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
     except (
         DeployError, TopologyError, JobError, PlanError, Infeasible, DoesNotFit, TargetError, ControllerError,
-        ArtifactError, ValueError, OSError,
+        JobsError, ArtifactError, ValueError, OSError,
     ) as error:  # fmt: skip
         print(f"deploy: {error}", file=sys.stderr)
         return 2 if isinstance(error, DeployError) else 1

@@ -4,10 +4,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from controlplane.controller import Controller
 from controlplane.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
 from controlplane.plan import Plan
 from controlplane.rules import RuleSet, routes
+from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.jobs import Network
 from controlplane.targets import fabric
@@ -67,7 +67,7 @@ class Service:
         self.network.switches.watch()
         job = self.network.run(plan, deployment, JOB_ID)
         self.roster = job.roster
-        self._controller = Controller(job, self.network.switches.keepers, owner.log)
+        self._controller = Controller(self.network, log=owner.log)
         try:
             port = self._controller.start(f"{owner.emulation.controller_host}:0")
         except BaseException:

@@ -8,9 +8,10 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import Message
 
 from controlplane.agentconfig import AgentConfig, Role
 from controlplane.rpc import inart_pb2 as pb
@@ -68,13 +69,17 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who joins: node name, or "" to be found by one of the addresses. agent: random, names this process."""
+    """Who joins: node name, or "" to be found by one of the addresses. agent: random, names this process.
+
+    job: its name; "": the only one that the node is in.
+    """
 
     node: str
     addresses: tuple[str, ...]
     role: Role
     version: int
     agent: str = field(default_factory=lambda: secrets.token_hex(8))
+    job: str = ""
 
 
 class Membership:
@@ -124,6 +129,7 @@ class Membership:
             role=self.identity.role,
             version=self.identity.version,
             agent=self.identity.agent,
+            job=self.identity.job,
         )
         if self._running is not None:
             request.running_epoch = self._running.epoch
@@ -241,23 +247,26 @@ def explain(controller: str, error: grpc.RpcError) -> str:
     return f"controller at {controller}: {code.name}: {details}" + (f" ({hint})" if hint else "")
 
 
-def fetch_status(controller: str, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> pb.StatusReply:
-    """What the controller knows of agents, switches and trees. Raises ControllerError."""
+def ask(controller: str, method: str, request: Message, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> Any:
+    """What the controller answers to one request of an operator. Raises ControllerError."""
     with open_channel(controller, tls) as channel:
         try:
-            return ControllerStub(channel).status(pb.StatusRequest(), timeout=timeout)
+            return getattr(ControllerStub(channel), method)(request, timeout=timeout)
         except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                raise ControllerError(error.details() or "refused without a reason") from None
             raise ControllerError(explain(controller, error)) from None
+
+
+def fetch_status(
+    controller: str, tls: Tls | None = None, timeout: float = STATUS_SECONDS, *, job: str = ""
+) -> pb.StatusReply:
+    """What the controller knows of agents, switches and trees. job: everything of this one. Raises ControllerError."""
+    return ask(controller, "status", pb.StatusRequest(job=job), tls, timeout)
 
 
 def request_replan(
     controller: str, request: pb.ReplanRequest, tls: Tls | None = None, timeout: float = REPLAN_SECONDS
 ) -> pb.ReplanReply:
     """Plan again and switch over; returns when the old version is gone. Raises ControllerError."""
-    with open_channel(controller, tls) as channel:
-        try:
-            return ControllerStub(channel).replan(request, timeout=timeout)
-        except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
-                raise ControllerError(error.details() or "refused without a reason") from None
-            raise ControllerError(explain(controller, error)) from None
+    return ask(controller, "replan", request, tls, timeout)

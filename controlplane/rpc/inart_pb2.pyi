@@ -14,6 +14,42 @@ class Abort(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class AddJobReply(_message.Message):
+    __slots__ = ["bottleneck", "entries", "job_id", "name", "others", "parameter_servers", "plan", "rate_mbps", "workers"]
+    BOTTLENECK_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_SERVERS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    bottleneck: str
+    entries: int
+    job_id: int
+    name: str
+    others: _containers.RepeatedCompositeFieldContainer[JobRate]
+    parameter_servers: _containers.RepeatedScalarFieldContainer[str]
+    plan: str
+    rate_mbps: float
+    workers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AddJobRequest(_message.Message):
+    __slots__ = ["dry_run", "job", "plan", "seed", "strategy"]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    job: str
+    plan: str
+    seed: int
+    strategy: str
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+
 class AgentStatus(_message.Message):
     __slots__ = ["joined", "joined_seconds", "node", "peer", "reported_seconds", "role", "statistics"]
     class StatisticsEntry(_message.Message):
@@ -67,10 +103,47 @@ class Event(_message.Message):
     withdraw: Withdraw
     def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ...) -> None: ...
 
+class JobRate(_message.Message):
+    __slots__ = ["after_mbps", "before_mbps", "name"]
+    AFTER_MBPS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_MBPS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    after_mbps: float
+    before_mbps: float
+    name: str
+    def __init__(self, name: _Optional[str] = ..., before_mbps: _Optional[float] = ..., after_mbps: _Optional[float] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ["agents", "bottleneck", "epoch", "job_id", "joined", "missing", "name", "plan_version", "planned_rate_mbps", "state", "strategy"]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    BOTTLENECK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    agents: int
+    bottleneck: str
+    epoch: int
+    job_id: int
+    joined: int
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    name: str
+    plan_version: int
+    planned_rate_mbps: float
+    state: str
+    strategy: str
+    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., strategy: _Optional[str] = ..., plan_version: _Optional[int] = ..., planned_rate_mbps: _Optional[float] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., joined: _Optional[int] = ..., agents: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., bottleneck: _Optional[str] = ...) -> None: ...
+
 class JoinRequest(_message.Message):
-    __slots__ = ["addresses", "agent", "node", "role", "running_digest", "running_epoch", "version"]
+    __slots__ = ["addresses", "agent", "job", "node", "role", "running_digest", "running_epoch", "version"]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -78,12 +151,13 @@ class JoinRequest(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     agent: str
+    job: str
     node: str
     role: str
     running_digest: str
     running_epoch: int
     version: int
-    def __init__(self, node: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., version: _Optional[int] = ..., running_epoch: _Optional[int] = ..., running_digest: _Optional[str] = ..., agent: _Optional[str] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., version: _Optional[int] = ..., running_epoch: _Optional[int] = ..., running_digest: _Optional[str] = ..., agent: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
 
 class LeaveReply(_message.Message):
     __slots__ = []
@@ -96,6 +170,14 @@ class LeaveRequest(_message.Message):
     agent: str
     failure: str
     def __init__(self, agent: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class LogEvent(_message.Message):
+    __slots__ = ["text", "time"]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    time: float
+    def __init__(self, time: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ["agent_config", "digest"]
@@ -110,6 +192,20 @@ class Refused(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class RemoveJobReply(_message.Message):
+    __slots__ = ["entries", "later"]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
+    entries: int
+    later: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, entries: _Optional[int] = ..., later: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveJobRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ReplanReply(_message.Message):
     __slots__ = ["entries_added", "entries_removed", "epoch", "first_operation", "held_seconds", "outcome", "plan", "rate_before_mbps", "rate_mbps", "seconds", "trees_added", "trees_kept", "trees_removed", "version"]
@@ -144,18 +240,22 @@ class ReplanReply(_message.Message):
     def __init__(self, rate_before_mbps: _Optional[float] = ..., rate_mbps: _Optional[float] = ..., version: _Optional[int] = ..., trees_kept: _Optional[int] = ..., trees_removed: _Optional[int] = ..., trees_added: _Optional[int] = ..., entries_added: _Optional[int] = ..., entries_removed: _Optional[int] = ..., epoch: _Optional[int] = ..., first_operation: _Optional[int] = ..., held_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., plan: _Optional[str] = ..., outcome: _Optional[str] = ...) -> None: ...
 
 class ReplanRequest(_message.Message):
-    __slots__ = ["changes", "dry_run", "strategy", "topology", "without"]
+    __slots__ = ["changes", "dry_run", "job", "restored", "strategy", "topology", "without"]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_FIELD_NUMBER: _ClassVar[int]
     changes: _containers.RepeatedScalarFieldContainer[str]
     dry_run: bool
+    job: str
+    restored: _containers.RepeatedScalarFieldContainer[str]
     strategy: str
     topology: str
     without: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topology: _Optional[str] = ..., changes: _Optional[_Iterable[str]] = ..., without: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+    def __init__(self, topology: _Optional[str] = ..., changes: _Optional[_Iterable[str]] = ..., without: _Optional[_Iterable[str]] = ..., strategy: _Optional[str] = ..., dry_run: bool = ..., job: _Optional[str] = ..., restored: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = []
@@ -187,9 +287,11 @@ class Retire(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ["agents", "epoch", "job", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "trees", "update"]
+    __slots__ = ["agents", "epoch", "events", "job", "jobs", "plan_version", "planned_rate_mbps", "state", "strategy", "switches", "trees", "update", "without"]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PLANNED_RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -198,9 +300,12 @@ class StatusReply(_message.Message):
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     TREES_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
     agents: _containers.RepeatedCompositeFieldContainer[AgentStatus]
     epoch: int
+    events: _containers.RepeatedCompositeFieldContainer[LogEvent]
     job: str
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     plan_version: int
     planned_rate_mbps: float
     state: str
@@ -208,11 +313,14 @@ class StatusReply(_message.Message):
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
     trees: _containers.RepeatedCompositeFieldContainer[TreeStatus]
     update: str
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ...) -> None: ...
+    without: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., planned_rate_mbps: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., agents: _Optional[_Iterable[_Union[AgentStatus, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeStatus, _Mapping]]] = ..., plan_version: _Optional[int] = ..., update: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[LogEvent, _Mapping]]] = ..., without: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = []
-    def __init__(self) -> None: ...
+    __slots__ = ["job"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class SwitchOver(_message.Message):
     __slots__ = ["epoch", "first_operation"]

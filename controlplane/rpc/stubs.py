@@ -1,6 +1,6 @@
 """Stub and handler of `inart.v1.Controller`.
 
-Written by hand, so that nobody needs the gRPC plug-in of protoc: six methods.
+Written by hand, so that nobody needs the gRPC plug-in of protoc: a table of methods.
 """
 
 from __future__ import annotations
@@ -13,6 +13,16 @@ import grpc
 from controlplane.rpc import inart_pb2 as pb
 
 SERVICE = "inart.v1.Controller"
+METHODS: dict[str, tuple[str, Any, Any]] = {
+    "join": ("Join", pb.JoinRequest, pb.Event),  # answers with a stream
+    "leave": ("Leave", pb.LeaveRequest, pb.LeaveReply),
+    "report": ("Report", pb.ReportRequest, pb.ReportReply),
+    "status": ("Status", pb.StatusRequest, pb.StatusReply),
+    "report_update": ("ReportUpdate", pb.UpdateReport, pb.UpdateReportReply),
+    "replan": ("Replan", pb.ReplanRequest, pb.ReplanReply),
+    "add_job": ("AddJob", pb.AddJobRequest, pb.AddJobReply),
+    "remove_job": ("RemoveJob", pb.RemoveJobRequest, pb.RemoveJobReply),
+}
 
 
 class ControllerService(Protocol):
@@ -30,51 +40,33 @@ class ControllerService(Protocol):
 
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply: ...
 
+    def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply: ...
+
+    def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply: ...
+
 
 class ControllerStub:
     """The client side of the service on a channel."""
 
+    join: Callable[..., Any]
+    leave: Callable[..., pb.LeaveReply]
+    report: Callable[..., pb.ReportReply]
+    status: Callable[..., pb.StatusReply]
+    report_update: Callable[..., pb.UpdateReportReply]
+    replan: Callable[..., pb.ReplanReply]
+    add_job: Callable[..., pb.AddJobReply]
+    remove_job: Callable[..., pb.RemoveJobReply]
+
     def __init__(self, channel: grpc.Channel) -> None:
-        self.join: Callable[..., Any] = channel.unary_stream(
-            f"/{SERVICE}/Join", pb.JoinRequest.SerializeToString, pb.Event.FromString
-        )
-        self.leave: Callable[..., pb.LeaveReply] = channel.unary_unary(
-            f"/{SERVICE}/Leave", pb.LeaveRequest.SerializeToString, pb.LeaveReply.FromString
-        )
-        self.report: Callable[..., pb.ReportReply] = channel.unary_unary(
-            f"/{SERVICE}/Report", pb.ReportRequest.SerializeToString, pb.ReportReply.FromString
-        )
-        self.status: Callable[..., pb.StatusReply] = channel.unary_unary(
-            f"/{SERVICE}/Status", pb.StatusRequest.SerializeToString, pb.StatusReply.FromString
-        )
-        self.report_update: Callable[..., pb.UpdateReportReply] = channel.unary_unary(
-            f"/{SERVICE}/ReportUpdate", pb.UpdateReport.SerializeToString, pb.UpdateReportReply.FromString
-        )
-        self.replan: Callable[..., pb.ReplanReply] = channel.unary_unary(
-            f"/{SERVICE}/Replan", pb.ReplanRequest.SerializeToString, pb.ReplanReply.FromString
-        )
+        for name, (method, request, reply) in METHODS.items():
+            kind = channel.unary_stream if name == "join" else channel.unary_unary
+            setattr(self, name, kind(f"/{SERVICE}/{method}", request.SerializeToString, reply.FromString))
 
 
 def add_to_server(service: ControllerService, server: grpc.Server) -> None:
     """Register an implementation of the service."""
-    handlers = {
-        "Join": grpc.unary_stream_rpc_method_handler(
-            service.join, pb.JoinRequest.FromString, pb.Event.SerializeToString
-        ),
-        "Leave": grpc.unary_unary_rpc_method_handler(
-            service.leave, pb.LeaveRequest.FromString, pb.LeaveReply.SerializeToString
-        ),
-        "Report": grpc.unary_unary_rpc_method_handler(
-            service.report, pb.ReportRequest.FromString, pb.ReportReply.SerializeToString
-        ),
-        "Status": grpc.unary_unary_rpc_method_handler(
-            service.status, pb.StatusRequest.FromString, pb.StatusReply.SerializeToString
-        ),
-        "ReportUpdate": grpc.unary_unary_rpc_method_handler(
-            service.report_update, pb.UpdateReport.FromString, pb.UpdateReportReply.SerializeToString
-        ),
-        "Replan": grpc.unary_unary_rpc_method_handler(
-            service.replan, pb.ReplanRequest.FromString, pb.ReplanReply.SerializeToString
-        ),
-    }
+    handlers = {}
+    for name, (method, request, reply) in METHODS.items():
+        kind = grpc.unary_stream_rpc_method_handler if name == "join" else grpc.unary_unary_rpc_method_handler
+        handlers[method] = kind(getattr(service, name), request.FromString, reply.SerializeToString)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

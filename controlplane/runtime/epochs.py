@@ -30,6 +30,10 @@ class EpochStore:
         """A new epoch, stored before it is handed out. Raises OSError when the file cannot be written."""
         return self._advance(lambda last: max(last + 1, int(time.time())))
 
+    def check(self) -> None:
+        """Raises OSError when the file could not be written, or holds something else."""
+        self._advance(lambda last: last)
+
     def adopt(self, epoch: int) -> None:
         """An epoch that agents already run: later ones are larger."""
         self._advance(lambda last: max(last, epoch))

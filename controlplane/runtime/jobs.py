@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controlplane.evaluate import unit_loads
+from controlplane.evaluate import evaluate, unit_loads
+from controlplane.job import Job
 from controlplane.plan import Plan
+from controlplane.plan.limits import limited
+from controlplane.rpc import inart_pb2 as pb
 from controlplane.rules import NOTHING, Deployment, RuleSet, Taken, routes
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.room import place, split
-from controlplane.runtime.roster import Roster
+from controlplane.runtime.room import JOB_IDS, place, split
+from controlplane.runtime.roster import Refused, Roster
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import Updater
+from controlplane.strategies import get_strategy
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kinds import Kind
 from controlplane.topology import Topology
 from p4src.protocol import VERSION
 
+LEAST_SHARE = 1e-3
+"""Of what a job alone would get: one that would get less is not admitted."""
+
 
 class JobsError(Exception):
-    """There is no such job, or there is one already; the message names those that there are."""
+    """There is no such job, there is one already, or it would get nothing; the message says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,71 @@ class RunningJob:
         return PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
 
 
+class Jobs:
+    """Jobs by name. Thread-safe."""
+
+    def __init__(self, *jobs: RunningJob) -> None:
+        self._jobs = {job.name: job for job in jobs}
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        with self._lock:
+            return iter(list(self._jobs.values()))
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: RunningJob) -> None:
+        """Raises JobsError when there is one of that name."""
+        with self._lock:
+            if job.name in self._jobs:
+                raise JobsError(f"a job named {job.name!r} runs already; give this one another name")
+            self._jobs[job.name] = job
+
+    def discard(self, job: RunningJob) -> None:
+        with self._lock:
+            self._jobs.pop(job.name, None)
+
+    def get(self, name: str = "") -> RunningJob:
+        """The job of that name; without one, the only job. Raises JobsError."""
+        with self._lock:
+            names = ", ".join(self._jobs) or "none"
+            if name and name not in self._jobs:
+                raise JobsError(f"there is no job {name!r}; the jobs are: {names}")
+            if not name and len(self._jobs) != 1:
+                raise JobsError("there is no job" if not self._jobs else f"say which job: {names}")
+            return self._jobs[name] if name else next(iter(self._jobs.values()))
+
+    def of(self, request: pb.JoinRequest) -> RunningJob:
+        """The job that an agent wants to join: by its name, else the only one with its node or address.
+
+        Raises Refused.
+        """
+        jobs = list(self)
+        try:
+            if request.job or len(jobs) == 1:
+                return self.get(request.job)
+        except JobsError as error:
+            raise Refused(str(error)) from None
+        matching = [job for job in jobs if job.roster.knows(request)]
+        if len(matching) == 1:
+            return matching[0]
+        who = request.node or ", ".join(request.addresses) or "an agent without a name"
+        if matching:
+            raise Refused(f"{who} is in several jobs ({', '.join(job.name for job in matching)}): say which with --job")
+        there = "; ".join(f"{job.name}: {', '.join(job.roster.configs)}" for job in jobs) or "there is no job"
+        raise Refused(f"{who} is not a node of any job ({there})")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What a job would get beside those that run. others: their rates before and after, Mbit/s."""
+
+    plan: Plan
+    bottleneck: str
+    others: dict[str, tuple[float, float]]
+
+
 class Network:
     """The switches of a topology, and the jobs that run on them. Thread-safe. A context manager.
 
@@ -64,6 +136,7 @@ class Network:
         found: what other jobs have on them (`found`); None: nothing.
         pace: share of the planned rate at which agents send.
         log: gets one line per event.
+        changed: called after every change of the jobs.
     """
 
     def __init__(
@@ -80,56 +153,126 @@ class Network:
         self.topology = topology
         self.kind = kind
         self.switches = Switches(targets, base_rules(topology, kind), found, log)
+        self.jobs = Jobs()
+        self.log = log
+        self.changed: Callable[[], None] = lambda: None
         self._epochs = epochs or EpochStore()
         self._pace = pace
-        self._log = log
-        self._jobs: dict[str, RunningJob] = {}
-        self._lock = threading.RLock()
+        self._changing = threading.RLock()
 
-    def jobs(self) -> list[RunningJob]:
-        with self._lock:
-            return list(self._jobs.values())
+    # -- jobs that come and go --------------------------------------------------------------------------------------
 
     def install(self, plan: Plan, job_id: int) -> tuple[Deployment, int]:
         """Put a plan on the switches beside what other jobs have there; how many changes that took.
 
         Raises DoesNotFit, PlanError, FabricError; nothing is changed then.
         """
-        taken = self.switches.taken(without=job_id)
-        deployment = deployment_of(plan, self.topology, self.kind, job_id, taken=taken, pace=self._pace)
+        deployment = deployment_of(
+            plan,
+            self.topology,
+            self.kind,
+            job_id,
+            taken=self.switches.taken(without=job_id),
+            installed=self.switches.rules(job_id),
+            pace=self._pace,
+        )
         return deployment, self.switches.install(job_id, deployment.rulesets)
 
     def run(self, plan: Plan, deployment: Deployment, job_id: int) -> RunningJob:
         """What agents of an installed plan join; it can be changed from now on. Raises JobsError."""
-        with self._lock:
-            if plan.job.name in self._jobs:
-                raise JobsError(f"a job named {plan.job.name!r} runs already; give this one another name")
-            roster = Roster(deployment.agents, self._epochs, VERSION, self._log)
-            updater = Updater(
-                plan,
-                self.topology,
-                deployment,
-                limits=self.kind.limits,
-                switches=self.switches,
-                roster=roster,
-                log=self._log,
-                job_id=job_id,
-                pace=self._pace,
-                check=self.kind.check,
-                left=lambda topology: self.left(topology, job_id),
-            )
-            summary = PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
-            job = self._jobs[plan.job.name] = RunningJob(summary, roster, updater, job_id)
-            return job
+        roster = Roster(deployment.agents, self._epochs, VERSION, self.log)
+        updater = Updater(
+            plan,
+            self.topology,
+            deployment,
+            limits=self.kind.limits,
+            switches=self.switches,
+            roster=roster,
+            log=self.log,
+            job_id=job_id,
+            pace=self._pace,
+            check=self.kind.check,
+            left=lambda topology: self.left(topology, job_id),
+        )
+        job = RunningJob(
+            PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version), roster, updater, job_id
+        )
+        self.jobs.add(job)
+        self.changed()
+        return job
 
-    def left(self, topology: Topology, job_id: int) -> Topology:
+    def admit(self, job: Job, strategy: str, seed: int = 0) -> Admission:
+        """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
+        self._check_name(job.name)
+        state = self.left(self.state, None)
+        plan = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
+        return self.admission(plan)
+
+    def admission(self, plan: Plan) -> Admission:
+        """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
+        self._check_name(plan.job.name)
+        state = self.left(self.state, None)
+        plan.check(state)
+        now = evaluate(plan, state)
+        alone = evaluate(plan, self.state).rate_mbps
+        if now.rate_mbps < LEAST_SHARE * alone or now.rate_mbps <= 0:
+            worst = now.bottleneck
+            raise JobsError(
+                f"job {plan.job.name!r} would get {now.rate_mbps:.3g} Mbit/s: {worst.kind.replace('_', ' ')} "
+                f"{worst.name} has nothing left beside {', '.join(job.name for job in self.jobs)}"
+            )
+        if plan.rate_mbps > now.rate_mbps * (1 + 1e-6):
+            plan = replace(plan, rate_mbps=now.rate_mbps)
+        others = {job.name: (job.plan.rate_mbps, job.plan.rate_mbps) for job in self.jobs}
+        bottleneck = f"{now.bottleneck.kind.replace('_', ' ')} {now.bottleneck.name}"
+        return Admission(plan, bottleneck, others)
+
+    def add(self, plan: Plan) -> tuple[RunningJob, int]:
+        """Install and run a plan as a new job; how many changes that took. Raises as `admission` and `install`."""
+        with self._changing:
+            self._check_name(plan.job.name)
+            job_id = self.free_id()
+            deployment, changes = self.install(plan, job_id)
+            job = self.run(plan, deployment, job_id)
+            self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
+            return job, changes
+
+    def remove(self, name: str) -> tuple[int, list[str]]:
+        """End a job and take its entries off; how many, and which switches lose theirs later. Raises JobsError,
+        FabricError."""
+        with self._changing:
+            job = self.jobs.get(name)
+            job.roster.close(f"job {job.name} was removed")
+            changes = self.switches.remove(job.job_id)
+            self.jobs.discard(job)
+            self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")
+            self.changed()
+            return changes, self.switches.off()
+
+    def _check_name(self, name: str) -> None:
+        if name in (job.name for job in self.jobs):
+            raise JobsError(f"a job named {name!r} runs already; give this one another name")
+
+    def free_id(self) -> int:
+        """The lowest number that no job has, running or on a switch."""
+        used = {*self.switches.jobs(), *(job.job_id for job in self.jobs)}
+        return next(number for number in range(1, JOB_IDS) if number not in used)
+
+    # -- the network's state ----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Topology:
+        """The network as it is now: with what is known to be used by others, without what is kept off."""
+        return self.topology
+
+    def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""
-        others = [job.updater.plan for job in self.jobs() if job.updater is not None and job.job_id != job_id]
+        others = [job.updater.plan for job in self.jobs if job.updater is not None and job.job_id != job_id]
         return with_taken(with_loads(topology, others), self.switches.taken(without=job_id), self.kind)
 
     def close(self) -> None:
         """End the jobs' rosters and stop watching the switches. The rules stay."""
-        for job in self.jobs():
+        for job in self.jobs:
             job.roster.close()
         self.switches.close()
 
@@ -147,11 +290,12 @@ def deployment_of(
     job_id: int,
     *,
     taken: Mapping[str, Taken] | None = None,
+    installed: Mapping[str, RuleSet] | None = None,
     pace: float = 1.0,
 ) -> Deployment:
     """What a plan puts on the switches beside what is taken there. Raises DoesNotFit, PlanError."""
     paced = replace(plan, rate_mbps=plan.rate_mbps * pace)
-    deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken)
+    deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken, installed=installed)
     kind.check(plan, topology)
     return deployment
 

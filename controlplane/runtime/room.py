@@ -20,6 +20,7 @@ from controlplane.rules import (
     Taken,
     build,
 )
+from controlplane.targets.base import difference, empty
 from controlplane.topology import Topology
 
 JOB_IDS = 1 << 16
@@ -79,24 +80,33 @@ def place(
     *,
     job_id: int,
     taken: Mapping[str, Taken] | None = None,
-    after: Deployment | None = None,
+    installed: Mapping[str, RuleSet] | None = None,
+    fresh: bool = False,
 ) -> Deployment:
     """Rules and configurations of `plan` whose labels, groups and slots are free.
 
-    taken: by other jobs, and by this one's version `after` that is installed still. Raises DoesNotFit.
+    taken: what this must not meet. installed: what the job has on the switches already; labels are others than these,
+    unless everything is as it is there (fresh: even then). Agents that run with a label so never find another meaning
+    behind it. Raises DoesNotFit.
     """
     low, high = first_label(job_id), last_label(job_id)
-    begin = after.next_label if after is not None and low < after.next_label <= high else low
+    own = _labels(installed or {})
 
     def attempt(label: int) -> Deployment:
         return build(plan, topology, limits, job_id=job_id, epoch=0, first_label=label, taken=taken)
 
+    if installed and own and not fresh:
+        first = attempt(low)
+        offset = min(_labels(first.rulesets)) - low  # not every label needs an entry
+        same = first if min(own) == low + offset else attempt(min(own) - offset)
+        if all(_same(part(rules), installed.get(switch)) for switch, rules in same.rulesets.items()):
+            return same
+    begin = max((label for label in own if low <= label <= high), default=low - 1) + 1
     made = attempt(begin)
     if made.next_label > high + 1 and begin > low:
         made = attempt(low)
-    installed = _labels(after) if after is not None else set()
-    if made.next_label > high + 1 or installed & _labels(made):
-        raise DoesNotFit(topology.switches[0], Resource.NUMBERS, len(installed | _labels(made)), JOB_LABELS)
+    if made.next_label > high + 1 or own & _labels(made.rulesets):
+        raise DoesNotFit(topology.switches[0], Resource.NUMBERS, len(own | _labels(made.rulesets)), JOB_LABELS)
     return made
 
 
@@ -112,8 +122,12 @@ def build_beside(
     """As `place`, while `old` is installed. taken: of everything on the switches (None: `old` is alone there)."""
     if taken is None:
         taken = {v: Taken.by(rules) for v, rules in old.rulesets.items()}
-    return place(plan, topology, limits, job_id=job_id, taken=taken, after=old)
+    return place(plan, topology, limits, job_id=job_id, taken=taken, installed=old.rulesets, fresh=True)
 
 
-def _labels(deployment: Deployment) -> set[int]:
-    return {entry.label for rules in deployment.rulesets.values() for entry in rules.labels}
+def _labels(rulesets: Mapping[str, RuleSet]) -> set[int]:
+    return {entry.label for rules in rulesets.values() for entry in rules.labels}
+
+
+def _same(one: RuleSet, other: RuleSet | None) -> bool:
+    return not difference(other or empty(one.switch), one)

@@ -65,9 +65,8 @@ class Roster:
     ) -> None:
         if not configs:
             raise ValueError("a job without agents")
-        self.configs = dict(configs)
+        self._take(configs)
         self.epoch = 0
-        self._by_address = {config.address: node for node, config in configs.items()}
         self._epochs = epochs
         self._version = version
         self._log = log
@@ -75,6 +74,7 @@ class Roster:
         self._members: dict[str, Member] = {}
         self._running = False
         self._closed = False
+        self._refusal = ""
         self._lock = threading.Lock()
         self._handover: Handover | None = None
         self._news = threading.Condition(self._lock)
@@ -87,7 +87,7 @@ class Roster:
         """
         with self._lock:
             if self._closed:
-                raise Refused("the controller is shutting down")
+                raise Refused(self._refusal or "the controller is shutting down")
             node = self._identify(request)
             member = Member(node, peer, request.agent, (request.running_epoch, request.running_digest))
             earlier = self._members.get(node)
@@ -155,7 +155,7 @@ class Roster:
         with self._lock:
             if self._running:
                 return False
-            self.configs = dict(configs)
+            self._take(configs)
             return True
 
     def prepare(self, configs: Mapping[str, AgentConfig], timeout: float) -> Handover:
@@ -197,7 +197,8 @@ class Roster:
             if handover.failure:
                 raise HandoverError(handover.failure)
             first = handover.choose_operation()
-            self.configs, self.epoch = dict(handover.configs), handover.epoch
+            self._take(handover.configs)
+            self.epoch = handover.epoch
             for node, member in self._members.items():
                 member.running = (self.epoch, config_digest(self.configs[node]))
                 member.statistics, member.trees, member.reported = {}, {}, None
@@ -231,12 +232,21 @@ class Roster:
         for member in self._members.values():
             member.events.put(pb.Event(withdraw=pb.Withdraw(epoch=handover.epoch, reason=handover.failure)))
 
-    def close(self) -> None:
-        """End all streams. What the agents run goes on without a controller."""
+    def knows(self, request: pb.JoinRequest) -> bool:
+        """Whether the agent's node is one of this job's."""
+        if request.node:
+            return request.node in self.configs
+        return any(address in self._by_address for address in request.addresses)
+
+    def close(self, refusal: str = "") -> None:
+        """End all streams. What the agents run goes on without a controller; with a refusal they are told to end."""
         with self._lock:
             self._closed = True
-            self._fail_handover("the controller is shutting down")
+            self._refusal = refusal
+            self._fail_handover(refusal or "the controller is shutting down")
             for member in self._members.values():
+                if refusal:
+                    member.events.put(pb.Event(refused=pb.Refused(reason=refusal)))
                 member.events.put(None)
 
     @property
@@ -281,6 +291,10 @@ class Roster:
                 self._tell_waiting(self._missing())
 
     # -- with the lock held -----------------------------------------------------------------------------------------
+
+    def _take(self, configs: Mapping[str, AgentConfig]) -> None:
+        self.configs = dict(configs)
+        self._by_address = {config.address: node for node, config in configs.items()}
 
     def _identify(self, request: pb.JoinRequest) -> str:
         node = request.node

@@ -80,11 +80,13 @@ class SwitchTarget(Protocol):
     """One switch. Methods raise TargetError; `timeout` is in seconds and covers the whole call.
 
     on_lost: called from another thread, with the reason, when the connection ends or another controller takes over.
+    polite: leave the switch to a controller that has it, at the first `connect` (else the one that came last has it).
     """
 
     name: str
     address: str
     on_lost: Callable[[str], None]
+    polite: bool
 
     @property
     def alive(self) -> bool:

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.agentconfig import AgentConfig
-from controlplane.controller import Controller, format_status, main
+from controlplane.controller import format_status, main
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.rpc.tls import Tls
+from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.jobs import PlanSummary, RunningJob
 from controlplane.runtime.roster import Roster

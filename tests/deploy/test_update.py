@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.controller import format_replan, update_reply
+from controlplane.controller import format_replan
 from controlplane.generators import testbed
 from controlplane.job import place_job
 from controlplane.plan import Plan
@@ -21,6 +21,7 @@ from controlplane.routing import Unreachable
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rules import Deployment, Taken, build
 from controlplane.runtime import update as update_module
+from controlplane.runtime.controller import update_reply
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.room import build_beside, first_label, last_label
 from controlplane.runtime.roster import Member, Roster

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.controller import Controller
+from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.jobs import PlanSummary, RunningJob
 from controlplane.runtime.roster import Roster

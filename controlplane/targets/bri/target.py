@@ -128,6 +128,7 @@ class BriTarget:
         self.tls = tls
         self.ledger = ledger or Ledger(address, device_id)
         self.on_lost = on_lost
+        self.polite = True  # BRI gives a program to the first that asks
         self.client_id = new_client_id()
         self._session: Session | None = None
 

@@ -6,6 +6,7 @@ from 2^15 for itself, and applies the good updates of a batch when others fail.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from controlplane.rpc.tls import Tls
@@ -15,6 +16,7 @@ from controlplane.targets.base import (
     Change,
     Counters,
     InstallError,
+    NotPrimary,
     TargetError,
     UpdateFailure,
 )
@@ -23,6 +25,10 @@ from controlplane.targets.p4runtime.program import LABEL_TABLE, VERDICT_COUNTER,
 from controlplane.targets.p4runtime.session import Session, WriteRejected, new_election_id
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2
 from p4src.protocol import VERDICTS
+
+LOWEST_ELECTION_ID = 0, 1
+LEAVING_SECONDS = 1.0
+"""How long a controller that just ended may still seem to live."""
 
 BATCH = 100
 """Updates in one Write. A failed one is answered with an error per update, as metadata, of which gRPC takes 8 KB."""
@@ -52,6 +58,7 @@ class P4RuntimeTarget:
         self.program = program
         self.tls = tls
         self.on_lost = on_lost
+        self.polite = False
         self._session: Session | None = None
 
     @property
@@ -73,8 +80,12 @@ class P4RuntimeTarget:
     def connect(self, timeout: float) -> None:
         """Connect, retrying until `timeout` seconds have passed: switches may still be starting."""
 
+        patience = time.monotonic() + LEAVING_SECONDS
+
         def attempt(left: float) -> Session:
             self.close()
+            if self.polite:
+                self._ask_whether_free(patience)
             return Session(
                 self.name,
                 self.device_id,
@@ -85,6 +96,19 @@ class P4RuntimeTarget:
             )
 
         self._session = connect_within(timeout, attempt)
+        self.polite = False
+
+    def _ask_whether_free(self, patience: float) -> None:
+        """Ask with the lowest election id, which takes the switch from nobody. Raises NotPrimary."""
+        try:
+            Session(self.name, self.device_id, self.address, LOWEST_ELECTION_ID, tls=self.tls).close()
+        except NotPrimary as error:
+            if time.monotonic() < patience:
+                raise TargetError(str(error)) from None
+            raise NotPrimary(
+                f"switch {self.name} ({self.address}, device {self.device_id}) has a controller that lives: tell that "
+                "one (python -m controlplane.controller job add, remove), end it, or take over with --take-over"
+            ) from None
 
     def load_pipeline(self) -> bool:
         if self.runs_program():

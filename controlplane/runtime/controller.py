@@ -1,0 +1,247 @@
+"""The controller's gRPC service: gives agents their configuration, takes operators' orders, says what is going on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
+
+import grpc
+
+from controlplane.job import Job, parse_job
+from controlplane.plan import Plan
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.channels import NotFree, bind
+from controlplane.rpc.client import ControllerError
+from controlplane.rpc.stubs import add_to_server
+from controlplane.rpc.tls import Tls
+from controlplane.runtime.events import EventLog
+from controlplane.runtime.jobs import Jobs, JobsError, Network, RunningJob
+from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.roster import Refused, Roster
+from controlplane.runtime.update import Update, UpdateError
+from controlplane.targets.base import TargetError
+from controlplane.topology import Topology
+
+STOP_SECONDS = 2.0
+EVENTS_IN_STATUS = 50
+
+Bound = tuple[grpc.Server, int]
+
+
+def listen(address: str, tls: Tls | None = None) -> Bound:
+    """A server that has its port, but answers nobody yet; and the port. Raises ControllerError."""
+    try:
+        return bind(address, tls)
+    except NotFree as error:
+        raise ControllerError(str(error)) from None
+
+
+class Controller:
+    """The gRPC server of a network's jobs.
+
+    Args:
+        jobs: a network, which operators can add jobs to and remove them from; or jobs alone.
+        log: gets one line per event. An `EventLog`: status has its events.
+    """
+
+    def __init__(self, jobs: Network | Jobs | RunningJob, *, log: Callable[[str], None] = lambda line: None) -> None:
+        self.network = jobs if isinstance(jobs, Network) else None
+        self.jobs = jobs.jobs if isinstance(jobs, Network) else jobs if isinstance(jobs, Jobs) else Jobs(jobs)
+        self._log = log
+        self._server: grpc.Server | None = None
+
+    @property
+    def roster(self) -> Roster:
+        """The only job's."""
+        return self.jobs.get().roster
+
+    def start(self, address: str | Bound, tls: Tls | None = None) -> int:
+        """Serve on "host:port" (port 0: any free one), or what `listen` bound; returns the port. Raises
+        ControllerError."""
+        self._server, port = listen(address, tls) if isinstance(address, str) else address
+        add_to_server(self, self._server)
+        self._server.start()
+        return port
+
+    def stop(self) -> None:
+        """End all streams and the server."""
+        for job in self.jobs:
+            job.roster.close()
+        if self._server is not None:
+            self._server.stop(STOP_SECONDS).wait(2 * STOP_SECONDS)
+
+    # -- agents (inart.proto) ---------------------------------------------------------------------------------------
+
+    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]:
+        try:
+            roster = self.jobs.of(request).roster
+            member = roster.join(request, context.peer())
+        except (Refused, OSError) as error:
+            self._log(f"refused an agent from {context.peer()}: {error}")
+            yield pb.Event(refused=pb.Refused(reason=str(error)))
+            return
+
+        def ended() -> None:
+            roster.leave(member)
+            member.events.put(None)
+
+        if not context.add_callback(ended):
+            ended()
+        while (event := member.events.get()) is not None:
+            yield event
+
+    def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        for job in self.jobs:
+            job.roster.announce_leave(request.agent, request.failure)
+        return pb.LeaveReply()
+
+    def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+        for job in self.jobs:  # no two jobs have the same epoch
+            job.roster.report(request)
+        return pb.ReportReply()
+
+    def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
+        for job in self.jobs:
+            job.roster.report_update(request)
+        return pb.UpdateReportReply()
+
+    # -- operators --------------------------------------------------------------------------------------------------
+
+    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+        try:
+            job = self.jobs.get(request.job) if request.job or len(self.jobs) == 1 else None
+        except JobsError as error:
+            _refuse(context, error)
+        reply = job.roster.status() if job is not None else pb.StatusReply()
+        if job is not None:
+            plan = job.plan
+            reply.job, reply.strategy, reply.planned_rate_mbps = plan.job, plan.strategy, plan.rate_mbps
+            reply.plan_version = plan.version
+        reply.jobs.extend(map(job_status, self.jobs))
+        if self.network is not None and self.network.switches.keepers:
+            keepers = self.network.switches.keepers
+            with ThreadPoolExecutor(min(32, len(keepers))) as pool:
+                reply.switches.extend(pool.map(Keeper.status, keepers))
+        if isinstance(self._log, EventLog):
+            reply.events.extend(pb.LogEvent(time=e.time, text=e.text) for e in self._log.last(EVENTS_IN_STATUS))
+        return reply
+
+    def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
+        try:
+            updater = self.jobs.get(request.job).updater
+            if updater is None:
+                raise UpdateError("this controller cannot change its plan")
+            given = Topology.load(json.loads(request.topology)) if request.topology else None
+            state = updater.state(given, request.changes, request.without)
+            update = updater.update(state, request.strategy or None, dry_run=request.dry_run)
+        except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
+            self._log(f"replan refused: {error}")
+            _refuse(context, error)
+        return update_reply(update, request.dry_run)
+
+    def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
+        try:
+            network = self._network()
+            if request.plan:
+                admission = network.admission(Plan.from_json(json.loads(request.plan)))
+            else:
+                job = parse_given_job(request.job, network)
+                admission = network.admit(job, request.strategy or "inart", request.seed)
+            plan = admission.plan
+            reply = pb.AddJobReply(
+                name=plan.job.name,
+                rate_mbps=plan.rate_mbps,
+                bottleneck=admission.bottleneck,
+                plan=json.dumps(plan.to_json()),
+                workers=plan.job.workers,
+                parameter_servers=plan.job.parameter_servers,
+                others=[
+                    pb.JobRate(name=name, before_mbps=before, after_mbps=after)
+                    for name, (before, after) in admission.others.items()
+                ],
+            )
+            if not request.dry_run:
+                running, reply.entries = network.add(plan)
+                reply.job_id = running.job_id
+            return reply
+        except (JobsError, TargetError, ValueError) as error:
+            self._log(f"a job was not added: {error}")
+            _refuse(context, error)
+
+    def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
+        try:
+            entries, later = self._network().remove(request.name)
+        except (JobsError, TargetError) as error:
+            _refuse(context, error)
+        return pb.RemoveJobReply(entries=entries, later=later)
+
+    def _network(self) -> Network:
+        if self.network is None:
+            raise JobsError("this controller has one job and no network")
+        return self.network
+
+
+def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    """End the call with the error's words."""
+    wrong = isinstance(error, ValueError)
+    context.abort(grpc.StatusCode.INVALID_ARGUMENT if wrong else grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    raise AssertionError("abort raises")
+
+
+def parse_given_job(text: str, network: Network) -> Job:
+    """A job from a request: JSON, or words, for which servers that no job uses are taken as long as there are enough.
+
+    Raises JobError, TopologyError.
+    """
+    if text.lstrip().startswith("{"):
+        job = Job.from_json(json.loads(text))
+        job.check(network.topology)
+        return job
+    busy = {node for job in network.jobs for node in job.roster.configs}
+    free = network.topology.replace(remove_nodes=busy)
+    names = {job.name for job in network.jobs}
+    if "name=" not in text:
+        name = next(name for name in ("job", *(f"job{n}" for n in range(2, 1 << 16))) if name not in names)
+        text = f"{text},name={name}" if text else f"name={name}"
+    return parse_job(text, free)
+
+
+def job_status(job: RunningJob) -> pb.JobStatus:
+    """A job in a line."""
+    plan, roster = job.plan, job.roster
+    joined = roster.members()
+    missing = [node for node in roster.configs if node not in joined]
+    return pb.JobStatus(
+        name=job.name,
+        job_id=job.job_id,
+        strategy=plan.strategy,
+        plan_version=plan.version,
+        planned_rate_mbps=plan.rate_mbps,
+        state="running" if roster.running and not missing else "waiting",
+        epoch=roster.epoch,
+        joined=len(roster.configs) - len(missing),
+        agents=len(roster.configs),
+        missing=missing,
+    )
+
+
+def update_reply(update: Update, dry_run: bool) -> pb.ReplanReply:
+    """What `replan` answers."""
+    return pb.ReplanReply(
+        outcome="updated" if update.changed else "planned" if dry_run else "unchanged",
+        rate_before_mbps=update.rate_before,
+        rate_mbps=update.plan.rate_mbps,
+        version=update.plan.version,
+        trees_kept=len(update.trees.kept),
+        trees_removed=len(update.trees.removed),
+        trees_added=len(update.trees.added),
+        entries_added=update.entries_added,
+        entries_removed=update.entries_removed,
+        epoch=update.epoch,
+        first_operation=update.first_operation,
+        held_seconds=update.held_seconds,
+        seconds=update.seconds,
+        plan=json.dumps(update.plan.to_json()),
+    )

@@ -1,0 +1,38 @@
+"""What has happened, for people: printed as it happens, and kept for whoever looks later."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+KEPT = 1000
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """time: seconds since 1970."""
+
+    time: float
+    text: str
+
+
+class EventLog:
+    """The last events. Called with a line, like any `log`; hands it on. Thread-safe."""
+
+    def __init__(self, log: Callable[[str], None] = lambda line: None) -> None:
+        self._log = log
+        self._kept: deque[LogEvent] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+
+    def __call__(self, line: str) -> None:
+        with self._lock:
+            self._kept.append(LogEvent(time.time(), line))
+        self._log(line)
+
+    def last(self, count: int = KEPT) -> list[LogEvent]:
+        """The latest ones, in order."""
+        with self._lock:
+            return list(self._kept)[-count:]
