@@ -30,6 +30,7 @@ from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
 from controlplane.runtime.controller import Bound, Controller, listen
 from controlplane.runtime.end_signal import EndSignal
 from controlplane.runtime.epochs import EpochStore, default_file
+from controlplane.runtime.events import EventLog
 from controlplane.runtime.jobs import JobsError, Network, deployment_of, found
 from controlplane.runtime.room import JOB_IDS
 from controlplane.runtime.switches import Switches
@@ -192,10 +193,7 @@ def serve(arguments: argparse.Namespace, listening: Bound, network: Network, log
 def run(arguments: argparse.Namespace) -> None:
     """Do what the arguments say. Raises the exceptions that `main` turns into messages."""
     started = time.monotonic()
-
-    def log(line: str) -> None:
-        print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True)
-
+    log = EventLog(lambda line: print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True))
     topology = parse_topology(arguments.topology) if arguments.topology is not None else None
     if arguments.remove is not None:
         remove(arguments, topology, log)
@@ -277,6 +275,20 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
             target.close()
 
 
+def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which switches, of which kind, with which program."""
+    where = parser.add_argument_group("where")
+    where.add_argument("--bmv2", action="store_true", help="P4Runtime switches: bmv2, softswitch or another")
+    where.add_argument("--tofino", action="store_true", help="Tofino switches over the Barefoot Runtime Interface")
+    where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
+    where.add_argument(
+        "--artifacts",
+        metavar="NAME",
+        help=f"compiled program (default: {DEFAULT_ARTIFACTS}, with --tofino {TOFINO_ARTIFACTS})",
+    )
+    where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m controlplane.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -290,16 +302,7 @@ def make_parser() -> argparse.ArgumentParser:
     what.add_argument("--seed", type=int, default=0)
     what.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
     what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
-    where = parser.add_argument_group("where")
-    where.add_argument("--bmv2", action="store_true", help="P4Runtime switches: bmv2, softswitch or another")
-    where.add_argument("--tofino", action="store_true", help="Tofino switches over the Barefoot Runtime Interface")
-    where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
-    where.add_argument(
-        "--artifacts",
-        metavar="NAME",
-        help=f"compiled program (default: {DEFAULT_ARTIFACTS}, with --tofino {TOFINO_ARTIFACTS})",
-    )
-    where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
+    add_switch_arguments(parser)
     how = parser.add_argument_group("how")
     how.add_argument("--dry-run", action="store_true", help="print every table entry, touch nothing")
     how.add_argument("--json", action="store_true", help="with --dry-run: as JSON")

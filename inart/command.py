@@ -33,6 +33,8 @@ VERBS = {
     "plan": Verb("controlplane.plan.__main__", "plan a job on a topology, without any switch", extra="control"),
     "compare": Verb("controlplane.plan.__main__", "all strategies on one topology and job", ("compare",), "control"),
     "deploy": Verb("controlplane.deploy", "put a plan on the switches and run the controller", extra="control"),
+    "serve": Verb("controlplane.serve", "the controller of a network; jobs come and go", extra="control"),
+    "job": Verb("controlplane.controller", "add, list, show, remove jobs", ("job",)),
     "status": Verb("controlplane.controller", "who has joined, what is missing", ("status",)),
     "replan": Verb("controlplane.controller", "change the plan under a running job", ("replan",)),
     "emulate": Verb("topologies.__main__", "an emulated network of P4 switches (root)", extra="emulation"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
@@ -71,7 +72,7 @@ class Listener(Protocol):
 class Identity:
     """Who joins: node name, or "" to be found by one of the addresses. agent: random, names this process.
 
-    job: its name; "": the only one that the node is in.
+    job: its name (default: $INART_JOB); "": the only one that the node is in.
     """
 
     node: str
@@ -79,7 +80,7 @@ class Identity:
     role: Role
     version: int
     agent: str = field(default_factory=lambda: secrets.token_hex(8))
-    job: str = ""
+    job: str = field(default_factory=lambda: os.environ.get("INART_JOB", ""))
 
 
 class Membership:

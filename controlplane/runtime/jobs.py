@@ -15,6 +15,7 @@ from controlplane.rules import NOTHING, Deployment, RuleSet, Taken, routes
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.room import JOB_IDS, place, split
 from controlplane.runtime.roster import Refused, Roster
+from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import Updater
 from controlplane.strategies import get_strategy
@@ -114,7 +115,7 @@ class Jobs:
             return matching[0]
         who = request.node or ", ".join(request.addresses) or "an agent without a name"
         if matching:
-            raise Refused(f"{who} is in several jobs ({', '.join(job.name for job in matching)}): say which with --job")
+            raise Refused(f"{who} is in several jobs ({', '.join(job.name for job in matching)}): say which with INART_JOB=NAME")
         there = "; ".join(f"{job.name}: {', '.join(job.roster.configs)}" for job in jobs) or "there is no job"
         raise Refused(f"{who} is not a node of any job ({there})")
 
@@ -193,6 +194,7 @@ class Network:
             pace=self._pace,
             check=self.kind.check,
             left=lambda topology: self.left(topology, job_id),
+            changed=lambda: self.changed(),
         )
         job = RunningJob(
             PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version), roster, updater, job_id
@@ -200,6 +202,22 @@ class Network:
         self.jobs.add(job)
         self.changed()
         return job
+
+    def start(self, jobs: Sequence[Stored]) -> None:
+        """Run the jobs of a controller that ended, as they were: their agents carry on. Raises FabricError."""
+        for stored in jobs:
+            self.switches.keep(stored.job_id, stored.deployment.rulesets)
+        changes = self.switches.fill()
+        if changes:
+            self.log(f"{changes} changes brought the switches to what they shall hold")
+        for stored in jobs:
+            self.run(stored.plan, stored.deployment, stored.job_id)
+
+    def stored(self) -> list[Stored]:
+        """The jobs as they are now, for a controller that starts again."""
+        return [
+            Stored(job.job_id, job.updater.plan, job.updater.deployment) for job in self.jobs if job.updater is not None
+        ]
 
     def admit(self, job: Job, strategy: str, seed: int = 0) -> Admission:
         """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
@@ -243,6 +261,8 @@ class Network:
         with self._changing:
             job = self.jobs.get(name)
             job.roster.close(f"job {job.name} was removed")
+            if job.updater is not None:
+                job.updater.end()
             changes = self.switches.remove(job.job_id)
             self.jobs.discard(job)
             self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")

@@ -95,6 +95,11 @@ class Switches:
             for keeper in self.keepers:
                 keeper.rules = self._wanted(keeper.target.name)
 
+    def fill(self) -> int:
+        """Bring every switch to what it shall hold; how many changes that took. Raises FabricError."""
+        with self._lock:
+            return self._write()
+
     def remove(self, job: int) -> int:
         """Take a job's entries off every switch that answers; the others lose them when they are back."""
         with self._lock:

@@ -61,6 +61,7 @@ class Updater:
         pace: share of the planned rate at which agents send.
         check: raises DoesNotFit where the switches cannot hold or carry a plan (`Kind.check`).
         left: what other jobs leave of a state of the network.
+        changed: called when another plan runs.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Updater:
         pace: float = 1.0,
         check: Callable[[Plan, Topology], None] = lambda plan, topology: None,
         left: Callable[[Topology], Topology] = lambda topology: topology,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.plan = plan
         self.topology = topology
@@ -90,7 +92,13 @@ class Updater:
         self._pace = pace
         self._check = check
         self._left = left
+        self._changed = changed
         self._lock = threading.Lock()
+
+    @property
+    def deployment(self) -> Deployment:
+        """What is installed now."""
+        return self._deployment
 
     def state(
         self, topology: Topology | None = None, changes: Iterable[str] = (), without: Iterable[str] = ()
@@ -140,6 +148,10 @@ class Updater:
         finally:
             self._lock.release()
 
+    def end(self) -> None:
+        """No change from now on; one under way ends first. Call it when the roster is closed."""
+        self._lock.acquire()
+
     # -- with the lock held -----------------------------------------------------------------------------------------
 
     def _plan(self, topology: Topology, strategy: str | None) -> tuple[Plan, float, Difference]:
@@ -187,6 +199,7 @@ class Updater:
             self._install(before)
             raise UpdateError(f"the plan stays as it is: {error}") from None
         self.plan, self.topology, self._deployment = result.plan, topology, new
+        self._changed()
         if epoch:
             try:
                 self._roster.retire(handover)

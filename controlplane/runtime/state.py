@@ -1,0 +1,124 @@
+"""What a controller must know when it starts again: the jobs, their plans, and what each has on the switches."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.plan import Plan, PlanError
+from controlplane.rules import Aggregate, Deployment, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
+
+ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
+    "forward": Forward,
+    "replicate": Replicate,
+    "aggregate": Aggregate,
+}
+
+
+class StateError(Exception):
+    """The state cannot be used; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One job as it is installed."""
+
+    job_id: int
+    plan: Plan
+    deployment: Deployment
+
+
+def default_folder(addresses: Iterable[str]) -> Path:
+    """Where the state of the network with these switches is kept unless told otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    network = hashlib.sha256("\n".join(sorted(addresses)).encode()).hexdigest()[:12]
+    return Path(state) / "inart" / f"network-{network}"
+
+
+class StateFolder:
+    """The state of one network's controller; held by one process at a time. A context manager.
+
+    Raises StateError when another process has it, or what is in it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = open(path / "lock", "w")  # noqa: SIM115  # it is the lock, until `close`
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise StateError(
+                f"another controller of this network runs on this machine (it has {path}): give it the order "
+                "(python -m controlplane.controller job add), or end it"
+            ) from None
+
+    def load(self) -> list[Stored]:
+        """The jobs that were there."""
+        file = self.path / "jobs.json"
+        try:
+            return [_job(entry) for entry in json.loads(file.read_text())["jobs"]]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError, PlanError) as error:
+            raise StateError(f"{file} cannot be used ({error}): move it away to begin without jobs") from None
+
+    def save(self, jobs: Iterable[Stored]) -> None:
+        """Replace what is there, all or nothing, also when the machine stops meanwhile."""
+        data = {"jobs": [_json(stored) for stored in jobs]}
+        new = self.path / "jobs.json.new"
+        with open(new, "w") as file:
+            json.dump(data, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.path / "jobs.json")
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def __enter__(self) -> StateFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _json(stored: Stored) -> dict[str, Any]:
+    deployment = stored.deployment
+    return {
+        "job_id": stored.job_id,
+        "plan": stored.plan.to_json(),
+        "next_label": deployment.next_label,
+        "agents": {node: config.to_json() for node, config in deployment.agents.items()},
+        "switches": {switch: _rules_json(rules) for switch, rules in deployment.rulesets.items()},
+    }
+
+
+def _rules_json(rules: RuleSet) -> dict[str, Any]:
+    return {
+        "labels": [
+            [entry.ingress_port, entry.label, type(entry.action).__name__.lower(), list(asdict(entry.action).values())]
+            for entry in rules.labels
+        ],
+        "groups": [[group.group, list(group.ports)] for group in rules.groups],
+    }
+
+
+def _job(data: Mapping[str, Any]) -> Stored:
+    rulesets = {switch: _rules(switch, entry) for switch, entry in data["switches"].items()}
+    agents = {node: AgentConfig.from_json(config) for node, config in data["agents"].items()}
+    return Stored(data["job_id"], Plan.from_json(data["plan"]), Deployment(rulesets, agents, data["next_label"]))
+
+
+def _rules(switch: str, data: Mapping[str, Any]) -> RuleSet:
+    labels = tuple(LabelEntry(port, label, ACTIONS[action](*values)) for port, label, action, values in data["labels"])
+    groups = tuple(MulticastGroup(number, tuple(ports)) for number, ports in data["groups"])
+    return RuleSet(switch, labels, groups, ())

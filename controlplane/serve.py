@@ -1,0 +1,111 @@
+"""The controller of a network: jobs are added to it and removed while it runs, and it remembers them.
+
+    python -m controlplane.serve --topology T --bmv2 --switches FILE --listen HOST:PORT
+    python -m controlplane.controller job add --controller HOST:PORT --job workers=8,ps=2,name=mine
+    python -m controlplane.controller job list --controller HOST:PORT
+
+One job that is there from the start: python -m controlplane.deploy --serve. See docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.deploy import (
+    DeployError,
+    add_switch_arguments,
+    connect_targets,
+    kind_of,
+    serve,
+    wanted_switches,
+)
+from controlplane.generators import parse_topology
+from controlplane.rpc.client import ControllerError
+from controlplane.rpc.tls import add_tls_arguments, tls_from
+from controlplane.runtime.controller import listen
+from controlplane.runtime.epochs import EpochStore, default_file
+from controlplane.runtime.events import EventLog
+from controlplane.runtime.jobs import JobsError, Network, found
+from controlplane.runtime.state import StateError, StateFolder, default_folder
+from controlplane.targets.base import TargetError
+from controlplane.topology import TopologyError
+from p4src.artifacts import ArtifactError
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve until SIGINT or SIGTERM. Raises the exceptions that `main` turns into messages."""
+    started = time.monotonic()
+    log = EventLog(lambda line: print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True))
+    if not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):
+        raise DeployError(f"--listen needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
+    if arguments.bmv2 == arguments.tofino:
+        raise DeployError("say which kind of switches: --bmv2 (P4Runtime switches) or --tofino")
+    topology = parse_topology(arguments.topology)
+    kind = kind_of(arguments)
+    switches = wanted_switches(arguments, topology)
+    epochs = EpochStore(arguments.epoch_file)
+    epochs.check()
+    folder = arguments.state or default_folder(f"{switch.address} {switch.device_id}" for switch in switches)
+    with StateFolder(folder) as state:
+        jobs = state.load()
+        for stored in jobs:
+            stored.plan.check(topology)
+        listening = listen(arguments.serve, tls_from(arguments))
+        # From here on switches are touched.
+        targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
+        try:
+            there = found(targets)
+            network = Network(topology, kind, targets, epochs=epochs, found=there, log=log)
+            strangers = sorted(set(there) - {stored.job_id for stored in jobs})
+            if strangers:
+                numbers = ", ".join(map(str, strangers))
+                log(f"job {numbers} on the switches is none of this controller's: it stays (deploy --remove N)")
+            network.start(jobs)
+            network.changed = lambda: state.save(network.stored())
+            log(f"{len(jobs)} jobs as before, kept in {folder}" if jobs else f"no job yet; jobs are kept in {folder}")
+            serve(arguments, listening, network, log)
+        finally:
+            for target in targets:
+                target.close()
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m controlplane.serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--topology", required=True, metavar="T", help="node-link JSON file, fattree:k=4, testbed")
+    parser.add_argument(
+        "--listen", dest="serve", required=True, metavar="HOST:PORT", help="for agents and operators; or unix:PATH"
+    )
+    parser.add_argument("--state", type=Path, metavar="DIR", help="keeps the jobs (default: by the switches)")
+    parser.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
+    parser.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
+    add_switch_arguments(parser)
+    add_tls_arguments(parser)
+    parser.set_defaults(dry_run=False)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        run(arguments)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (
+        DeployError, TopologyError, TargetError, ControllerError, JobsError, StateError, ArtifactError,
+        ValueError, OSError,
+    ) as error:  # fmt: skip
+        print(f"serve: {error}", file=sys.stderr)
+        return 2 if isinstance(error, DeployError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,382 @@
+"""Several jobs on one network: what one has, no other's coming, going, change or failure takes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.controller import main as operate
+from controlplane.deploy import main as deploy
+from controlplane.generators import fattree
+from controlplane.job import Job
+from controlplane.plan.limits import DoesNotFit
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.client import fetch_status
+from controlplane.rules import NOTHING, RuleSet, Taken
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.jobs import JobsError, Network, deployment_of, found
+from controlplane.runtime.room import JOB_IDS, first_label, job_of, last_label, split
+from controlplane.runtime.roster import Refused
+from controlplane.runtime.state import StateError, StateFolder, Stored
+from controlplane.strategies import get_strategy
+from controlplane.targets import fabric
+from controlplane.targets.base import difference
+from controlplane.targets.fabric import FabricError
+from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from p4src.artifacts import find
+from p4src.protocol import VERSION
+from tests.deploy.fake_switch import FakeSwitch
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE = fattree(4, 100.0)
+SERVERS = TREE.servers
+ONE = Job("one", SERVERS[:5], SERVERS[5:6], 1_000_000)
+TWO = Job("two", SERVERS[8:13], SERVERS[13:14], 1_000_000)
+ACROSS = Job("across", (SERVERS[6], SERVERS[14], SERVERS[15]), (SERVERS[7],), 1_000_000)
+
+
+@pytest.fixture(scope="module")
+def kind() -> P4RuntimeKind:
+    return P4RuntimeKind(find("v1model", 4))
+
+
+class Rig:
+    """Fake switches of a fat-tree, and a network on them."""
+
+    def __init__(self, folder: Path, kind: P4RuntimeKind) -> None:
+        self.folder, self.kind = folder, kind
+        self.switches = {name: FakeSwitch(number) for number, name in enumerate(TREE.switches, 1)}
+        self.targets = [P4RuntimeTarget(n, s.address, s.device_id, kind.program) for n, s in self.switches.items()]
+        fabric.connect(self.targets, 5.0)
+        self.log: list[str] = []
+        self.network = self.open()
+
+    def open(self) -> Network:
+        epochs = EpochStore(self.folder / "epoch")
+        return Network(TREE, self.kind, self.targets, epochs=epochs, found=found(self.targets), log=self.log.append)
+
+    def add(self, job: Job, strategy: str = "inart"):
+        return self.network.add(self.network.admit(job, strategy).plan)[0]
+
+    def entries(self, job_id: int) -> dict[str, RuleSet]:
+        """What a job has on the switches, read from them."""
+        return {t.name: split(t.read())[job_id] for t in self.targets if job_id in split(t.read())}
+
+    def close(self) -> None:
+        self.network.close()
+        for target in self.targets:
+            target.close()
+        for switch in self.switches.values():
+            switch.stop()
+
+
+@pytest.fixture
+def rig(tmp_path, kind) -> Iterator[Rig]:
+    made = Rig(tmp_path, kind)
+    yield made
+    made.close()
+
+
+def test_jobs_come_and_go_without_touching_an_entry_of_another(rig):
+    one = rig.add(ONE)
+    before = rig.entries(one.job_id)
+    assert before
+    two = rig.add(TWO)
+    across = rig.add(ACROSS, "atp")
+    assert rig.entries(one.job_id) == before
+    assert len({one.job_id, two.job_id, across.job_id}) == 3
+    of_two = rig.entries(two.job_id)
+    rig.network.remove("across")
+    assert rig.entries(across.job_id) == {}
+    assert (rig.entries(one.job_id), rig.entries(two.job_id)) == (before, of_two)
+    update = one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1", "c2.aggregation_mbps=1"]), "atp")
+    assert update.changed
+    assert rig.entries(two.job_id) == of_two
+    assert rig.entries(one.job_id) != before
+    rig.network.remove("one")
+    rig.network.remove("two")
+    left = [target.read() for target in rig.targets]
+    assert not any(rules.labels or rules.groups for rules in left)
+    assert all(rules.routes for rules in left), "IPv4 is the network's, not a job's"
+
+
+def test_what_a_job_gets_is_what_the_others_leave(rig):
+    alone = rig.network.admit(ONE, "inart").plan.rate_mbps
+    rig.add(ONE)
+    same_links = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
+    try:
+        rate = rig.network.admit(same_links, "inart").plan.rate_mbps
+    except JobsError as error:
+        assert "has nothing left beside one" in str(error)
+    except ValueError as error:  # a strategy that finds no way at all says so itself
+        assert "no route" in str(error) or "left" in str(error)
+    else:
+        assert rate < 0.5 * alone
+    assert rig.network.admit(TWO, "inart").plan.rate_mbps == pytest.approx(
+        get_strategy("inart")(TREE, TWO).rate_mbps, rel=0.2
+    )
+
+
+def test_job_that_does_not_fit_names_the_resource_and_installs_nothing(rig):
+    rig.add(ONE)
+    before = [switch.snapshot() for switch in rig.switches.values()]
+    taken = rig.network.switches.taken()
+    assert any(by != NOTHING for by in taken.values())
+    full = {v: Taken(slots=((0, rig.kind.limits.slots),)) for v in TREE.switches}
+    plan = get_strategy("atp")(TREE, TWO)
+    with pytest.raises(DoesNotFit, match="aggregation slots, available are 0"):
+        deployment_of(plan, TREE, rig.kind, 2, taken=full)
+    with pytest.raises(JobsError, match="a job named 'one' runs already"):
+        rig.network.admit(ONE, "inart")
+    assert [switch.snapshot() for switch in rig.switches.values()] == before
+
+
+def test_switch_that_refuses_leaves_the_other_jobs_as_they_were(rig):
+    rig.add(ONE)
+    before = {name: switch.snapshot() for name, switch in rig.switches.items()}
+    switch = rig.switches[TREE.access_switch(TWO.workers[0])]
+    switch.faults.fail_updates = {switch.updates + 3}
+    with pytest.raises(FabricError, match="as they were before"):
+        rig.add(TWO)
+    assert {name: switch.snapshot() for name, switch in rig.switches.items()} == before
+    assert [job.name for job in rig.network.jobs] == ["one"]
+    assert rig.add(TWO).job_id == 2, "and it can be tried again"
+
+
+def test_agents_find_their_job(rig):
+    rig.add(ONE)
+    rig.add(TWO)
+    node = TWO.workers[0]
+    join = pb.JoinRequest(node=node, role="worker", version=VERSION)
+    assert rig.network.jobs.of(join).name == "two"
+    by_address = pb.JoinRequest(addresses=[TREE.address(node)], role="worker", version=VERSION)
+    assert rig.network.jobs.of(by_address).name == "two"
+    rig.add(Job("three", (node, SERVERS[6]), SERVERS[7:8], 1_000_000))
+    with pytest.raises(Refused, match=r"is in several jobs \(two, three\): say which with INART_JOB=NAME"):
+        rig.network.jobs.of(join)
+    join.job = "three"
+    assert rig.network.jobs.of(join).name == "three"
+    with pytest.raises(Refused, match="is not a node of any job"):
+        rig.network.jobs.of(pb.JoinRequest(node="nobody"))
+    join.job = "four"
+    with pytest.raises(Refused, match="there is no job 'four'; the jobs are: one, two, three"):
+        rig.network.jobs.of(join)
+
+
+def test_agents_of_a_job_that_is_removed_are_told_and_no_others(rig):
+    one, two = rig.add(ONE), rig.add(TWO)
+    members = {}
+    for job in (one, two):
+        for node, config in job.roster.configs.items():
+            members[node] = job.roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION))
+    assert one.roster.running
+    assert two.roster.running
+    assert one.roster.epoch != two.roster.epoch, "no two jobs ever have an epoch in common"
+    rig.network.remove("one")
+    said = []
+    while (event := members[ONE.workers[0]].events.get(timeout=5)) is not None:
+        said.append(event)
+    assert said[-1].refused.reason == "job one was removed"
+    assert two.roster.running
+    with pytest.raises(Refused, match="job one was removed"):
+        one.roster.join(pb.JoinRequest(node=ONE.workers[0], role="worker", version=VERSION))
+
+
+def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
+    with StateFolder(rig.folder / "state") as state:
+        rig.network.changed = lambda: state.save(rig.network.stored())
+        one, two = rig.add(ONE), rig.add(TWO)
+        one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1"]), "atp")
+        with pytest.raises(StateError, match="another controller of this network runs"):
+            StateFolder(rig.folder / "state")
+    snapshots = [switch.snapshot() for switch in rig.switches.values()]
+    configs = {job.name: job.roster.configs for job in (one, two)}
+    rig.network.close()
+    with StateFolder(rig.folder / "state") as state:
+        rig.network = rig.open()
+        rig.network.start(state.load())
+    assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
+    assert {job.name: job.roster.configs for job in rig.network.jobs} == configs
+    # A switch lost its memory meanwhile: it is filled again.
+    rig.network.close()
+    wiped = next(iter(rig.switches.values()))
+    wiped.entities.clear()
+    with StateFolder(rig.folder / "state") as state:
+        rig.network = rig.open()
+        rig.network.start(state.load())
+    assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
+
+
+def test_state_that_cannot_be_read_is_said(tmp_path):
+    with StateFolder(tmp_path) as state:
+        assert state.load() == []
+        (tmp_path / "jobs.json").write_text('{"jobs": [{}]}')
+        with pytest.raises(StateError, match="move it away to begin without jobs"):
+            state.load()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    plans=st.lists(
+        st.tuples(st.sampled_from(["inart", "atp", "lbmm"]), st.sampled_from([ONE, TWO, ACROSS])),
+        min_size=1,
+        max_size=6,
+    ),
+    gone=st.sets(st.integers(0, 5)),
+)
+def test_no_two_jobs_share_a_label_group_or_slot(kind, plans, gone):
+    installed: dict[int, dict[str, RuleSet]] = {}
+    for job_id, (strategy, job) in enumerate(plans, 1):
+        taken = {v: Taken.by(_union(v, installed)) for v in TREE.switches}
+        try:
+            made = deployment_of(get_strategy(strategy)(TREE, job), TREE, kind, job_id, taken=taken)
+        except DoesNotFit:
+            continue
+        installed[job_id] = made.rulesets
+        if job_id in gone:
+            installed.pop(min(installed))
+        for switch in TREE.switches:
+            parts = [rulesets[switch] for rulesets in installed.values()]
+            keys = [(e.ingress_port, e.label) for part in parts for e in part.labels]
+            groups = [group.group for part in parts for group in part.groups]
+            ranges = sorted(slots for part in parts for slots in Taken.by(part).slots)
+            assert len(set(keys)) == len(keys)
+            assert len(set(groups)) == len(groups)
+            assert all(end <= first for (_, end), (first, _) in pairwise(ranges))
+            assert max((end for _, end in ranges), default=0) <= kind.limits.slots
+            whole = _union(switch, installed)
+            for number, part in split(whole).items():
+                assert not difference(part, _bare(installed[number][switch])), "whose an entry is can be read from it"
+
+
+def _bare(rules: RuleSet) -> RuleSet:
+    return RuleSet(rules.switch, rules.labels, rules.groups, ())
+
+
+def _union(switch: str, installed: dict[int, dict[str, RuleSet]]) -> RuleSet:
+    parts = [rulesets[switch] for rulesets in installed.values()]
+    labels = tuple(entry for part in parts for entry in part.labels)
+    return RuleSet(switch, labels, tuple(group for part in parts for group in part.groups), ())
+
+
+@given(st.integers(0, JOB_IDS - 1))
+def test_labels_say_whose_they_are(job_id):
+    assert job_of(first_label(job_id)) == job_of(last_label(job_id)) == job_id
+    assert 0 < first_label(job_id) <= last_label(job_id) < 1 << 32
+
+
+# -- as operators run it ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """`python -m controlplane.serve` on the paper's testbed: (its address, the switches, the command)."""
+    switches = {name: FakeSwitch(number) for number, name in enumerate(("V1", "V2"), 1)}
+    file = tmp_path / "switches.json"
+    file.write_text(json.dumps({n: {"address": s.address, "device_id": s.device_id} for n, s in switches.items()}))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    command = [sys.executable, "-m", "controlplane.serve", "--topology", "testbed:switch=60,server=40,link=60"]
+    command += ["--bmv2", "--switches", str(file), "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = process.stdout.readline().removeprefix("controller serves on ").strip()
+    yield address, switches, command, process, file
+    process.kill()
+    process.communicate()
+    for switch in switches.values():
+        switch.stop()
+
+
+def test_operator_adds_lists_and_removes_jobs(served, capsys):
+    address, switches, command, process, file = served
+    there = ["--controller", address]
+    assert operate(["job", "add", *there, "--job", "workers=2,ps=1,name=a", "--dry-run"]) == 0
+    assert "nothing was installed" in capsys.readouterr().out
+    assert operate(["job", "add", *there, "--job", "workers=2,ps=1,name=a"]) == 0
+    assert "installed as job 1" in capsys.readouterr().out
+    first = {name: switch.snapshot() for name, switch in switches.items()}
+    assert operate(["job", "add", *there, "--job", "workers=3,ps=1,name=b"]) == 0
+    said = capsys.readouterr().out
+    assert "installed as job 2" in said
+    assert "job a:" in said
+    assert operate(["job", "list", *there]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["job", "a", "b"]
+    assert operate(["status", *there]) == 0
+    assert "more of one job: --job NAME" in capsys.readouterr().out
+    assert operate(["job", "show", "b", *there]) == 0
+    assert "job b, strategy inart" in capsys.readouterr().out
+    # A second controller is refused, on this machine by the folder, from another by the switches.
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    assert "another controller of this network runs on this machine" in second.stderr
+    plan = ["--topology", "testbed:switch=60,server=40,link=60", "--job", "workers=2,ps=1", "--bmv2"]
+    assert deploy([*plan, "--switches", str(file)]) == 1
+    assert "has a controller that lives" in capsys.readouterr().err
+    assert deploy(["--bmv2", "--switches", str(file), "--remove"]) == 1
+    assert "has a controller that lives" in capsys.readouterr().err
+    assert operate(["job", "remove", "b", *there]) == 0
+    assert "job b removed" in capsys.readouterr().out
+    assert {name: switch.snapshot() for name, switch in switches.items()} == first
+    assert operate(["job", "remove", "b", *there]) == 1
+    assert "there is no job 'b'; the jobs are: a" in capsys.readouterr().err
+    assert operate(["job", "add", *there, "--job", "workers=99"]) == 1
+    assert "needs" in capsys.readouterr().err
+    # It ends, and comes back with its job; without a controller, deploy asks which job to remove.
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    again = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert again.stdout is not None
+        address = again.stdout.readline().removeprefix("controller serves on ").strip()
+        assert [job.name for job in fetch_status(address).jobs] == ["a"]
+        assert {name: switch.snapshot() for name, switch in switches.items()} == first
+        operate(["job", "add", "--controller", address, "--job", "workers=3,ps=1,name=b"])
+        again.send_signal(signal.SIGINT)
+        assert again.wait(30) == 0
+    finally:
+        again.kill()
+        again.communicate()
+    capsys.readouterr()
+    assert deploy(["--bmv2", "--switches", str(file), "--remove"]) == 2
+    assert "entries of job 1, 2: say which with --remove N, or --remove all" in capsys.readouterr().err
+    assert deploy(["--bmv2", "--switches", str(file), "--remove", "3"]) == 2
+    assert "none of job 3" in capsys.readouterr().err
+    assert deploy(["--bmv2", "--switches", str(file), "--remove", "2"]) == 0
+    assert {name: switch.snapshot() for name, switch in switches.items()} == first
+    assert deploy(["--bmv2", "--switches", str(file), "--remove", "all"]) == 0
+    assert not any(switch.entities for switch in switches.values())
+
+
+def test_port_is_bound_before_a_switch_is_touched(served, tmp_path, capsys):
+    address, switches, *_, file = served
+    plan = ["--topology", "testbed", "--job", "workers=2,ps=1", "--bmv2", "--switches", str(file), "--take-over"]
+    before = {name: (switch.snapshot(), switch.pipelines, switch._primary) for name, switch in switches.items()}
+    assert deploy([*plan, "--serve", address]) == 1
+    assert "is the port free" in capsys.readouterr().err
+    (tmp_path / "epoch").write_text("a word")
+    assert deploy([*plan, "--serve", "127.0.0.1:0", "--epoch-file", str(tmp_path / "epoch")]) == 1
+    assert "does not hold an epoch" in capsys.readouterr().err
+    assert {n: (s.snapshot(), s.pipelines, s._primary) for n, s in switches.items()} == before
+
+
+def test_stored_jobs_survive_the_way_to_a_file_and_back(tmp_path, kind):
+    plan = get_strategy("inart")(TREE, ONE)
+    deployment = deployment_of(plan, TREE, kind, 7)
+    with StateFolder(tmp_path) as state:
+        state.save([Stored(7, plan, deployment)])
+        (back,) = state.load()
+    assert back.plan == plan
+    assert back.deployment.agents == deployment.agents
+    assert back.deployment.next_label == deployment.next_label
+    for switch, rules in deployment.rulesets.items():
+        assert back.deployment.rulesets[switch] == _bare(rules)
