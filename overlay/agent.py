@@ -21,6 +21,7 @@ from overlay.errors import MessageError, OverlayError, PeerLost
 from overlay.execution import Execution, Post, Values
 from overlay.message import Header, Kind
 from overlay.transport import Inbound, Peer, end_all
+from overlay.ways import Ways
 
 ALIVE_SECONDS = 1.0
 """An agent says so often that it is there; silence for LOST_SECONDS counts as its end (overlay/coordinator.py)."""
@@ -80,8 +81,7 @@ class Agent:
         self._peers: dict[str, Peer] = {}
         self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
         self._held_bytes = 0
-        self._direct: Counter[tuple[str, int]] = Counter()  # NetStorm: messages that wait for (peer, way)
-        self._lazy: dict[str, deque[tuple[Execution, Post]]] = {}
+        self._ways = Ways(node)
         self._probe_values: int | None = None
         self.counters: Counter[str] = Counter()
         self._writer: asyncio.StreamWriter | None = None
@@ -206,7 +206,7 @@ class Agent:
         elif kind == "done":
             self._forget(message["task"])
         elif kind == "abort":
-            self._abort(message["task"], message["reason"])
+            self._abort(message["task"], message["reason"], message["again"])
         elif kind == "refused":
             self._refusal = message["reason"]
             self._joined.set()
@@ -267,12 +267,21 @@ class Agent:
         if not self._tasks:
             self._idle.set()
 
-    def _abort(self, number: int, reason: str) -> None:
+    def _abort(self, number: int, reason: str, again: bool = False) -> None:
         self._newest = max(self._newest, number)
+        execution = self._tasks.get(number)
+        if execution is not None and again:
+            execution.restore()
         self._forget(number)
         self._held.pop((self._epoch, number), None)
         pending = self._owners.pop(number, None)
-        if pending is not None:
+        if pending is None:
+            return
+        if again:
+            pending.announced = False
+            self._pending.appendleft(pending)
+            self._announce(pending)
+        else:
             pending.future.set_exception(PeerLost(reason))
 
     def _fail_all(self, error: OverlayError) -> None:
@@ -330,37 +339,13 @@ class Agent:
             self._tell(type="lost", node=name, reason=reason)
 
     def _post(self, execution: Execution, post: Post) -> None:
-        task = execution.task
-        ways = [edge for edge in task.detours if (edge.sender, edge.receiver) == (self.node, post.edge.receiver)]
-        if not ways:
-            self._send(task, post, post.edge)
-            return
-        # NetStorm: a chunk goes the direct way while few are there, else over a detour that has room, else it waits.
-        self._lazy.setdefault(post.edge.receiver, deque()).append((execution, post))
-        self._assign(post.edge.receiver)
+        def go(way: Edge, through: Callable[[], None]) -> None:
+            if not execution.closed:
+                self._send(execution.task, post, way, through)
 
-    def _assign(self, receiver: str) -> None:
-        waiting = self._lazy[receiver]
-        while waiting:
-            execution, post = waiting[0]
-            task = execution.task
-            ways = [post.edge, *(e for e in task.detours if (e.sender, e.receiver) == (self.node, receiver))]
-            room = (task.busy_bound, *(task.detour_length for _ in ways[1:]))
-            way = next((k for k, most in enumerate(room) if self._direct[receiver, k] < most), None)
-            if way is None:
-                return
-            waiting.popleft()
-            if execution.closed:
-                continue
-            self._direct[receiver, way] += 1
+        self._ways.send(execution.task, post.edge, go)
 
-            def sent(way: int = way) -> None:
-                self._direct[receiver, way] -= 1
-                self._loop.call_soon(self._assign, receiver)
-
-            self._send(task, post, ways[way], sent)
-
-    def _send(self, task: Task, post: Post, edge: Edge, sent: Callable[[], None] | None = None) -> None:
+    def _send(self, task: Task, post: Post, edge: Edge, sent: Callable[[], None]) -> None:
         path = tuple(self._numbers[name] for name in (self.node, *edge.via, edge.receiver))
         header = Header(
             post.kind, self._epoch, task.number, path, 1, post.tree, post.chunk, len(post.values), post.contributors

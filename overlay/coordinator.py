@@ -218,4 +218,4 @@ class Coordinator:
             elif order.task in self._tasks:
                 task, _, _ = self._tasks.pop(order.task)
                 self._log(f"task {order.task} is given up: {order.reason}")
-                self._tell(task.nodes, type="abort", task=order.task, reason=order.reason)
+                self._tell(task.nodes, type="abort", task=order.task, reason=order.reason, again=order.again)

@@ -84,7 +84,7 @@ class Execution:
         self.counters: Counter[str] = Counter()
         self.parts = [self._part(index) for index in range(len(task.trees))]
         self.left = sum(part.chunks for part in self.parts if part.receiver)
-        self.source: Values | None = None  # what is sent: for a mix a copy, since the tensor changes meanwhile
+        self.source: Values | None = None  # what is sent: a copy where it must outlast the result
         self.early: list[tuple[int, int, Values]] = []  # results that came before this agent's own values
         self.mixes = 1 + sum(part.receiver for part in self.parts)
         self.began = clock()
@@ -111,7 +111,7 @@ class Execution:
         if tensor.dtype != np.float32 or tensor.shape != (self.task.values,):
             raise ValueError(f"task {self.task.number} needs {self.task.values} float32 values, got {tensor.shape}")
         self.tensor = tensor
-        self.source = tensor.copy() if self.task.op == "mix" else tensor
+        self.source = tensor.copy() if self.task.op == "mix" or self.task.keep else tensor
         for tree, chunk, values in self.early:
             self._take(tree, chunk, values)
         self.early.clear()
@@ -178,6 +178,11 @@ class Execution:
         if part.leaf:
             self._pump(tree)
 
+    def restore(self) -> None:
+        """The tensor is again as it was brought (a task with `keep`)."""
+        if self.tensor is not None and self.source is not None:
+            self.tensor[:] = self.source
+
     def close(self) -> None:
         """Nothing more is sent or taken."""
         self.closed = True
@@ -213,7 +218,8 @@ class Execution:
             if self.tensor is None:
                 return
             start, end = self.task.chunk(tree, chunk)
-            np.add(state.total, self.tensor[start:end], out=state.total)
+            assert self.source is not None
+            np.add(state.total, self.source[start:end], out=state.total)
         state.sent = True
         total, state.total = state.total, None
         self._onward(tree, chunk, total)

@@ -6,23 +6,24 @@ where nothing is lost. Where links lose packets, a connection is no faster than 
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
-from controlplane.plan.task import Task
+from controlplane.plan.task import Edge, Task
 from controlplane.simulate import Simulator
 from controlplane.strategies.wan.policy import Abort, Finished, Measured, Order, Policy, Ready, Start
 from controlplane.topology import Topology
 from overlay.execution import Execution, Post
 from overlay.message import HEADER_BYTES, Kind
+from overlay.ways import Ways
 
 SEGMENT_BYTES = 1448  # of values in a full frame, with TCP's time stamps
 FRAME_BYTES = 1514
@@ -39,7 +40,18 @@ class _Connection:
 
     def __init__(self, links: list[int], delay: float, lines: int) -> None:
         self.links, self.delay, self.free = links, delay, lines
-        self.waiting: deque[tuple[int, float, Callable[[], None], Callable[[], None]]] = deque()
+        self.waiting: list[tuple[int, int, float, Callable[[], None], Callable[[], None]]] = []
+
+
+@dataclass(frozen=True)
+class _Moving:
+    """A chunk on its path. through(): it is past the first hop."""
+
+    task: Task
+    path: tuple[str, ...]
+    size: float
+    post: Post
+    through: Callable[[], None]
 
 
 class Simulation:
@@ -77,8 +89,10 @@ class Simulation:
                 lost = 1 - (1 - loss) ** len(between)
                 capacities.append(mathis_mbps(rtt, lost) if lost else math.inf)
         self.sim = Simulator(capacities)
+        self.ways = {node: Ways(node) for node in topology.servers}
         self._lines: dict[tuple[str, str], _Connection] = {}
         self.tasks: dict[int, tuple[Task, dict[str, Execution], set[str], float]] = {}
+        self._order = count()
         self.rounds = 0
         self.most = 0
 
@@ -97,10 +111,14 @@ class Simulation:
         return self.sim.now
 
     def _train(self, node: str) -> None:
-        def ready() -> None:
-            self._orders(self.policy.handle(Ready(node, self.values), self.sim.now))
+        self.sim.after(self.compute(node), partial(self._ready, node))
 
-        self.sim.after(self.compute(node), ready)
+    def _ready(self, node: str) -> None:
+        self._orders(self.policy.handle(Ready(node, self.values), self.sim.now))
+
+    def set_rate(self, u: str, v: str, mbps: float) -> None:
+        """The capacity of a link of the topology, from now on."""
+        self.sim.set_capacity(self.links[u, v], mbps)
 
     def _orders(self, orders: Sequence[Order]) -> None:
         for order in orders:
@@ -111,7 +129,11 @@ class Simulation:
                 for execution in executions.values():
                     execution.close()
                 for node in waiting:
-                    self._train(node)
+                    if order.again:
+                        self._ready(node)
+                    else:
+                        self._train(node)
+
 
     def _begin(self, task: Task) -> None:
         # One value a chunk: what an execution decides depends on how many chunks there are, not on what is in them.
@@ -154,13 +176,17 @@ class Simulation:
         start, end = task.chunk(post.tree, post.chunk)
         payload = (end - start) * 4 + HEADER_BYTES
         size = payload * BITS * FRAME_BYTES / SEGMENT_BYTES
-        self._hop(task, (node, *post.edge.via, post.edge.receiver), 0, size, post)
 
-    def _hop(self, task: Task, path: tuple[str, ...], hop: int, size: float, post: Post) -> None:
-        if hop == len(path) - 1:
-            self._arrive(task, post)
+        def go(way: Edge, through: Callable[[], None]) -> None:
+            self._hop(_Moving(task, (way.sender, *way.via, way.receiver), size, post, through), 0)
+
+        self.ways[node].send(task, post.edge, go)
+
+    def _hop(self, chunk: _Moving, hop: int) -> None:
+        if hop == len(chunk.path) - 1:
+            self._arrive(chunk.task, chunk.post)
             return
-        pair = (path[hop], path[hop + 1])
+        pair = (chunk.path[hop], chunk.path[hop + 1])
         line = self._lines.get(pair)
         if line is None:
             links = [self.links[link] for link in pairwise(self.routes[pair])]
@@ -172,17 +198,18 @@ class Simulation:
             began[0] = self.sim.now
 
         def arrived() -> None:
-            if self.probe_values is not None and size / (BITS * 4) >= self.probe_values:
+            chunk.through()
+            if self.probe_values is not None and chunk.size / (BITS * 4) >= self.probe_values:
                 seconds = self.sim.now - began[0]
-                self._orders(self.policy.handle(Measured(*pair, size / seconds), self.sim.now))
-            self._hop(task, path, hop + 1, size, post)
+                self._orders(self.policy.handle(Measured(*pair, chunk.size / seconds), self.sim.now))
+            self._hop(chunk, hop + 1)
 
-        line.waiting.append((task.priority, size, begin, arrived))
+        heapq.heappush(line.waiting, (chunk.task.priority, next(self._order), chunk.size, begin, arrived))
         self._flush(line)
 
     def _flush(self, line: _Connection) -> None:
         while line.free and line.waiting:
-            _, size, begin, arrived = line.waiting.popleft()
+            _, _, size, begin, arrived = heapq.heappop(line.waiting)
             line.free -= 1
             begin()
             self.sim.send(size, line.links, partial(self._sent, line, arrived))

@@ -127,9 +127,9 @@ class Task:
     number: unique and rising in an epoch. round: of training, for the log. op: "sum", "mean" (over the tree's
     contributors), or "mix": each receiver takes the mean of its own values and all that reach it (SelMcast; one tree a
     sender, nothing is added on the way). window: chunks of a tree that a contributor sends ahead of their results; 0:
-    no limit. priority: lower goes first where several tasks share a connection. detours: other ways between two agents,
-    for chunks whose direct way has `busy_bound` chunks under way; each takes `detour_length` at a time (NetStorm, V).
-
+    no limit. keep: agents keep what they brought, so that the task can be done again when it is given up. priority:
+    lower goes first where several tasks share a connection. detours: other ways between two agents, for chunks whose
+    direct way has `busy_bound` chunks under way; each takes `detour_length` at a time (NetStorm, VI).
     """
 
     number: int
@@ -139,6 +139,7 @@ class Task:
     round: int = 0
     chunk_values: int = CHUNK_VALUES
     window: int = WINDOW_CHUNKS
+    keep: bool = False
     priority: int = 0
     detours: tuple[Edge, ...] = field(default=())
     busy_bound: int = 2

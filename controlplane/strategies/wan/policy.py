@@ -68,10 +68,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Abort:
-    """Give this task up; its participants are told why."""
+    """Give this task up; its participants are told why. again: their values are as they brought them, and ready."""
 
     task: int
     reason: str
+    again: bool = False
 
 
 Order = Start | Abort

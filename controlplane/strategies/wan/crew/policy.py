@@ -1,0 +1,146 @@
+"""CREW over time: whoever is ready queues, the first p become a group (CREW paper, III and IV-B)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controlplane.plan.task import Edge, SumTree, Task
+from controlplane.strategies.wan.crew import algorithm
+from controlplane.strategies.wan.errors import WanError
+from controlplane.strategies.wan.policy import Abort, Back, Event, Finished, Lost, Order, Ready, Start
+
+SCHEMES = ("CREW", "OPR", "A2A")
+
+
+class Crew:
+    """Partial reduce of groups of p.
+
+    nodes: the agents; bandwidth_mbps: (n, n), [i, j] from i to j, as believed. scheme: CREW (all workers add), OPR
+    (only the group does), A2A (everyone sends everything to everyone of the group, who add by themselves).
+    network_aware: blocks by LP (2), else equal ones (E-D).
+
+    Failover (IV-B): when an agent or a connection is lost that a task needs, the task is done again with blocks split
+    anew, without it, from the values that its members brought; where that is not possible, it is given up, and they go
+    on without. An agent that is lost while it is in a group takes the group down; the others queue again.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        bandwidth_mbps: ArrayLike,
+        p: int,
+        *,
+        scheme: str = "CREW",
+        network_aware: bool = True,
+        chunk_values: int = 65_536,
+    ) -> None:
+        self.nodes = tuple(nodes)
+        n = len(self.nodes)
+        self.belief = algorithm.mesh(bandwidth_mbps)
+        if self.belief.shape != (n, n):
+            raise ValueError(f"bandwidths must be ({n}, {n}), got {self.belief.shape}")
+        if not 1 <= p <= n:
+            raise ValueError(f"p must be 1 .. {n}, got {p}")
+        if scheme not in SCHEMES:
+            raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
+        self.p, self.scheme, self.network_aware, self.chunk_values = p, scheme, network_aware, chunk_values
+        self.index = {node: k for k, node in enumerate(self.nodes)}
+        self.queue: list[tuple[str, int]] = []  # who is ready, and with how many values
+        self.away: set[str] = set(self.nodes)
+        self.cut = np.zeros((n, n), dtype=bool)
+        self.running: dict[int, tuple[Task, set[str]]] = {}
+        self.numbers = 0
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        match event:
+            case Ready(node, values):
+                self.away.discard(node)
+                self.queue.append((node, values))
+                return self._group()
+            case Finished(node, number):
+                if number in self.running:
+                    self.running[number][1].discard(node)
+                    if not self.running[number][1]:
+                        del self.running[number]
+            case Back(node):
+                self.away.discard(node)
+                k = self.index[node]
+                self.cut[k, :] = self.cut[:, k] = False
+            case Lost(node, None):
+                self.away.add(node)
+                self.queue = [entry for entry in self.queue if entry[0] != node]
+                return self._again(lambda task: node in task.nodes, f"{node} is lost")
+            case Lost(node, str(other)):
+                i, j = self.index[node], self.index[other]
+                self.cut[i, j] = self.cut[j, i] = True
+
+                def uses(task: Task) -> bool:
+                    edges = [edge for tree in task.trees for edge in (*tree.up, *tree.down)]
+                    return any({edge.sender, edge.receiver} == {node, other} for edge in edges)
+
+                return self._again(uses, f"{node} and {other} cannot reach each other")
+        return ()
+
+    def _again(self, concerned: Callable[[Task], bool], reason: str) -> list[Order]:
+        """Tasks that are concerned end; their members bring their values again by themselves and queue."""
+        orders: list[Order] = []
+        for number, (task, _) in list(self.running.items()):
+            if concerned(task):
+                del self.running[number]
+                orders.append(Abort(number, reason, again=True))
+        return orders
+
+    def _group(self) -> list[Order]:
+        orders: list[Order] = []
+        while True:
+            group = self._first()
+            if group is None:
+                return orders
+            values = group[0][1]
+            self.queue = [entry for entry in self.queue if entry not in group]
+            self.numbers += 1
+            task = self._task(self.numbers, [node for node, _ in group], values)
+            self.running[task.number] = task, set(task.participants)
+            orders.append(Start(task))
+
+    def _first(self) -> list[tuple[str, int]] | None:
+        """The first p of the queue who can reach an aggregator in common, and bring equally much."""
+        for _, values in self.queue:
+            same = [entry for entry in self.queue if entry[1] == values]
+            if len(same) >= self.p:
+                return same[: self.p]
+        return None
+
+    def weights(self, members: Sequence[int]) -> NDArray[np.float64]:
+        """The part of the model that each worker adds; raises WanError when nobody is reached by all members."""
+        belief = np.where(self.cut, 0.0, self.belief)
+        present = [k for k, node in enumerate(self.nodes) if node not in self.away]
+        able = members if self.scheme == "OPR" else present
+        able = [k for k in able if not self.cut[list(members), k].any()]
+        if not able:
+            raise WanError(f"nobody has connections with all of {[self.nodes[k] for k in members]}")
+        if self.network_aware:
+            return algorithm.optimal_split(belief, members, able).weights
+        return algorithm.even_split(len(self.nodes), able)
+
+    def _task(self, number: int, members: Sequence[str], values: int) -> Task:
+        if self.scheme == "A2A":
+            trees = []
+            for sender in members:
+                others = tuple(node for node in members if node != sender)
+                trees.append(SumTree(sender, 0, values, (), tuple(Edge(sender, o) for o in others), (sender,), others))
+            return Task(number, values, tuple(trees), "mix", chunk_values=self.chunk_values, window=0)
+        weights = self.weights([self.index[node] for node in members])
+        bounds = np.rint(np.concatenate([[0.0], np.cumsum(weights)]) * values).astype(int)
+        bounds[-1] = values
+        blocks = []
+        for k, owner in enumerate(self.nodes):
+            first, count = int(bounds[k]), int(bounds[k + 1] - bounds[k])
+            if count:
+                up = tuple(Edge(node, owner) for node in members if node != owner)
+                down = tuple(Edge(owner, node) for node in members if node != owner)
+                blocks.append(SumTree(owner, first, count, up, down, tuple(members), tuple(members)))
+        return Task(number, values, tuple(blocks), chunk_values=self.chunk_values, window=0, keep=True)

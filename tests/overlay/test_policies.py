@@ -1,0 +1,195 @@
+"""CREW and NetStorm over time: in the simulator, and the same objects on sockets."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from controlplane.strategies.wan.crew import algorithm as crew
+from controlplane.strategies.wan.crew.policy import Crew
+from controlplane.strategies.wan.netstorm.policy import NetStorm
+from controlplane.strategies.wan.policy import Abort, Back, Finished, Lost, Measured, Ready, Start
+from controlplane.wan_networks import netstorm_draw, overlay
+from overlay.simulation import Simulation, seconds_of
+from tests.overlay.test_agents import SECONDS, running, until
+
+
+def named(graph: nx.DiGraph) -> nx.DiGraph:
+    """The sites' graph with their agents as nodes."""
+    return nx.relabel_nodes(graph, {v: f"h{v}" for v in graph})
+
+
+def mesh(n: int, seed: int = 1) -> nx.DiGraph:
+    rng = np.random.default_rng(seed)
+    graph = nx.DiGraph()
+    for u in range(n):
+        for v in range(n):
+            if u != v:
+                graph.add_edge(u, v, mbps=float(rng.integers(50, 500)))
+    return graph
+
+
+def matrix(graph: nx.DiGraph) -> np.ndarray:
+    n = len(graph)
+    return np.array([[graph.edges[u, v]["mbps"] if u != v else np.inf for v in range(n)] for u in range(n)])
+
+
+class TestCrew:
+    nodes = tuple(f"h{k}" for k in range(5))
+
+    def test_the_first_p_that_are_ready_are_a_group_and_blocks_follow_lp_2(self):
+        bandwidth = matrix(mesh(5))
+        policy = Crew(self.nodes, bandwidth, 3)
+        for node in self.nodes:
+            policy.handle(Back(node), 0.0)
+        assert policy.handle(Ready("h4", 1000), 0.0) == [] and policy.handle(Ready("h0", 1000), 0.1) == []
+        (start,) = policy.handle(Ready("h2", 1000), 0.2)
+        assert isinstance(start, Start)
+        start.task.check()
+        assert start.task.participants == ("h4", "h0", "h2")
+        weights = crew.optimal_split(bandwidth, [4, 0, 2]).weights
+        counts = {tree.root: tree.count for tree in start.task.trees}
+        for k, node in enumerate(self.nodes):
+            assert counts.get(node, 0) == pytest.approx(1000 * weights[k], abs=1)
+
+    def test_a_lost_agent_has_the_task_done_again_without_it(self):
+        policy = Crew(self.nodes, matrix(mesh(5)), 3)
+        for node in self.nodes:
+            policy.handle(Back(node), 0.0)
+        (start,) = [o for node in ("h0", "h1", "h2") for o in policy.handle(Ready(node, 1000), 0.0)]
+        helper = next(tree.root for tree in start.task.trees if tree.root not in start.task.participants)
+        (abort,) = policy.handle(Lost(helper), 1.0)
+        assert abort == Abort(start.task.number, f"{helper} is lost", again=True)
+        (again,) = [o for node in ("h0", "h1", "h2") for o in policy.handle(Ready(node, 1000), 1.0)]
+        again.task.check()
+        assert helper not in again.task.nodes
+        for node in again.task.participants:
+            policy.handle(Finished(node, again.task.number), 2.0)
+        assert not policy.running
+
+    def test_a_broken_connection_is_gone_round(self):
+        policy = Crew(self.nodes, matrix(mesh(5)), 2)
+        for node in self.nodes:
+            policy.handle(Back(node), 0.0)
+        policy.handle(Lost("h0", "h3"), 0.0)
+        (start,) = [o for node in ("h0", "h1") for o in policy.handle(Ready(node, 1000), 0.0)]
+        assert all({e.sender, e.receiver} != {"h0", "h3"} for t in start.task.trees for e in (*t.up, *t.down))
+
+    def test_simulated_time_is_that_of_the_lp_when_chunks_are_whole_blocks(self):
+        graph = mesh(6)
+        bandwidth, values = matrix(graph), 1_000_000
+        policy = Crew([f"h{k}" for k in range(6)], bandwidth, 6, chunk_values=values)
+        found = seconds_of(policy, overlay(graph), values)[0]
+        wire = 1514 / 1448
+        assert found == pytest.approx(crew.optimal_split(bandwidth, range(6)).time * values * 32e-6 * wire, rel=0.02)
+
+    def test_groups_of_p_go_more_rounds_than_everyone_together(self):
+        graph = mesh(6)
+        rng = np.random.default_rng(3)
+
+        def rounds(policy: Crew) -> float:
+            done = [0]
+            run = Simulation(
+                policy,
+                overlay(graph),
+                2_000_000,
+                compute=lambda node: float(rng.uniform(0.1, 2.0)),
+                finished=lambda task, s: done.__setitem__(0, done[0] + len(task.participants)),
+            )
+            run.run(10**9, seconds=60.0)
+            return done[0]
+
+        nodes = [f"h{k}" for k in range(6)]
+        assert rounds(Crew(nodes, matrix(graph), 3)) > 1.2 * rounds(Crew(nodes, matrix(graph), 6))
+
+    def test_on_sockets_an_aggregator_dies_and_no_member_notices(self):
+        nodes = tuple(f"h{k}" for k in range(4))
+        policy = Crew(nodes, matrix(mesh(4)), 3, chunk_values=64)
+        with running(policy) as (_, agents):
+            given = {node: np.full(400_000, k, np.float32) for k, node in enumerate(nodes[:3])}
+            futures = [agents[node].synchronise_async(given[node]) for node in given]
+            until(lambda: agents["h3"]._tasks or all(f.done() for f in futures))
+            agents["h3"].close()
+            for future in futures:
+                future.result(SECONDS)
+            for values in given.values():
+                np.testing.assert_array_equal(values, np.float32(1.0))
+
+
+class TestNetStorm:
+    def test_trees_follow_what_was_measured_and_roots_stay(self):
+        graph = named(netstorm_draw(np.random.default_rng(1)))
+        policy = NetStorm(graph, chunk_values=1000, update=5.0, probes=2)
+        (first,) = [o for node in policy.nodes for o in policy.handle(Ready(node, 90_000), 0.0)]
+        first.task.check()
+        roots, before = policy.roots, first.task.trees
+        u, v = next(iter(graph.edges))
+        for node in policy.nodes:
+            policy.handle(Finished(node, first.task.number), 1.0)
+        for _ in range(2):
+            policy.handle(Measured(u, v, 1.0), 1.0)
+        assert policy.belief.edges[u, v]["mbps"] == 1.0
+        (second,) = [o for node in policy.nodes for o in policy.handle(Ready(node, 90_000), 9.0)]
+        second.task.check()
+        assert policy.roots == roots and second.task.trees != before
+        assert all((u, v) not in {(e.sender, e.receiver) for e in t.up} for t in second.task.trees)
+
+    def test_the_orders_of_the_paper_where_links_change(self):
+        """STAR, BKT, TSEngine (each unaware), NetStorm without and with awareness and auxiliary paths."""
+        seconds = {}
+        for name, options in {
+            "STAR": {"topology": "STAR"},
+            "BKT": {"topology": "BKT"},
+            "MST": {"topology": "MST"},
+            "NetStorm": {"aware": True, "auxiliary": True},
+        }.items():
+            rng = np.random.default_rng(5)
+            graph = netstorm_draw(rng)
+            topology = overlay(graph)
+            defaults = {"aware": False, "auxiliary": False, "chunk_values": 250_000, "update": 1.0, "probes": 2}
+            policy = NetStorm(named(graph), **(defaults | options))
+            run = Simulation(policy, topology, 10_000_000, probe_values=200_000, compute=lambda node: 0.5)
+
+            def vary(run=run, rng=rng) -> None:
+                for a, b, data in netstorm_draw(rng).edges(data=True):
+                    run.set_rate(f"dc{a}", f"dc{b}", data["mbps"])
+                run.sim.after(60.0, vary)
+
+            run.sim.after(60.0, vary)
+            run.run(40, seconds=2400.0)
+            seconds[name] = run.sim.now / run.rounds
+        assert seconds["NetStorm"] < seconds["MST"] < seconds["BKT"] < seconds["STAR"]
+
+    def test_detours_carry_what_the_direct_way_does_not(self):
+        graph = nx.DiGraph()
+        for u, v, mbps in ((0, 1, 10.0), (0, 2, 100.0), (2, 1, 100.0)):
+            graph.add_edge(u, v, mbps=mbps)
+            graph.add_edge(v, u, mbps=mbps)
+        found = {}
+        for auxiliary in (False, True):
+            policy = NetStorm(named(graph), topology="STAR", auxiliary=auxiliary, aware=False, chunk_values=10_000)
+            found[auxiliary] = seconds_of(policy, overlay(graph), 1_000_000)[0]
+        assert found[True] < 0.75 * found[False]
+
+    def test_on_sockets_with_detours_and_awareness_every_sum_is_right(self):
+        graph = named(netstorm_draw(np.random.default_rng(1)))
+        policy = NetStorm(graph, chunk_values=5_000, update=0.0, probes=4, busy_bound=1)
+        with running(policy, probe_values=1) as (_, agents):
+            for round_ in range(6):
+                given = {node: np.full(200_000, k + round_, np.float32) for k, node in enumerate(agents)}
+                for future in [agents[node].synchronise_async(given[node]) for node in agents]:
+                    future.result(SECONDS)
+                for values in given.values():
+                    np.testing.assert_allclose(values, 4.0 + round_, rtol=1e-6)
+        assert policy.decisions > 1
+
+
+def test_wrong_settings_are_refused_by_name():
+    graph = named(netstorm_draw(np.random.default_rng(1)))
+    with pytest.raises(ValueError, match="unknown topology 'X'; known: FAPT"):
+        NetStorm(graph, topology="X")
+    with pytest.raises(ValueError, match=r"p must be 1 \.\. 5, got 6"):
+        Crew(TestCrew.nodes, matrix(mesh(5)), 6)
+    with pytest.raises(ValueError, match="unknown scheme 'X'"):
+        Crew(TestCrew.nodes, matrix(mesh(5)), 2, scheme="X")
