@@ -224,7 +224,7 @@ def test_counters(targets):
 
 
 def test_ask_needs_no_arbitration(switches):
-    assert "P4Runtime 1.4.1" in ask("s1", switches[0].address, 1, 5.0)
+    assert "P4Runtime 1.4.1" in str(ask("s1", switches[0].address, 1, 5.0))
     with pytest.raises(TargetError, match="is the device id right"):
         ask("s1", switches[0].address, 7, 5.0)
 
