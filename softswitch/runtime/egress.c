@@ -81,8 +81,7 @@ static void deliver(struct ss_thread *thread, struct ss_port *port, struct ss_bu
     port->tx_bytes += buf->len;
     if (__builtin_expect(port->pcap_out >= 0, 0)) ss_pcap(port, &port->pcap_out, buf);
     if (port->kind == SS_PORT_INTERFACE) {
-        if (port->n_batch == SS_TX_BATCH) ss_port_flush(port);
-        port->batch[port->n_batch++] = buf;
+        ss_push(&port->tx, buf);
         if (!port->dirty) {
             port->dirty = true;
             port->next_dirty = thread->dirty;
@@ -205,8 +204,7 @@ void ss_port_drain(struct ss_thread *thread, struct ss_port *port) {
     ss_list_free(&port->late);
     port->waiting = NULL;
     port->backlog_bytes = port->backlog_packets = 0;
-    for (unsigned i = 0; i < port->n_batch; i++) ss_buf_free(port->batch[i]);
-    port->n_batch = 0;
+    ss_list_free(&port->tx);
     heap_update(thread, port);
 }
 

@@ -11,7 +11,6 @@
 
 #include "runtime.h"
 
-#define WAKE_EVENT UINT64_MAX
 #define MIN_SLEEP_NS 20000u /* timers closer together than this share one wake-up */
 #define LOCAL_BURST 256
 
@@ -32,22 +31,40 @@ uint64_t ss_random(uint64_t *state) { /* splitmix64 */
 
 static __thread struct ss_thread *held; /* the thread that this one froze, see ss_device_freeze */
 
-/* Whoever holds `turn` is next: without it a busy thread would take its lock again before a waiting writer wakes up. */
+void ss_lock(struct ss_lock *lock) {
+    pthread_mutex_lock(&lock->turn);
+    pthread_mutex_lock(&lock->lock);
+    pthread_mutex_unlock(&lock->turn);
+}
+void ss_unlock(struct ss_lock *lock) {
+    pthread_mutex_unlock(&lock->lock);
+}
+static void lock_init(struct ss_lock *lock) {
+    pthread_mutex_init(&lock->turn, NULL);
+    pthread_mutex_init(&lock->lock, NULL);
+}
+
 void ss_thread_lock(struct ss_thread *thread) {
     if (held == thread) {
         thread->depth++;
         return;
     }
-    pthread_mutex_lock(&thread->turn);
-    pthread_mutex_lock(&thread->lock);
-    pthread_mutex_unlock(&thread->turn);
+    ss_lock(&thread->state);
 }
 void ss_thread_unlock(struct ss_thread *thread) {
     if (held == thread && thread->depth > 0) {
         thread->depth--;
         return;
     }
-    pthread_mutex_unlock(&thread->lock);
+    ss_unlock(&thread->state);
+}
+
+/* No thread receives or sends meanwhile: ports may come and go. */
+static void lock_io(struct ss_fabric *fabric) {
+    for (unsigned i = 0; i < fabric->n_threads; i++) ss_lock(&fabric->threads[i].io);
+}
+static void unlock_io(struct ss_fabric *fabric) {
+    for (unsigned i = 0; i < fabric->n_threads; i++) ss_unlock(&fabric->threads[i].io);
 }
 
 void ss_wake(struct ss_thread *thread) {
@@ -120,15 +137,6 @@ static const struct ss_services services = {service_random, service_log, ss_dige
 
 /* ----------------------------------------------------------------------------------------------------------- threads */
 
-static void flush(struct ss_thread *thread) {
-    while (thread->dirty) {
-        struct ss_port *port = thread->dirty;
-        thread->dirty = port->next_dirty;
-        port->dirty = false;
-        if (port->n_batch) ss_port_flush(port);
-    }
-}
-
 static void take_inbox(struct ss_thread *thread) {
     if (atomic_load_explicit(&thread->inbox_n, memory_order_seq_cst) == 0) return;
     pthread_mutex_lock(&thread->inbox_lock);
@@ -146,14 +154,11 @@ static void work_locally(struct ss_thread *thread) {
         ss_switch_receive(thread, buf->device, buf->port, buf);
 }
 
-static struct ss_port *port_of_event(struct ss_thread *thread, uint64_t tag) {
-    uint64_t id = tag >> 16;
-    for (struct ss_device *d = thread->fabric->devices; d; d = d->next)
-        if (d->id == id) {
-            struct ss_port *port = d->ports[tag & 0xffff];
-            return port && port->kind == SS_PORT_INTERFACE ? port : NULL;
-        }
-    return NULL;
+void ss_timers_changed(struct ss_thread *owner) {
+    uint64_t due = owner->heap_n ? owner->heap[0]->heap_due : UINT64_MAX;
+    if (due >= atomic_load(&owner->next_due)) return;
+    atomic_store(&owner->next_due, due);
+    ss_wake(owner);
 }
 
 static int sleep_for(struct ss_thread *thread, struct epoll_event *events, int n) {
@@ -174,6 +179,24 @@ static int sleep_for(struct ss_thread *thread, struct epoll_event *events, int n
     return got;
 }
 
+/* All but interfaces: links, timers, idle entries of the thread's own devices. */
+static void work(struct ss_thread *thread) {
+    ss_thread_lock(thread);
+    thread->now_ns = ss_now_ns();
+    take_inbox(thread);
+    work_locally(thread);
+    if (thread->heap_n) {
+        thread->now_ns = ss_now_ns();
+        ss_fire_timers(thread);
+    }
+    if (thread->idle_due <= thread->now_ns) ss_idle_fire(thread);
+    thread->busy = thread->local.head != NULL;
+    uint64_t due = thread->heap_n ? thread->heap[0]->heap_due : UINT64_MAX;
+    atomic_store(&thread->next_due, due < thread->idle_due ? due : thread->idle_due);
+    ss_outputs_take(thread, thread);
+    ss_thread_unlock(thread);
+}
+
 static void *loop(void *argument) {
     struct ss_thread *thread = argument;
     struct epoll_event events[SS_BATCH];
@@ -185,29 +208,19 @@ static void *loop(void *argument) {
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     while (!atomic_load(&thread->fabric->stopping)) {
         int n = sleep_for(thread, events, SS_BATCH);
-        ss_thread_lock(thread);
-        thread->now_ns = ss_now_ns();
+        ss_lock(&thread->io);
         for (int i = 0; i < n; i++) {
-            if (events[i].data.u64 == WAKE_EVENT) {
-                uint64_t count;
-                if (read(thread->wake, &count, sizeof count) < 0) continue;
-            } else {
-                struct ss_port *port = port_of_event(thread, events[i].data.u64);
-                if (port) ss_interface_receive(thread, port);
+            struct ss_port *port = events[i].data.ptr;
+            uint64_t count;
+            if (port) {
+                if (port->kind == SS_PORT_INTERFACE && port->worker == thread) ss_interface_receive(thread, port);
+            } else if (read(thread->wake, &count, sizeof count) < 0) {
+                continue;
             }
         }
-        take_inbox(thread);
-        work_locally(thread);
-        if (thread->heap_n) {
-            thread->now_ns = ss_now_ns();
-            ss_fire_timers(thread);
-        }
-        if (thread->idle_due <= thread->now_ns) ss_idle_fire(thread);
-        flush(thread);
-        thread->busy = thread->local.head != NULL;
-        uint64_t due = thread->heap_n ? thread->heap[0]->heap_due : UINT64_MAX;
-        atomic_store(&thread->next_due, due < thread->idle_due ? due : thread->idle_due);
-        ss_thread_unlock(thread);
+        work(thread);
+        ss_outputs_send(thread);
+        ss_unlock(&thread->io);
     }
     return NULL;
 }
@@ -217,13 +230,13 @@ static int thread_init(struct ss_fabric *fabric, struct ss_thread *thread) {
     thread->fabric = fabric;
     thread->pending_tail = &thread->pending;
     thread->next_due = thread->idle_due = UINT64_MAX;
-    pthread_mutex_init(&thread->lock, NULL);
-    pthread_mutex_init(&thread->turn, NULL);
+    lock_init(&thread->io);
+    lock_init(&thread->state);
     pthread_mutex_init(&thread->inbox_lock, NULL);
     thread->epoll = epoll_create1(EPOLL_CLOEXEC);
     thread->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     thread->rx = ss_rx_new();
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = WAKE_EVENT};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     if (thread->epoll < 0 || thread->wake < 0 || !thread->rx) return -1;
     return epoll_ctl(thread->epoll, EPOLL_CTL_ADD, thread->wake, &event);
 }
@@ -442,35 +455,51 @@ static struct ss_port *port_get(struct ss_device *device, uint32_t number) {
         port->device = device;
         port->number = (uint16_t)number;
         port->rx_fd = port->tx_fd = port->pcap_in = port->pcap_out = port->heap_at = -1;
+        pthread_mutex_init(&port->tx_lock, NULL);
         port->random = device->fabric->seed ^ (device->id << 16 | number) * 0x9fb21c651e98df25u;
         device->ports[number] = port;
     }
     return device->ports[number];
 }
 
+/* With a device for each thread, each serves its own; with fewer, the ports of a device are shared among all threads. */
+static struct ss_thread *worker_of(struct ss_device *device) {
+    struct ss_fabric *fabric = device->fabric;
+    unsigned devices = 0;
+    for (struct ss_device *d = fabric->devices; d; d = d->next) devices++;
+    if (devices >= fabric->n_threads) return device->thread;
+    return &fabric->threads[(device->thread - fabric->threads + device->n_interfaces) % fabric->n_threads];
+}
+
 SS_API int ss_port_add(struct ss_device *device, uint32_t number, const char *interface, uint32_t offload) {
-    struct ss_thread *thread = device->thread;
-    ss_thread_lock(thread);
+    lock_io(device->fabric);
+    ss_thread_lock(device->thread);
     struct ss_port *port = port_get(device, number);
     int result = !port ? -EINVAL : port->kind != SS_PORT_UNUSED ? -EEXIST : ss_interface_open(port, interface);
     if (result == 0) {
-        struct epoll_event event = {.events = EPOLLIN, .data.u64 = device->id << 16 | number};
-        if (epoll_ctl(thread->epoll, EPOLL_CTL_ADD, port->rx_fd, &event)) {
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = port};
+        port->worker = worker_of(device);
+        port->offload = offload != 0;
+        if (epoll_ctl(port->worker->epoll, EPOLL_CTL_ADD, port->rx_fd, &event)) {
             result = -errno;
             ss_interface_close(port);
             port->kind = SS_PORT_UNUSED;
+        } else {
+            device->n_interfaces++;
         }
-        port->offload = offload != 0;
     }
-    ss_thread_unlock(thread);
+    ss_thread_unlock(device->thread);
+    unlock_io(device->fabric);
     return result;
 }
 
 static void unlink_port(struct ss_device *device, uint32_t number) {
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
     if (!port) return;
-    if (port->rx_fd >= 0) epoll_ctl(device->thread->epoll, EPOLL_CTL_DEL, port->rx_fd, NULL);
+    if (port->rx_fd >= 0) epoll_ctl(port->worker->epoll, EPOLL_CTL_DEL, port->rx_fd, NULL);
+    pthread_mutex_lock(&port->tx_lock);
     ss_interface_close(port);
+    pthread_mutex_unlock(&port->tx_lock);
     ss_pcap_close(port);
     ss_port_drain(device->thread, port);
     port->kind = SS_PORT_UNUSED;
@@ -490,6 +519,7 @@ static void unlock_pair(struct ss_device *a, struct ss_device *b) {
 }
 
 SS_API int ss_port_remove(struct ss_device *device, uint32_t number) {
+    lock_io(device->fabric);
     ss_thread_lock(device->thread);
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
     struct ss_device *peer = port ? port->peer : NULL;
@@ -497,6 +527,7 @@ SS_API int ss_port_remove(struct ss_device *device, uint32_t number) {
     int result = port && port->kind != SS_PORT_UNUSED ? 0 : -ENOENT;
     if (result == 0) unlink_port(device, number);
     ss_thread_unlock(device->thread);
+    unlock_io(device->fabric);
     if (peer) {
         ss_thread_lock(peer->thread);
         if (peer->ports[peer_port] && peer->ports[peer_port]->peer == device) unlink_port(peer, peer_port);
@@ -591,7 +622,7 @@ SS_API int ss_port_stats(struct ss_device *device, uint32_t number, uint64_t *ou
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
     if (port) {
         uint64_t head[6] = {port->rx_packets, port->rx_bytes, port->tx_packets, port->tx_bytes, port->rx_super,
-                            port->tx_super};
+                            atomic_load(&port->tx_super)};
         memcpy(out, head, sizeof head);
         memcpy(out + 6, port->drops, sizeof port->drops);
     }
@@ -650,6 +681,7 @@ SS_API void ss_fabric_free(struct ss_fabric *fabric) {
         free(thread->packets[0]);
         free(thread->packets[1]);
         free(thread->heap);
+        free(thread->outputs);
         free(thread->trace);
     }
     while (fabric->events) {

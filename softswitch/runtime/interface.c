@@ -128,28 +128,45 @@ static void restore_tag(struct msghdr *message, struct ss_buf *buf, struct ss_vn
     }
 }
 
-/* `more`: the rest of the frame, beyond SS_SMALL bytes. */
-static void received(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf, const uint8_t *more,
-                     struct msghdr *message, struct ss_vnet *vnet) {
+/* What a batch was made to, on its way to the program. */
+struct stage {
+    struct ss_list frames;
+    uint64_t supers, bad, no_memory;
+};
+
+/* The state lock is taken here: all before it and after it goes on beside other threads. */
+static void run(struct ss_thread *thread, struct ss_port *port, struct stage *stage) {
     struct ss_device *device = port->device;
-    uint16_t number = port->number;
+    struct ss_thread *owner = device->thread;
+    struct ss_buf *buf;
+    ss_thread_lock(owner);
+    owner->now_ns = ss_now_ns();
+    port->rx_super += stage->supers;
+    for (; stage->bad; stage->bad--) ss_drop(device, port, SS_DROP_OFFLOAD);
+    for (; stage->no_memory; stage->no_memory--) ss_drop(device, port, SS_DROP_NO_MEMORY);
+    while ((buf = ss_pop(&stage->frames))) ss_switch_receive(owner, device, port->number, buf);
+    if (owner != thread) ss_timers_changed(owner);
+    ss_outputs_take(owner, thread);
+    ss_thread_unlock(owner);
+    stage->supers = 0;
+    ss_outputs_send(thread);
+}
+
+/* `more`: the rest of the frame, beyond SS_SMALL bytes. */
+static void received(struct ss_port *port, struct stage *stage, struct ss_buf *buf, const uint8_t *more,
+                     struct msghdr *message, struct ss_vnet *vnet) {
     uint32_t first = SS_SMALL;
     if (vnet->gso_type) {
-        struct ss_list segments = {0};
         restore_tag(message, buf, vnet, &first);
-        port->rx_super++;
+        stage->supers++;
         port->super = true;
-        if (!ss_segment(buf, first, more, vnet, &segments)) {
-            ss_drop(device, port, SS_DROP_OFFLOAD);
-            ss_list_free(&segments);
-        }
-        while ((buf = ss_pop(&segments))) ss_switch_receive(thread, device, number, buf);
+        stage->bad += !ss_segment(buf, first, more, vnet, &stage->frames);
         return;
     }
     if (buf->len > SS_SMALL) {
         struct ss_buf *big = ss_buf_new(buf->len);
         if (!big) {
-            ss_drop(device, port, SS_DROP_NO_MEMORY);
+            stage->no_memory++;
             ss_buf_free(buf);
             return;
         }
@@ -161,15 +178,16 @@ static void received(struct ss_thread *thread, struct ss_port *port, struct ss_b
     restore_tag(message, buf, vnet, &first);
     if (vnet->flags & VNET_NEEDS_CSUM &&
         !ss_complete_checksum(buf->data, buf->len, vnet->csum_start, vnet->csum_offset)) {
-        ss_drop(device, port, SS_DROP_OFFLOAD);
+        stage->bad++;
         ss_buf_free(buf);
         return;
     }
-    ss_switch_receive(thread, device, number, buf);
+    ss_push(&stage->frames, buf);
 }
 
 void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
     struct ss_rx *rx = thread->rx;
+    struct stage stage = {0};
     int batch = port->super ? SS_SUPER_BATCH : SS_BATCH;
     for (int i = 0; i < batch; i++) {
         if (!rx->bufs[i] && !(rx->bufs[i] = ss_buf_new(SS_SMALL))) return;
@@ -192,6 +210,8 @@ void ss_interface_receive(struct ss_thread *thread, struct ss_port *port) {
         memcpy(&vnet, buf->data - sizeof vnet, sizeof vnet);
         rx->bufs[i] = NULL;
         buf->len = len - (uint32_t)sizeof vnet;
-        received(thread, port, buf, rx->overflow + (size_t)i * OVERFLOW, &rx->messages[i].msg_hdr, &vnet);
+        received(port, &stage, buf, rx->overflow + (size_t)i * OVERFLOW, &rx->messages[i].msg_hdr, &vnet);
+        if (stage.supers) run(thread, port, &stage); /* while it is in the cache */
     }
+    if (stage.frames.n || stage.bad || stage.no_memory) run(thread, port, &stage);
 }

@@ -3,8 +3,12 @@
  *   AF_PACKET port --rx--> thread --> device (switch.c: parse, ingress, egress, deparse) --> port --shape--> AF_PACKET
  *   other device's link --inbox-^                                                             \--------> peer's inbox
  *
- * Each device belongs to one thread. The thread holds its lock whenever it works and drops it while it sleeps; control
- * calls take the same lock, so a write is atomic towards packets. The lock is fair: see ss_thread_lock.
+ * Each device belongs to one thread, whose state lock is held while its packets go through the program and while control
+ * calls change anything: a packet is one step towards all others, whatever registers it uses, and so is a write. Receiving,
+ * cutting, putting together and sending need no state: they are done without that lock, by the thread that polls the
+ * port. With more threads than devices those are several for one device (ss_port_add).
+ *
+ * Locks are taken in this order: a thread's io (its ports stay what they are meanwhile), state, a port's tx_lock.
  */
 #ifndef SS_RUNTIME_H
 #define SS_RUNTIME_H
@@ -98,15 +102,17 @@ struct ss_port {
     int heap_at;             /* place in the thread's timer heap, -1: not in it */
     uint64_t heap_due;
     /* frames to hand to the kernel */
-    struct ss_buf *batch[SS_TX_BATCH];
-    unsigned n_batch;
+    struct ss_list tx;       /* under the state lock */
+    struct ss_thread *worker; /* who polls it */
+    pthread_mutex_t tx_lock; /* of tx_fd, plain_until */
     char name[16];           /* of the interface */
     bool offload;            /* may send super-frames */
     uint64_t plain_until;    /* ns: the interface has refused one, none until then */
     bool super;              /* it received some lately: they come in smaller batches */
     bool dirty;
     struct ss_port *next_dirty;
-    uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes, rx_super, tx_super;
+    uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes, rx_super;
+    atomic_uint_least64_t tx_super;
     uint64_t drops[SS_DROP_REASONS];
 };
 
@@ -141,6 +147,7 @@ struct ss_device {
     struct ss_device *next;
     uint64_t id;
     int cpu_port; /* -1: none */
+    unsigned n_interfaces; /* that it was given so far */
     uint32_t priorities; /* packets of this priority and above are dropped; 1 is bmv2's default */
     const struct ss_program *program;
     struct ss_state state;
@@ -166,12 +173,23 @@ struct ss_pending {
     struct ss_packet packet __attribute__((aligned(64))); /* of the program's size; generated code counts on it */
 };
 
+/* Fair: whoever holds `turn` is next. Without it a busy thread would take its lock again before one that waits wakes up. */
+struct ss_lock {
+    pthread_mutex_t lock, turn;
+};
+
+/* Frames on their way to a port's interface. */
+struct ss_output {
+    struct ss_port *port;
+    struct ss_list frames;
+};
+
 struct ss_thread {
     struct ss_fabric *fabric;
     pthread_t id;
     bool running;
-    pthread_mutex_t lock, turn;
-    unsigned depth; /* how many times its holder took `lock`, less one */
+    struct ss_lock io, state;
+    unsigned depth; /* how many times its holder took `state`, less one */
     int epoll, wake;
     atomic_bool sleeping;
     pthread_mutex_t inbox_lock;
@@ -196,6 +214,8 @@ struct ss_thread {
     atomic_uint_least64_t next_due; /* when to be awake; only ever made earlier by others */
     uint64_t idle_due;              /* of the first entry that may have been idle for its timeout */
     struct ss_rx *rx;
+    struct ss_output *outputs; /* what this thread has to send, of any device */
+    unsigned n_outputs, outputs_size;
 };
 
 struct ss_event {
@@ -268,9 +288,12 @@ static inline struct ss_buf *ss_pop(struct ss_list *list) {
 void ss_list_free(struct ss_list *list);
 
 /* locking and time (fabric.c) */
+void ss_lock(struct ss_lock *lock);
+void ss_unlock(struct ss_lock *lock);
 void ss_thread_lock(struct ss_thread *thread);
 void ss_thread_unlock(struct ss_thread *thread);
 void ss_wake(struct ss_thread *thread);
+void ss_timers_changed(struct ss_thread *owner); /* by another thread, which has locked its state */
 uint64_t ss_now_ns(void);
 uint64_t ss_random(uint64_t *state);
 void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void *data, uint32_t len);
@@ -281,10 +304,13 @@ void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint1
 /* what leaves (egress.c) */
 void ss_output(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);
 uint64_t ss_port_backlog(struct ss_port *port, uint64_t now);
-void ss_port_flush(struct ss_port *port);
 void ss_fire_timers(struct ss_thread *thread);
 void ss_port_drain(struct ss_thread *thread, struct ss_port *port);
 void ss_drop(struct ss_device *device, struct ss_port *port, enum ss_drop reason);
+
+/* to interfaces (transmit.c) */
+void ss_outputs_take(struct ss_thread *owner, struct ss_thread *thread);
+void ss_outputs_send(struct ss_thread *thread);
 
 /* digests (digest.c) */
 void ss_digest_service(void *device, uint32_t digest, const uint8_t *data, uint32_t len);

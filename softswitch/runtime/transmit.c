@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <net/if.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -23,49 +24,59 @@ static uint32_t mtu_of(const struct ss_port *port) {
     return ioctl(port->tx_fd, SIOCGIFMTU, &request) || request.ifr_mtu < 0 ? 0 : (uint32_t)request.ifr_mtu;
 }
 
-/* Messages for frames [at, port->n_batch); without `mtu` each in one of its own. How many messages. */
-static unsigned plan(const struct ss_port *port, unsigned at, uint32_t mtu, struct message *messages,
+/* Messages for n frames; without `mtu` each in one of its own. How many messages. */
+static unsigned plan(struct ss_buf *const *frames, unsigned n, uint32_t mtu, struct message *messages,
                      struct mmsghdr *out, struct iovec *iov) {
-    unsigned n = 0;
-    while (at < port->n_batch) {
+    unsigned count = 0;
+    for (unsigned at = 0; at < n; at += messages[count++].frames) {
         struct ss_run run = {.frames = 1};
-        if (mtu) ss_run_find(port->batch + at, port->n_batch - at, mtu, &run);
-        struct message *m = &messages[n];
+        if (mtu) ss_run_find(frames + at, n - at, mtu, &run);
+        struct message *m = &messages[count];
         m->frames = run.frames;
-        out[n].msg_hdr = (struct msghdr){.msg_iov = iov};
+        out[count].msg_hdr = (struct msghdr){.msg_iov = iov};
         if (run.frames == 1) {
             m->vnet = (struct ss_vnet){0};
             *iov++ = (struct iovec){&m->vnet, sizeof m->vnet};
-            *iov++ = (struct iovec){port->batch[at]->data, port->batch[at]->len};
+            *iov++ = (struct iovec){frames[at]->data, frames[at]->len};
         } else {
-            ss_run_headers(port->batch[at], &run, &m->vnet, m->headers);
+            ss_run_headers(frames[at], &run, &m->vnet, m->headers);
             _Static_assert(offsetof(struct message, headers) == sizeof m->vnet, "one piece");
             *iov++ = (struct iovec){&m->vnet, sizeof m->vnet + sizeof m->headers};
             for (unsigned i = 0; i < run.frames; i++)
-                *iov++ = (struct iovec){port->batch[at + i]->data + SS_RUN_HEADERS,
-                                        port->batch[at + i]->len - SS_RUN_HEADERS};
+                *iov++ = (struct iovec){frames[at + i]->data + SS_RUN_HEADERS, frames[at + i]->len - SS_RUN_HEADERS};
         }
-        out[n].msg_hdr.msg_iovlen = (size_t)(iov - out[n].msg_hdr.msg_iov);
-        at += run.frames;
-        n++;
+        out[count].msg_hdr.msg_iovlen = (size_t)(iov - out[count].msg_hdr.msg_iov);
     }
-    return n;
+    return count;
 }
 
-void ss_port_flush(struct ss_port *port) {
+static void refused(struct ss_port *port, uint32_t bytes) {
+    struct ss_thread *owner = port->device->thread;
+    ss_thread_lock(owner);
+    port->tx_packets--;
+    port->tx_bytes -= bytes;
+    ss_drop(port->device, port, SS_DROP_TX_ERROR);
+    ss_thread_unlock(owner);
+}
+
+/* Frames that the kernel refuses (interface down, or longer than its MTU) stay in `frames`, the others become NULL. */
+static void send_batch(struct ss_port *port, struct ss_buf **frames, unsigned n) {
     struct message messages[SS_TX_BATCH];
     struct mmsghdr out[SS_TX_BATCH];
     struct iovec iov[2 * SS_TX_BATCH];
-    uint64_t now = port->device->thread->now_ns;
-    uint32_t mtu = port->offload && port->n_batch > 1 && now >= port->plain_until ? mtu_of(port) : 0;
-    for (unsigned at = 0; at < port->n_batch;) {
-        unsigned n = plan(port, at, mtu, messages, out, iov);
-        for (unsigned i = 0; i < n;) {
-            int sent = sendmmsg(port->tx_fd, out + i, n - i, MSG_DONTWAIT);
+    uint64_t now = n > 1 ? ss_now_ns() : 0;
+    uint32_t mtu = port->offload && n > 1 && now >= port->plain_until ? mtu_of(port) : 0;
+    for (unsigned at = 0; at < n;) {
+        unsigned count = plan(frames + at, n - at, mtu, messages, out, iov);
+        for (unsigned i = 0; i < count;) {
+            int sent = sendmmsg(port->tx_fd, out + i, count - i, MSG_DONTWAIT);
             if (sent < 0 && errno == EINTR) continue;
             for (int j = 0; j < sent; j++, i++) {
-                at += messages[i].frames;
-                port->tx_super += messages[i].frames > 1;
+                for (unsigned k = 0; k < messages[i].frames; k++, at++) {
+                    ss_buf_free(frames[at]);
+                    frames[at] = NULL;
+                }
+                if (messages[i].frames > 1) atomic_fetch_add_explicit(&port->tx_super, 1, memory_order_relaxed);
             }
             if (sent > 0) continue;
             if (messages[i].frames > 1) { /* the interface does not take it, or is busy: try one by one */
@@ -73,13 +84,49 @@ void ss_port_flush(struct ss_port *port) {
                 port->plain_until = now + PLAIN_NS;
                 break;
             }
-            port->tx_packets--; /* the kernel refused this one: interface down, or longer than its MTU */
-            port->tx_bytes -= port->batch[at]->len;
-            ss_drop(port->device, port, SS_DROP_TX_ERROR);
             at++;
             i++;
         }
     }
-    for (unsigned i = 0; i < port->n_batch; i++) ss_buf_free(port->batch[i]);
-    port->n_batch = 0;
+}
+
+static void send_frames(struct ss_port *port, struct ss_list *list) {
+    struct ss_buf *frames[SS_TX_BATCH];
+    while (list->head) {
+        unsigned n = 0;
+        while (n < SS_TX_BATCH && list->head) frames[n++] = ss_pop(list);
+        pthread_mutex_lock(&port->tx_lock);
+        if (port->tx_fd >= 0) send_batch(port, frames, n);
+        pthread_mutex_unlock(&port->tx_lock);
+        for (unsigned i = 0; i < n; i++) {
+            if (!frames[i]) continue;
+            refused(port, frames[i]->len);
+            ss_buf_free(frames[i]);
+        }
+    }
+}
+
+/* What devices of `owner` have for interfaces is for `thread` to send. The owner's state is locked. */
+void ss_outputs_take(struct ss_thread *owner, struct ss_thread *thread) {
+    while (owner->dirty) {
+        struct ss_port *port = owner->dirty;
+        owner->dirty = port->next_dirty;
+        port->dirty = false;
+        if (!port->tx.n) continue;
+        if (thread->n_outputs == thread->outputs_size) {
+            unsigned size = thread->outputs_size ? 2 * thread->outputs_size : 64;
+            struct ss_output *larger = realloc(thread->outputs, size * sizeof *larger);
+            if (!larger) abort(); /* a few bytes per port: the process is beyond help */
+            thread->outputs = larger;
+            thread->outputs_size = size;
+        }
+        thread->outputs[thread->n_outputs++] = (struct ss_output){port, port->tx};
+        port->tx = (struct ss_list){0};
+    }
+}
+
+void ss_outputs_send(struct ss_thread *thread) {
+    for (unsigned i = 0; i < thread->n_outputs; i++)
+        send_frames(thread->outputs[i].port, &thread->outputs[i].frames);
+    thread->n_outputs = 0;
 }
