@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 class Fabric:
     """All devices of this process, their threads and the links between them.
 
-    ``threads`` data-plane threads share the devices among them, and the ports of a device if there are more threads than
-    devices; a packet is one step towards all others of its device all the same. ``seed`` makes injected faults and ``random()``
-    repeatable. Usable as a context manager; :meth:`close` frees everything.
+    ``threads`` data-plane threads share the devices among them, and the ports of a device if there are more threads
+    than devices; a packet is one step towards all others of its device all the same. ``seed`` makes injected faults
+    and ``random()`` repeatable. Usable as a context manager; :meth:`close` frees everything.
     """
 
     def __init__(self, threads: int = 1, seed: int = 0) -> None:

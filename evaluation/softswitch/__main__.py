@@ -67,6 +67,7 @@ def traffic(
                 switch = Softswitch(workload, bench.interfaces)
             else:
                 switch = Bmv2(workload, bench.interfaces)
+                workload = dataclasses.replace(workload, superframe=1)  # it takes frames as they are on a wire
             try:
                 trial, limited = bench.search(switch, workload, seconds)
             finally:

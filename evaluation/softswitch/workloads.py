@@ -48,8 +48,11 @@ class Workload:
     superframe: int = 1
 
 
-def aggregation(values: int) -> Workload:
-    """Sums of ``values`` 32-bit numbers over two contributors: every second frame completes a slot and leaves."""
+def aggregation(values: int, superframe: int = 1) -> Workload:
+    """Sums of ``values`` 32-bit numbers over two contributors: every second frame completes a slot and leaves.
+
+    ``superframe``: each contributor's kernel hands over so many packets at a time.
+    """
     directory = ARTIFACTS / f"v1model-{values}"
     expected = (1 << CONTRIBUTORS) - 1
     rows = tuple(
@@ -63,17 +66,24 @@ def aggregation(values: int) -> Workload:
     )
 
     def frame(worker: int, epoch: int, sequence: int) -> bytes:
-        return bytes(packet(range(values), job=7, label=worker + 1, epoch=epoch, sequence=sequence))
+        address = f"10.0.0.{worker + 1}"
+        return bytes(packet(range(values), address=address, job=7, label=worker + 1, epoch=epoch, sequence=sequence))
 
     def frames(generation: int) -> list[bytes]:
-        return [frame(w, 1 + (generation << 20), s) for s in range(64) for w in range(CONTRIBUTORS)]
+        epoch, most = 1 + (generation << 20), 64 if superframe == 1 else 4 * superframe
+        groups = [range(first, first + superframe) for first in range(0, most, superframe)]
+        return [frame(w, epoch, s) for group in groups for w in range(CONTRIBUTORS) for s in group]
 
-    return Workload(f"aggregation, {values} values", directory / "inart.json", directory / "inart.p4info.txtpb", rows,
-                    frames, CONTRIBUTORS, PROTOCOL.field("epoch").offset)  # fmt: skip
+    name = f"aggregation, {values} values" + (f", {superframe} packets a frame" if superframe > 1 else "")
+    return Workload(name, directory / "inart.json", directory / "inart.p4info.txtpb", rows,
+                    frames, CONTRIBUTORS, PROTOCOL.field("epoch").offset, superframe)  # fmt: skip
 
 
-def forwarding(size: int) -> Workload:
-    """IPv4 forwarding by the same program: longest prefix, TTL, header checksum checked and updated."""
+def forwarding(size: int, superframe: int = 1) -> Workload:
+    """IPv4 forwarding by the same program: longest prefix, TTL, header checksum checked and updated.
+
+    ``superframe``: datagrams of one flow, of which the sender's kernel hands over so many at a time.
+    """
     directory = ARTIFACTS / "v1model-4"
     rows = (
         Row("ipv4_table", (Match("lpm", 0x0A000200, prefix_len=24),), "route", (0x020000000002, 2)),
@@ -85,10 +95,13 @@ def forwarding(size: int) -> Workload:
         total = sum(struct.unpack(">10H", head))
         total = (total & 0xFFFF) + (total >> 16)
         head = head[:10] + struct.pack(">H", (total + (total >> 16) & 0xFFFF) ^ 0xFFFF) + head[12:]
-        return bytes.fromhex("0200000000fe0200000000010800") + head + bytes(size - 34)
+        udp = struct.pack(">HHHH", 4000, 4000, size - 34, 0) if superframe > 1 else bytes(8)
+        return bytes.fromhex("0200000000fe0200000000010800") + head + udp + bytes(size - 42)
 
-    return Workload(f"IPv4 forwarding, {size}-byte frames", directory / "inart.json",
-                    directory / "inart.p4info.txtpb", rows, lambda _: [frame(i) for i in range(64)], 1, -1)  # fmt: skip
+    name = f"IPv4 forwarding, {size}-byte frames" + (f", {superframe} packets a frame" if superframe > 1 else "")
+    return Workload(name, directory / "inart.json", directory / "inart.p4info.txtpb", rows,
+                    lambda _: [frame(i) for i in range(4 * superframe if superframe > 1 else 64)], 1, -1,
+                    superframe)  # fmt: skip
 
 
 def lookup_frame(kind: int, key: tuple[int, int, int, int, int]) -> bytes:
@@ -156,6 +169,9 @@ TABLE_WORKLOADS: dict[str, Callable[[], Workload]] = {
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "aggregation-256": lambda: aggregation(256),
     "aggregation-64": lambda: aggregation(64),
+    "aggregation-256-superframes": lambda: aggregation(256, 60),
+    "aggregation-64-superframes": lambda: aggregation(64, 128),
     "forwarding-64": lambda: forwarding(64),
     "forwarding-1400": lambda: forwarding(1400),
+    "forwarding-1400-superframes": lambda: forwarding(1400, 45),
 }

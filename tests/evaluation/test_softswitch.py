@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
 
 from evaluation.softswitch import __main__ as command
 from evaluation.softswitch import growth
+from evaluation.softswitch.bench import records
 from evaluation.softswitch.figures import Row
 from evaluation.softswitch.report import page, ratio
 from evaluation.softswitch.workloads import WORKLOADS, Workload, table
 from softswitch import Device, Fabric, Program
+from tests.softswitch.dataplane.superframe import UDP, Sent, cut
 
 
 def filled(fabric: Fabric, workload: Workload) -> Device:
@@ -39,6 +42,19 @@ def test_as_many_frames_leave_as_is_counted_on(name: str) -> None:
         frames = workload.frames(0)
         left = [port for frame in frames for port, _ in device.process(1, frame)]
         assert left == [2] * (len(frames) // workload.per_output)
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(WORKLOADS) if name.endswith("superframes")])
+def test_superframes_are_whole(name: str) -> None:
+    """What the generator is given is what the switch's tests take for packets of one flow."""
+    workload = WORKLOADS[name]()
+    packets = workload.frames(0)[: workload.superframe]
+    (record,) = records(packets, workload.superframe)
+    length, size = struct.unpack("<II", record[:8])
+    pieces = cut(Sent(record[8:], UDP, size, 34))
+    assert length == len(record) - 8 <= 65535
+    assert [piece[42:] for piece in pieces] == [packet[42:] for packet in packets]
+    assert [piece[26:38] for piece in pieces] == [packet[26:38] for packet in packets]  # addresses and ports
 
 
 @pytest.mark.parametrize("kind", growth.TABLE_KINDS, ids=lambda kind: kind[0])
