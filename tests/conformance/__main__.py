@@ -14,7 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.conformance.samples import FAIL, PASS, STANDARD, UNSUPPORTED, Result, find, run_sample
-from tests.conformance.targets import TARGETS, missing
+from tests.conformance.targets import TARGETS
+from tests.support.switches import missing
 
 
 def main() -> int:

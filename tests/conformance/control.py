@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import queue
 import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -11,11 +10,10 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf import text_format
 
-from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
+from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 from tests.conformance.stf import Add, Call, CheckCounter, Command, SetDefault, StfError, call, number
+from tests.support.p4runtime import DELETE, INSERT, MODIFY, as_bytes, connect, update
 
-DEADLINE = 30.0  # seconds that a call may take
-INSERT, MODIFY, DELETE = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY, p4runtime_pb2.Update.DELETE
 COMPARISONS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -24,11 +22,6 @@ Named = TypeVar("Named")
 
 class ExpectationFailed(Exception):
     """A counter or register does not hold what the file says."""
-
-
-def as_bytes(value: int) -> bytes:
-    """An unsigned int as P4Runtime's canonical byte string."""
-    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
 def named(objects: Iterable[Named], name: str, what: str) -> Named:
@@ -49,46 +42,23 @@ class Controller:
         self, address: str, p4info: str, device_config: bytes, device_id: int = 1, election_id: int = 1
     ) -> None:
         self.info = text_format.Parse(p4info, p4info_pb2.P4Info())
-        self.device_id = device_id
-        self._election_id = p4runtime_pb2.Uint128(high=election_id >> 64, low=election_id & (1 << 64) - 1)
         self._nodes: list[list[tuple[int, int]]] = []  # mc_node_create, in order: (port, replication id)
         self._groups: dict[int, list[tuple[int, int]]] = {}
-        self._requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
-        self._channel = grpc.insecure_channel(address)
+        self._client = connect(address, device_id, election_id)
         try:
-            grpc.channel_ready_future(self._channel).result(DEADLINE)
-            self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
-            self._stream = self._stub.StreamChannel(iter(self._requests.get, None))
-            hello = p4runtime_pb2.StreamMessageRequest()
-            hello.arbitration.device_id = device_id
-            hello.arbitration.election_id.CopyFrom(self._election_id)
-            self._requests.put(hello)
-            next(self._stream)
-            request = p4runtime_pb2.SetForwardingPipelineConfigRequest(
-                device_id=device_id, action=p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
-            )
-            request.election_id.CopyFrom(self._election_id)
-            request.config.p4info.CopyFrom(self.info)
-            request.config.p4_device_config = device_config
-            self._stub.SetForwardingPipelineConfig(request, timeout=DEADLINE)
+            self._client.set_pipeline(device_config, self.info)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        self._requests.put(None)
-        self._channel.close()
+        self._client.close()
 
     def _write(self, kind: int, **entity: Any) -> None:
-        request = p4runtime_pb2.WriteRequest(device_id=self.device_id)
-        request.election_id.CopyFrom(self._election_id)
-        request.updates.add(type=kind).entity.CopyFrom(p4runtime_pb2.Entity(**entity))  # type: ignore[arg-type]
-        self._stub.Write(request, timeout=DEADLINE)
+        self._client.write(update(kind, **entity))
 
     def _read(self, **entity: Any) -> p4runtime_pb2.Entity:
-        request = p4runtime_pb2.ReadRequest(device_id=self.device_id)
-        request.entities.add().CopyFrom(p4runtime_pb2.Entity(**entity))
-        entities = [e for response in self._stub.Read(request, timeout=DEADLINE) for e in response.entities]
+        entities = self._client.read(p4runtime_pb2.Entity(**entity))
         if len(entities) != 1:
             raise ExpectationFailed(f"{len(entities)} answers to a read of one entity")
         return entities[0]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import shutil
-import subprocess
 import tempfile
 import threading
 import time
@@ -18,6 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from softswitch import Fabric, Program
 from softswitch.p4runtime import P4RuntimeServer
+from tests.support import switches
 
 Frames = dict[int, list[bytes]]
 """By port, in the order in which they left it."""
@@ -109,25 +107,20 @@ class Bmv2(Switch):
     """simple_switch_grpc; frames go in and out over its gRPC data plane, because an interface would not carry frames as
     short as some samples have."""
 
-    PROGRAM = "simple_switch_grpc"
-
     def __init__(self, config: bytes, ports: Sequence[int]) -> None:
         del config, ports
         self._directory = tempfile.TemporaryDirectory(prefix="conformance-")
         path = Path(self._directory.name)
-        self.address, packets = f"unix:{path}/grpc", f"unix:{path}/packets"
+        packets = f"unix:{path}/packets"
+        self._switch = switches.Switch("bmv2", path, device_id=DEVICE_ID, options=["--dp-grpc-server-addr", packets])
+        self.address = self._switch.address
         self._type = _packet_type()
         self._frames: Frames = {}
         self._last = time.monotonic()
         self._closed = threading.Event()
         self._ready = threading.Event()
         self._requests: queue.SimpleQueue[message.Message | None] = queue.SimpleQueue()
-        with (path / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [self.PROGRAM, "--no-p4", "--device-id", str(DEVICE_ID), "--", "--grpc-server-addr", self.address,
-                 "--dp-grpc-server-addr", packets],
-                cwd=path, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+        self._switch.start()
         self._channel = grpc.insecure_channel(packets)
         try:
             grpc.channel_ready_future(self._channel).result(DEADLINE)
@@ -165,7 +158,7 @@ class Bmv2(Switch):
 
     def send(self, port: int, frame: bytes) -> None:
         if not self._ready.wait(DEADLINE):
-            raise RuntimeError(f"{self.PROGRAM} accepts no packets")
+            raise RuntimeError("bmv2 accepts no packets")
         self._requests.put(self._type(device_id=DEVICE_ID, port=port, packet=frame))
         self._last = time.monotonic()
 
@@ -178,30 +171,16 @@ class Bmv2(Switch):
             time.sleep(QUIET / 5)
 
     def received(self) -> Frames:
-        if self._process.poll() is not None:
-            raise RuntimeError(f"{self.PROGRAM} ended with status {self._process.returncode}")
+        if self._switch.status() is not None:
+            raise RuntimeError(f"bmv2 ended with status {self._switch.status()}")
         return self._frames
 
     def close(self) -> None:
         self._closed.set()
         self._requests.put(None)
         self._channel.close()
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(10)
+        self._switch.close()
         self._directory.cleanup()
 
 
 TARGETS: dict[str, type[Softswitch] | type[Bmv2]] = {"softswitch": Softswitch, "bmv2": Bmv2}
-
-
-def missing(target: str) -> str | None:
-    """Why a target cannot run here; None when it can."""
-    if target == "bmv2" and shutil.which(Bmv2.PROGRAM) is None:
-        return f"{Bmv2.PROGRAM} is not on PATH"
-    if target == "softswitch" and shutil.which(os.environ.get("CC", "cc")) is None:
-        return "there is no C compiler (cc)"
-    return None

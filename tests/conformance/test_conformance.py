@@ -12,7 +12,7 @@ import pytest
 from tests.conformance import stf
 from tests.conformance.build import PROGRAMS
 from tests.conformance.samples import COMPILER, FAIL, PASS, UNSUPPORTED, Sample, compare, find, run_compiled, run_sample
-from tests.conformance.targets import missing
+from tests.support.switches import missing
 
 SAMPLES = find(PROGRAMS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,7 +11,8 @@ from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
 from tests.deploy.fake_switch import FakeSwitch
-from tests.support.switches import Switch
+from tests.deploy.switch import Switch
+from tests.support.switches import missing
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +39,9 @@ def targets(switches: list[FakeSwitch], program: Program) -> Iterator[list[P4Run
 
 @pytest.fixture(params=["softswitch", "bmv2"])
 def switch(request, tmp_path) -> Iterator[Switch]:
-    if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
-        pytest.skip("needs bmv2's simple_switch_grpc on PATH")
+    reason = missing(request.param)
+    if reason:
+        pytest.skip(reason)
     made = Switch(request.param, tmp_path)
     made.start()
     yield made

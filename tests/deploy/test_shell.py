@@ -14,8 +14,8 @@ from controlplane.targets import fabric
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from tests.deploy.certificates import make_certificates
 from tests.deploy.rules import small
+from tests.deploy.switch import Switch
 from tests.support.shell import needs_shell, say
-from tests.support.switches import Switch
 
 LOOK = """
 entries = list(table_entry["label_table"].read())

@@ -19,7 +19,7 @@ from p4src.artifacts import find
 from p4src.protocol import VERDICTS
 from tests.deploy.certificates import make_certificates
 from tests.deploy.rules import MAC, large, small
-from tests.support.switches import Switch
+from tests.deploy.switch import Switch
 
 
 def test_installs_updates_reads_and_removes(target):

@@ -30,12 +30,13 @@ from tests.conformance import stf
 from tests.conformance.control import Controller
 from tests.conformance.samples import NotCompiled, Sample, compile_sample
 from tests.conformance.stf import Add, Command, SetDefault, Statement
-from tests.conformance.targets import Bmv2, Frames, Softswitch, missing
+from tests.conformance.targets import Bmv2, Frames, Softswitch
 from tests.fuzz import undefined
 from tests.fuzz.case import Artifacts, Case, multiset, write
 from tests.fuzz.entries import EntrySource, constants
 from tests.fuzz.packets import Frame, PacketSource
 from tests.fuzz.wellformed import repair
+from tests.support.switches import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 DIFFERENT = ("departures", "queueing")  # of our programs: where bmv2 departs from P4, how full its queues are
@@ -63,14 +64,14 @@ class _Bmv2(Bmv2):
         """Until so many frames have left, or ``patience`` seconds have passed."""
         end = time.monotonic() + patience
         while sum(map(len, self._frames.values())) < expected and time.monotonic() < end:
-            if self._process.poll() is not None:
+            if self._switch.status() is not None:
                 return
             time.sleep(0.001)
 
     def finish(self) -> Frames:
-        while time.monotonic() - self._last < QUIET and self._process.poll() is None:
+        while time.monotonic() - self._last < QUIET and self._switch.status() is None:
             time.sleep(QUIET / 10)
-        status = self._process.poll()
+        status = self._switch.status()
         if status is not None:
             raise Unusable(f"bmv2 ended with status {status}")
         return {port: list(frames) for port, frames in self._frames.items()}

@@ -8,10 +8,10 @@ import os
 import sys
 from pathlib import Path
 
-from tests.conformance.targets import missing
 from tests.fuzz import undefined
 from tests.fuzz.case import write
 from tests.fuzz.differential import Program, Unusable, compare, programs
+from tests.support.switches import missing
 
 RECORDED = Path(__file__).with_name("recorded")
 FRAMES = 24

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import itertools
-import os
 import select
-import shutil
-import socket
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -19,54 +13,14 @@ from tests.model.packet import Packet, decode, ours
 from tests.model.switch import Switch
 from tests.p4.p4runtime import Client
 from tests.p4.targets import Frames, Target, parameters
+from tests.support import switches
+from tests.support.switches import Cables
 
-PROGRAM = "simple_switch_grpc"
-CLONE_NEWNET = 0x40000000
-SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 SENTINEL_LABEL = 0xFFFF0001
 SENTINEL_GROUP = 4000
 SENTINEL_JOB = 0xBEEF
-NUMBERS = itertools.count()
 DEADLINE = 20.0
-"""Seconds that a switch may take to start or to answer."""
-
-
-def missing() -> str | None:
-    """Why bmv2 cannot run here; None when it can."""
-    if shutil.which(PROGRAM) is None:
-        return f"{PROGRAM} is not on PATH"
-    if os.geteuid() != 0:
-        return "network namespaces and raw sockets need root"
-    return None
-
-
-def run(*command: str) -> None:
-    """Run a command that has to succeed."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-
-
-def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
-    """Raw sockets, opened inside ``namespace`` and bound to ``interfaces``."""
-    library = ctypes.CDLL(None, use_errno=True)
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    there = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-    opened = []
-    try:
-        if library.setns(there, CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
-        for interface in interfaces:
-            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-            raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-            raw.bind((interface, 0))
-            opened.append(raw)
-    finally:
-        if library.setns(home, CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "cannot return to this process's network namespace")
-        os.close(home)
-        os.close(there)
-    return opened
+"""Seconds that a switch may take to answer."""
 
 
 class Bmv2Target(Target):
@@ -78,37 +32,19 @@ class Bmv2Target(Target):
 
     def __init__(self, artifact: Artifact, configuration: Switch, ports: tuple[int, ...]) -> None:
         self.artifact, self.configuration, self.ports = artifact, configuration, ports
-        self.namespace = f"inart-t-p4-{os.getpid()}-{next(NUMBERS)}"
         self.sentinels = 0
-        self.process_: subprocess.Popen[bytes] | None = None
         self.client: Client | None = None
-        self.sockets: dict[int, socket.socket] = {}
         self.directory = tempfile.TemporaryDirectory(prefix="inart-t-")
+        self.cables = Cables(ports)
+        self.sockets = self.cables.sockets
+        self.switch = switches.Switch("bmv2", Path(self.directory.name), cables=self.cables)
         try:
-            self._start()
+            self.switch.start()
+            self.client = Client(self.switch.address, self.artifact)
             self.restart()
         except BaseException:
             self.close()
             raise
-
-    def _start(self) -> None:
-        run("ip", "netns", "add", self.namespace)
-        inside = ("ip", "netns", "exec", self.namespace)
-        run(*inside, "sysctl", "-q", "-w", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
-        command = [*inside, PROGRAM, "--no-p4", "--device-id", "1"]
-        for port in self.ports:
-            run(*inside, "ip", "link", "add", f"s{port}", "type", "veth", "peer", "name", f"t{port}")
-            run(*inside, "ip", "link", "set", f"s{port}", "up")
-            run(*inside, "ip", "link", "set", f"t{port}", "up")
-            command += ["-i", f"{port}@s{port}"]
-        address = f"unix:{self.directory.name}/grpc"
-        command += ["--", "--grpc-server-addr", address]
-        log = (Path(self.directory.name) / "log").open("wb")
-        self.process_ = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        log.close()
-        opened = sockets_in(self.namespace, [f"t{port}" for port in self.ports])
-        self.sockets = dict(zip(self.ports, opened, strict=True))
-        self.client = Client(address, 1, self.artifact)
 
     def restart(self) -> None:
         client = self.client
@@ -131,7 +67,7 @@ class Bmv2Target(Target):
         end = time.monotonic() + DEADLINE
         while not self._try_sentinel(self.ports[0], wait=0.2):
             if time.monotonic() > end:
-                raise TimeoutError(f"{PROGRAM} forwards nothing {DEADLINE} s after it got its program")
+                raise TimeoutError(f"bmv2 forwards nothing {DEADLINE} s after it got its program")
         self.base = self._verdicts()
 
     def _try_sentinel(self, port: int, wait: float) -> bool:
@@ -195,14 +131,6 @@ class Bmv2Target(Target):
     def close(self) -> None:
         if self.client is not None:
             self.client.close()
-        for raw in self.sockets.values():
-            raw.close()
-        if self.process_ is not None:
-            self.process_.terminate()
-            try:
-                self.process_.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process_.kill()
-                self.process_.wait()
-        subprocess.run(["ip", "netns", "delete", self.namespace], capture_output=True, check=False, timeout=30)
+        self.switch.close()
+        self.cables.close()
         self.directory.cleanup()

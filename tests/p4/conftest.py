@@ -11,6 +11,7 @@ from p4src.artifacts import find
 from tests.model.switch import Switch
 from tests.p4 import bmv2, rig
 from tests.p4.targets import SoftswitchTarget, Target
+from tests.support.switches import missing_with_cables
 
 VALUES = 4
 """Values per packet in most tests: small packets, every path."""
@@ -40,7 +41,7 @@ def make(kind: str, values: int) -> Pair:
     """A pair on a target of that kind; skips where it cannot run."""
     artifact, configuration = find(values=values), rig.switch(values)
     if kind == "bmv2":
-        reason = bmv2.missing()
+        reason = missing_with_cables("bmv2")
         if reason:
             pytest.skip(reason)
         return Pair(bmv2.Bmv2Target(artifact, configuration, rig.PORTS), configuration, values)

@@ -24,6 +24,7 @@ from tests.model.packet import Packet
 from tests.model.switch import Aggregate, Forward, Replicate, Switch
 from tests.p4 import bmv2
 from tests.p4.targets import SoftswitchTarget
+from tests.support.switches import missing_with_cables
 
 IN_FLIGHT = 16
 """Packets that are sent before waiting for what they cause: bmv2 loses longer bursts, its capture buffer is small."""
@@ -63,8 +64,8 @@ def measure_bmv2(artifact: Artifact, workers: int, packets: int) -> str:
     """One line about bmv2."""
     target = bmv2.Bmv2Target(artifact, configuration(artifact, workers), (1, 2))
     try:
-        assert target.process_ is not None
-        pid = child_of(target.process_.pid)
+        assert target.switch.process is not None
+        pid = child_of(target.switch.process.pid)
         batch = max(1, IN_FLIGHT // workers)
         chunks = packets // workers // batch * batch
         before = thread_ticks(pid)
@@ -114,7 +115,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--packets", type=int, default=8000)
     options = parser.parse_args()
-    reason = bmv2.missing()
+    reason = missing_with_cables("bmv2")
     if options.switch == "bmv2" and reason:
         print(f"tests.p4.measure: {reason}", file=sys.stderr)
         return 1

@@ -1,40 +1,26 @@
-"""A small P4Runtime client for one switch: what the tests need to fill it and to read its counters."""
+"""The P4Runtime client of a switch that runs one of our programs: entries, groups and counters by name."""
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-import grpc
 from google.protobuf import text_format
 
-from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
 from p4src.artifacts import Artifact
+from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2
+from tests.support import p4runtime
+from tests.support.p4runtime import INSERT, as_bytes
 
 
-def as_bytes(value: int) -> bytes:
-    """An unsigned int as P4Runtime's canonical byte string."""
-    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
+class Client(p4runtime.Client):
+    """Primary controller of device 1 at ``address``, which may still be starting."""
 
-
-class Client:
-    """Primary controller of device ``device_id`` at ``address``; every call has a deadline."""
-
-    def __init__(self, address: str, device_id: int, artifact: Artifact, timeout: float = 20.0) -> None:
-        self.device_id, self.artifact, self.timeout = device_id, artifact, timeout
+    def __init__(self, address: str, artifact: Artifact) -> None:
+        super().__init__(address)
+        self.artifact = artifact
         self.info = text_format.Parse(artifact.p4info.read_text(), p4info_pb2.P4Info())
-        self.channel = grpc.insecure_channel(address)
-        grpc.channel_ready_future(self.channel).result(timeout)
-        self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
-        self.requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
-        self.stream = self.stub.StreamChannel(iter(self.requests.get, None))
-        request = p4runtime_pb2.StreamMessageRequest()
-        request.arbitration.device_id = device_id
-        request.arbitration.election_id.low = 1
-        self.requests.put(request)
-        answer = next(self.stream)
-        if answer.arbitration.status.code:
-            raise RuntimeError(f"not primary: {answer.arbitration.status.message}")
+        self.ready()
+        self.become_primary()
 
     def _id(self, kind: str, name: str) -> int:
         for item in getattr(self.info, kind):
@@ -44,26 +30,11 @@ class Client:
 
     def load(self) -> None:
         """Set the pipeline: tables, groups and registers start fresh."""
-        action = p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
-        request = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=self.device_id, action=action)
-        request.election_id.low = 1
-        request.config.p4info.CopyFrom(self.info)
-        request.config.p4_device_config = self.artifact.program.read_bytes()
-        self.stub.SetForwardingPipelineConfig(request, timeout=self.timeout)
+        self.set_pipeline(self.artifact.program.read_bytes(), self.info)
 
-    def insert(self, entities: Sequence[p4runtime_pb2.Entity]) -> None:
+    def insert(self, entities: Iterable[p4runtime_pb2.Entity]) -> None:
         """Write new entities in one request."""
-        request = p4runtime_pb2.WriteRequest(device_id=self.device_id)
-        request.election_id.low = 1
-        for entity in entities:
-            request.updates.add(type=p4runtime_pb2.Update.INSERT).entity.CopyFrom(entity)
-        self.stub.Write(request, timeout=self.timeout)
-
-    def read(self, entity: p4runtime_pb2.Entity) -> Iterator[p4runtime_pb2.Entity]:
-        """Everything that matches a (wildcard) entity."""
-        request = p4runtime_pb2.ReadRequest(device_id=self.device_id, entities=[entity])
-        for response in self.stub.Read(request, timeout=self.timeout):
-            yield from response.entities
+        self.write(*(p4runtime_pb2.Update(type=INSERT, entity=entity) for entity in entities))
 
     def entry(
         self, table: str, match: Sequence[int | tuple[int, int]], action: str, values: Sequence[int]
@@ -108,7 +79,3 @@ class Client:
             key = tuple(int.from_bytes(field.exact.value, "big") for field in entry.table_entry.match)
             counters[key] = entry.data.packet_count, entry.data.byte_count
         return counters
-
-    def close(self) -> None:
-        self.requests.put(None)
-        self.channel.close()

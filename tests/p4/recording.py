@@ -20,6 +20,7 @@ from p4src.artifacts import find
 from p4src.protocol import Verdict
 from tests.p4 import bmv2, rig
 from tests.p4.targets import Frames, Target
+from tests.support.switches import BMV2, missing_with_cables
 
 DIRECTORY = Path(__file__).resolve().parent / "recorded"
 PLANNED = {"mixed-4": (4, 11, 900), "mixed-64": (64, 12, 150), "mixed-256": (256, 13, 60)}
@@ -71,12 +72,12 @@ def verdict_counts(target: Target) -> dict[str, int]:
 
 def main() -> int:
     """Record all of PLANNED; returns the exit status."""
-    reason = bmv2.missing()
+    reason = missing_with_cables("bmv2")
     if reason:
         print(f"tests.p4.recording: {reason}", file=sys.stderr)
         return 1
-    version = subprocess.run([bmv2.PROGRAM, "--version"], capture_output=True, text=True, check=False, timeout=30)
-    switch = f"{bmv2.PROGRAM} {(version.stdout or version.stderr).strip()}"
+    version = subprocess.run([BMV2, "--version"], capture_output=True, text=True, check=False, timeout=30)
+    switch = f"{BMV2} {(version.stdout or version.stderr).strip()}"
     for name, (values, seed, frames) in PLANNED.items():
         target = bmv2.Bmv2Target(find(values=values), rig.switch(values), rig.PORTS)
         try:

@@ -1,19 +1,44 @@
-"""Switch processes that serve P4Runtime: softswitch, and bmv2's simple_switch_grpc."""
+"""Switch processes that serve P4Runtime, softswitch and bmv2's simple_switch_grpc, and cables to plug them in."""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import os
+import shutil
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.rpc.tls import Tls
-from controlplane.targets.base import TargetError
-from controlplane.targets.p4runtime.session import ask
-
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 60.0
+BMV2 = "simple_switch_grpc"
+CLONE_NEWNET = 0x40000000
+SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
+NUMBERS = itertools.count()
+END_SECONDS = 10
+
+
+def missing(kind: str) -> str | None:
+    """Why a kind of switch cannot run here; None when it can."""
+    if kind == "bmv2" and shutil.which(BMV2) is None:
+        return f"{BMV2} is not on PATH"
+    if kind == "softswitch" and shutil.which(os.environ.get("CC", "cc")) is None:
+        return "there is no C compiler (cc)"
+    return None
+
+
+def missing_with_cables(kind: str) -> str | None:
+    """Likewise for one with :class:`Cables`."""
+    return missing(kind) or (None if os.geteuid() == 0 else "network namespaces and raw sockets need root")
+
+
+def run(*command: str) -> None:
+    """Run a command that has to succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 def free_port() -> int:
@@ -21,39 +46,113 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
+    """Raw sockets, opened inside ``namespace`` and bound to ``interfaces``."""
+    library = ctypes.CDLL(None, use_errno=True)
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    there = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    opened = []
+    try:
+        if library.setns(there, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+        for interface in interfaces:
+            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+            raw.bind((interface, 0))
+            opened.append(raw)
+    finally:
+        if library.setns(home, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "cannot return to this process's network namespace")
+        os.close(home)
+        os.close(there)
+    return opened
+
+
+class Cables:
+    """A network namespace with a veth pair for each port: the switch's end and a raw socket, in ``sockets`` by port."""
+
+    def __init__(self, ports: Sequence[int], mtu: int = 1500) -> None:
+        self.namespace = f"inart-t-sw-{os.getpid()}-{next(NUMBERS)}"
+        self.inside = ("ip", "netns", "exec", self.namespace)
+        self.ports = {port: f"s{port}" for port in ports}
+        self.sockets: dict[int, socket.socket] = {}
+        off = ("net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
+        try:
+            run("ip", "netns", "add", self.namespace)
+            run(*self.inside, "sysctl", "-q", "-w", *off)
+            for port, end in self.ports.items():
+                run(*self.inside, "ip", "link", "add", end, "type", "veth", "peer", "name", f"t{port}")
+                for name in (end, f"t{port}"):
+                    run(*self.inside, "ip", "link", "set", name, "up", "mtu", str(mtu))
+            opened = sockets_in(self.namespace, [f"t{port}" for port in ports])
+            self.sockets = dict(zip(ports, opened, strict=True))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for raw in self.sockets.values():
+            raw.close()
+        subprocess.run(["ip", "netns", "delete", self.namespace], capture_output=True, check=False, timeout=30)
+
+
 class Switch:
-    """A switch process without program and interfaces, as device 7."""
+    """A switch process without a program: P4Runtime at ``address``, by default a unix socket in ``folder``.
 
-    def __init__(self, kind: str, folder: Path, tls: dict[str, Path] | None = None) -> None:
+    Args:
+        folder: for its log and what it writes.
+        options: of the P4Runtime server.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        *,
+        device_id: int = 1,
+        address: str | None = None,
+        cables: Cables | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.kind = kind
-        self.address = f"127.0.0.1:{free_port()}"
-        server = ["--grpc-server-addr", self.address]
-        if tls is not None:
-            server += ["--grpc-server-ssl", "--grpc-server-with-client-auth"]
-            server += ["--grpc-server-cert", str(tls["server.pem"]), "--grpc-server-key", str(tls["server.key"])]
-            server += ["--grpc-server-cacert", str(tls["ca.pem"])]
-        if kind == "softswitch":
-            self._command = [sys.executable, "-m", "softswitch", "--no-p4", "--device-id", "7", *server]
-        else:
-            self._command = ["simple_switch_grpc", "--no-p4", "--device-id", "7", "--", *server]
-        self._log = folder / "switch.log"
+        self.address = address or f"unix:{folder}/grpc"
+        program = [BMV2] if kind == "bmv2" else [sys.executable, "-m", "softswitch"]
+        self._command = [*(cables.inside if cables else ()), *program, "--no-p4", "--device-id", str(device_id)]
+        for port, interface in cables.ports.items() if cables else ():
+            self._command += ["-i", f"{port}@{interface}"]
+        self._command += ["--", "--grpc-server-addr", self.address, *options]
         self._folder = folder
-        self.process: subprocess.Popen | None = None
+        self._log = folder / "switch.log"
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, tls: Tls | None = None) -> None:
+    def start(self) -> None:
+        """Does not wait until it serves."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                ask("s", self.address, 7, 1.0, tls)
-                return
-            except TargetError:
-                assert self.process.poll() is None, self._log.read_text()
-                assert time.monotonic() < deadline, self._log.read_text()
-                time.sleep(0.05)
+            self.process = subprocess.Popen(
+                self._command,
+                cwd=self._folder if self.kind == "bmv2" else ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return None if self.process is None else self.process.poll()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
+        """At once, as a machine that loses power."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()

@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import queue
 import select
-import shutil
 import socket
 import struct
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 
-import grpc
 from google.protobuf import text_format
 
-from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2, p4runtime_pb2_grpc
-from tests.p4.bmv2 import run, sockets_in
+from softswitch.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 from tests.softswitch.dataplane.programs import json_path, p4info_path
 from tests.softswitch.dataplane.scenario import Frames, Row, Scenario, ordered
+from tests.support import switches
+from tests.support.p4runtime import Client, as_bytes, connect
+from tests.support.switches import SOL_PACKET, Cables
 
-PROGRAM = "simple_switch_grpc"
-NUMBERS = itertools.count()
-SOL_PACKET, PACKET_AUXDATA = 263, 8
+PACKET_AUXDATA = 8
 TP_STATUS_VLAN_VALID, TP_STATUS_VLAN_TPID_VALID = 0x10, 0x40
 DEADLINE = 20.0
 QUIET = 0.08  # seconds without a frame after which a packet's answer is taken as complete
-
-
-def missing() -> str | None:
-    """Why bmv2 cannot run here; None when it can."""
-    if shutil.which(PROGRAM) is None:
-        return f"{PROGRAM} is not on PATH"
-    if os.geteuid() != 0:
-        return "network namespaces and raw sockets need root"
-    return None
-
-
-def as_bytes(value: int) -> bytes:
-    """An unsigned int as P4Runtime's canonical byte string."""
-    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
 def receive(raw: socket.socket) -> bytes:
@@ -62,13 +42,15 @@ class Bmv2:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.namespace = f"inart-t-dp-{os.getpid()}-{next(NUMBERS)}"
         self.directory = tempfile.TemporaryDirectory(prefix="inart-t-")
-        self.process_: subprocess.Popen[bytes] | None = None
-        self.channel: grpc.Channel | None = None
-        self.sockets: dict[int, socket.socket] = {}
+        self.client: Client | None = None
+        self.cables = Cables(scenario.ports, mtu=3000)
+        self.sockets = self.cables.sockets
+        for raw in self.sockets.values():
+            raw.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+        self.switch = switches.Switch("bmv2", Path(self.directory.name), cables=self.cables)
         try:
-            self._start()
+            self.switch.start()
             self._configure()
         except BaseException:
             self.close()
@@ -82,46 +64,11 @@ class Bmv2:
     ) -> None:
         self.close()
 
-    def _start(self) -> None:
-        run("ip", "netns", "add", self.namespace)
-        inside = ("ip", "netns", "exec", self.namespace)
-        run(*inside, "sysctl", "-q", "-w", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
-        command = [*inside, PROGRAM, "--no-p4", "--device-id", "1"]
-        for port in self.scenario.ports:
-            run(*inside, "ip", "link", "add", f"s{port}", "type", "veth", "peer", "name", f"t{port}")
-            run(*inside, "ip", "link", "set", f"s{port}", "up", "mtu", "3000")
-            run(*inside, "ip", "link", "set", f"t{port}", "up", "mtu", "3000")
-            command += ["-i", f"{port}@s{port}"]
-        address = f"unix:{self.directory.name}/grpc"
-        with (Path(self.directory.name) / "log").open("wb") as log:
-            self.process_ = subprocess.Popen(
-                [*command, "--", "--grpc-server-addr", address], stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
-        opened = sockets_in(self.namespace, [f"t{port}" for port in self.scenario.ports])
-        self.sockets = dict(zip(self.scenario.ports, opened, strict=True))
-        for raw in opened:
-            raw.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
-        self.channel = grpc.insecure_channel(address)
-        grpc.channel_ready_future(self.channel).result(DEADLINE)
-
     def _configure(self) -> None:
         self.info = text_format.Parse(p4info_path(self.scenario.program).read_text(), p4info_pb2.P4Info())
-        stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
-        self.requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()
-        stream = stub.StreamChannel(iter(self.requests.get, None))
-        hello = p4runtime_pb2.StreamMessageRequest()
-        hello.arbitration.device_id = 1
-        hello.arbitration.election_id.low = 1
-        self.requests.put(hello)
-        next(stream)
-        action = p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT
-        load = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=1, action=action)
-        load.election_id.low = 1
-        load.config.p4info.CopyFrom(self.info)
-        load.config.p4_device_config = json_path(self.scenario.program).read_bytes()
-        stub.SetForwardingPipelineConfig(load, timeout=DEADLINE)
-        write = p4runtime_pb2.WriteRequest(device_id=1)
-        write.election_id.low = 1
+        self.client = connect(self.switch.address)
+        self.client.set_pipeline(json_path(self.scenario.program).read_bytes(), self.info)
+        write = p4runtime_pb2.WriteRequest()
         for row in self.scenario.rows:
             self._entry(row, write.updates.add(type=p4runtime_pb2.Update.INSERT).entity.table_entry)
         for group, replicas in self.scenario.groups.items():
@@ -135,7 +82,7 @@ class Bmv2:
             for port, instance in replicas:
                 engine.clone_session_entry.replicas.add(egress_port=port, instance=instance)
         if write.updates:
-            stub.Write(write, timeout=DEADLINE)
+            self.client.write(*write.updates)
 
     def _entry(self, row: Row, entry: p4runtime_pb2.TableEntry) -> None:
         table = next(t for t in self.info.tables if t.preamble.name == row.table)
@@ -178,18 +125,8 @@ class Bmv2:
         return ordered(frames)
 
     def close(self) -> None:
-        if self.channel is not None:
-            if hasattr(self, "requests"):
-                self.requests.put(None)
-            self.channel.close()
-        for raw in self.sockets.values():
-            raw.close()
-        if self.process_ is not None:
-            self.process_.terminate()
-            try:
-                self.process_.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process_.kill()
-                self.process_.wait(10)
-        subprocess.run(["ip", "netns", "del", self.namespace], capture_output=True, check=False, timeout=30)
+        if self.client is not None:
+            self.client.close()
+        self.switch.close()
+        self.cables.close()
         self.directory.cleanup()

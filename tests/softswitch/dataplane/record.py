@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.softswitch.dataplane import bmv2, scenarios
 from tests.softswitch.dataplane.scenario import Recording
+from tests.support.switches import missing_with_cables
 
 DIRECTORY = Path(__file__).parent / "recorded"
 
@@ -24,7 +25,7 @@ def record(name: str) -> Recording:
 
 
 def main() -> int:
-    reason = bmv2.missing()
+    reason = missing_with_cables("bmv2")
     if reason:
         print(reason)
         return 1

@@ -11,8 +11,8 @@ from softswitch import CompilerFailed, Program
 from softswitch.bmv2json.reader import read_program
 from softswitch.compiler import build
 from softswitch.compiler.codegen import generate
-from tests.p4.bmv2 import run
 from tests.softswitch.dataplane.programs import NAMES, json_path
+from tests.support.switches import run
 
 
 @pytest.mark.parametrize("path", sorted(build.RUNTIME.glob("*.c")), ids=lambda p: p.name)

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from softswitch import AlreadyExists, Device, Fabric, Match
-from tests.p4.bmv2 import run, sockets_in
-from tests.softswitch.dataplane.bmv2 import SOL_PACKET, receive
+from tests.softswitch.dataplane.bmv2 import receive
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet
 from tests.softswitch.dataplane.waiting import until
+from tests.support.switches import SOL_PACKET, run, sockets_in
 
 pytestmark = [
     pytest.mark.namespaces,

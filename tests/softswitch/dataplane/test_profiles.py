@@ -15,8 +15,8 @@ from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NotFo
 from softswitch.errors import StillInUse
 from softswitch.links import HEADER, IFINFO, RTM_DELLINK, RTM_NEWLINK, indices
 from softswitch.profiles import ActionProfile, Group, GroupMember, Member
-from tests.p4.bmv2 import run
 from tests.softswitch.dataplane.waiting import until
+from tests.support.switches import run
 
 PROGRAM = Path(__file__).parents[2] / "conformance" / "programs" / "profiles.json"
 KEY = (Match("lpm", 0, prefix_len=0),)

@@ -10,6 +10,7 @@ from softswitch import Fabric
 from tests.softswitch.dataplane import bmv2, scenarios
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenario import Recording, answers_of, configure
+from tests.support.switches import missing_with_cables
 
 RECORDINGS = sorted((Path(__file__).parent / "recorded").glob("*.jsonl"))
 
@@ -40,7 +41,7 @@ def test_recordings_are_of_the_scenarios() -> None:
 @pytest.mark.parametrize("name", sorted(scenarios.ALL))
 def test_bmv2_still_does(name: str) -> None:
     """The real switch, where there is one, on other frames than the recorded ones."""
-    reason = bmv2.missing()
+    reason = missing_with_cables("bmv2")
     if reason:
         pytest.skip(reason)
     scenario = scenarios.ALL[name](seed=77)  # type: ignore[operator]

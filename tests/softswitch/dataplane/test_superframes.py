@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softswitch import Fabric, Match, PortStats, Program
-from tests.p4.bmv2 import run
 from tests.softswitch.dataplane.programs import json_path
 from tests.softswitch.dataplane.scenarios import ethernet
 from tests.softswitch.dataplane.superframe import (
@@ -33,6 +32,7 @@ from tests.softswitch.dataplane.superframe import (
     with_udp_checksum,
 )
 from tests.softswitch.dataplane.waiting import until
+from tests.support.switches import run
 
 pytestmark = [
     pytest.mark.namespaces,

@@ -17,19 +17,10 @@ from softswitch.p4runtime.arbitration import MAX_ROLES, Arbiter, Session
 from softswitch.p4runtime.roles import P4RoleConfig
 from softswitch.p4runtime.status import P4RuntimeError
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
-from tests.softswitch.p4runtime.client import (
-    ACL,
-    EXACT,
-    INSERT,
-    VERDICTS,
-    Client,
-    acl_entry,
-    exact_entry,
-    group,
-    insert,
-)
+from tests.softswitch.p4runtime.client import ACL, EXACT, VERDICTS, Client, acl_entry, exact_entry, group, insert
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
+from tests.support.p4runtime import INSERT
 
 OK, NOT_FOUND, ALREADY_EXISTS = 0, 5, 6
 

@@ -12,24 +12,21 @@ from softswitch.p4runtime.stubs import p4data_pb2, p4runtime_pb2_grpc
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import (
     ACL,
-    DELETE,
     EXACT,
     FORWARD,
-    MODIFY,
     SUMS,
     VERDICTS,
     Client,
     acl_entry,
     action,
-    batch_errors,
     clone,
     exact_entry,
     group,
     insert,
-    update,
 )
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
+from tests.support.p4runtime import DELETE, MODIFY, batch_errors, update
 
 ROLLBACK, ATOMIC = p4rt.WriteRequest.ROLLBACK_ON_ERROR, p4rt.WriteRequest.DATAPLANE_ATOMIC
 EVERYTHING = [

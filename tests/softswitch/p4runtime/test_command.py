@@ -20,8 +20,9 @@ import softswitch
 from softswitch import control, options, pcap
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.stubs import p4runtime_pb2_grpc
-from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, MODIFY, Client, action, demo_p4info, update
+from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, Client, action, demo_p4info
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
+from tests.support.p4runtime import MODIFY, update
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
 

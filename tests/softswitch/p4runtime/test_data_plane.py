@@ -21,14 +21,12 @@ from tests.softswitch.p4runtime.client import (
     FORWARD,
     KEYLESS,
     LPM,
-    MODIFY,
     REPLICATE,
     ROUTE,
     SIGNED,
     SUMS,
     VERDICTS,
     Client,
-    Stream,
     acl_entry,
     action,
     between,
@@ -39,7 +37,6 @@ from tests.softswitch.p4runtime.client import (
     lpm,
     optional,
     ternary,
-    update,
 )
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
@@ -48,6 +45,7 @@ from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 from tests.softswitch.p4runtime.test_batches import *  # noqa: F403
 from tests.softswitch.p4runtime.test_externs import test_counters, test_registers  # noqa: F401
 from tests.softswitch.p4runtime.test_tables import *  # noqa: F403
+from tests.support.p4runtime import MODIFY, Stream, update
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
 

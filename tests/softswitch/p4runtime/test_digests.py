@@ -10,9 +10,10 @@ from google.rpc import code_pb2
 
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.dataplane.waiting import until
-from tests.softswitch.p4runtime.client import DELETE, INSERT, MODIFY, Client, Stream, update
+from tests.softswitch.p4runtime.client import Client
 from tests.softswitch.p4runtime.conftest import Served
 from tests.softswitch.p4runtime.programs import data_plane, ids, program
+from tests.support.p4runtime import DELETE, INSERT, MODIFY, Stream, update
 
 JSON, P4INFO = program("digests")
 LEARN, NUMBER = ids(P4INFO)["learn_t"], ids(P4INFO)["digest_0"]

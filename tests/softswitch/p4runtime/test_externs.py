@@ -8,20 +8,9 @@ from google.rpc import code_pb2
 
 from softswitch.p4runtime.stubs import p4data_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
-from tests.softswitch.p4runtime.client import (
-    DELETE,
-    INSERT,
-    MODIFY,
-    SIGNED,
-    SUMS,
-    VERDICTS,
-    Client,
-    batch_errors,
-    clone,
-    group,
-    update,
-)
+from tests.softswitch.p4runtime.client import SIGNED, SUMS, VERDICTS, Client, clone, group
 from tests.softswitch.p4runtime.conftest import Served
+from tests.support.p4runtime import DELETE, INSERT, MODIFY, batch_errors, update
 
 INVALID, RANGE = code_pb2.INVALID_ARGUMENT, code_pb2.OUT_OF_RANGE
 

@@ -19,13 +19,10 @@ from softswitch.p4runtime.timer import Timer
 from softswitch.program import Program
 from tests.softswitch.p4runtime.client import (
     ACL,
-    DELETE,
     DROP,
     EXACT,
     FORWARD,
-    INSERT,
     LPM,
-    MODIFY,
     ROUTE,
     acl_entry,
     action,
@@ -35,9 +32,9 @@ from tests.softswitch.p4runtime.client import (
     lpm,
     optional,
     ternary,
-    update,
 )
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
+from tests.support.p4runtime import DELETE, INSERT, MODIFY, update
 
 CONFIG = config_of(demo_p4info(), PROGRAM_JSON)
 KINDS = st.sampled_from([INSERT, MODIFY, DELETE])

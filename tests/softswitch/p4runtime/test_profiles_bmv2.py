@@ -17,7 +17,8 @@ import pytest
 
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.conformance.control import DELETE, INSERT, MODIFY, Controller
-from tests.conformance.targets import TARGETS, Switch, missing
+from tests.conformance.targets import TARGETS, Switch
+from tests.support.switches import missing
 
 PROGRAMS = Path(__file__).parents[2] / "conformance" / "programs"
 STEPS = int(os.environ.get("PROFILE_STEPS", "75"))

@@ -23,7 +23,8 @@ from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.program import Program
 from tests.conformance.control import named
-from tests.softswitch.p4runtime.client import DELETE, INSERT, MODIFY, Client, Stream, update
+from tests.softswitch.p4runtime.client import Client
+from tests.support.p4runtime import DELETE, INSERT, MODIFY, Stream, update
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
 

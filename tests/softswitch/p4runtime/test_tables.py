@@ -11,20 +11,16 @@ from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from tests.softswitch.p4runtime.client import (
     ACL,
     CONST,
-    DELETE,
     DROP,
     EXACT,
     FORWARD,
-    INSERT,
     KEYLESS,
     LPM,
-    MODIFY,
     NO_ACTION,
     ROUTE,
     Client,
     acl_entry,
     action,
-    batch_errors,
     between,
     exact,
     exact_entry,
@@ -32,9 +28,9 @@ from tests.softswitch.p4runtime.client import (
     lpm,
     optional,
     ternary,
-    update,
 )
 from tests.softswitch.p4runtime.conftest import Served
+from tests.support.p4runtime import DELETE, INSERT, MODIFY, batch_errors, update
 
 INVALID, DENIED, RANGE = code_pb2.INVALID_ARGUMENT, code_pb2.PERMISSION_DENIED, code_pb2.OUT_OF_RANGE
 ROUTED = action(ROUTE, b"\x0a", b"\x01")

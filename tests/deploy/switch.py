@@ -1,0 +1,40 @@
+"""A switch process to deploy to."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from controlplane.rpc.tls import Tls
+from controlplane.targets.base import TargetError
+from controlplane.targets.p4runtime.session import ask
+from tests.support import switches
+from tests.support.switches import free_port
+
+START_SECONDS = 60.0
+DEVICE_ID = 7
+
+
+class Switch(switches.Switch):
+    """Device 7, which keeps its TCP port over restarts."""
+
+    def __init__(self, kind: str, folder: Path, tls: dict[str, Path] | None = None) -> None:
+        options: list[str] = []
+        if tls is not None:
+            options += ["--grpc-server-ssl", "--grpc-server-with-client-auth"]
+            options += ["--grpc-server-cert", str(tls["server.pem"]), "--grpc-server-key", str(tls["server.key"])]
+            options += ["--grpc-server-cacert", str(tls["ca.pem"])]
+        super().__init__(kind, folder, device_id=DEVICE_ID, address=f"127.0.0.1:{free_port()}", options=options)
+
+    def start(self, tls: Tls | None = None) -> None:
+        """Return when it answers."""
+        super().start()
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                ask("s", self.address, DEVICE_ID, 1.0, tls)
+                return
+            except TargetError:
+                assert self.status() is None, self.log()
+                assert time.monotonic() < deadline, self.log()
+                time.sleep(0.05)
