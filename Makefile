@@ -11,7 +11,7 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick check bmv2-fattree shell shell-environment doctor p4 p4-tofino clean
+.PHONY: help setup test quick check bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ shell: setup shell-environment ## p4runtime-shell on a switch: make shell SWITCH
 
 shell-environment:
 	@PYTHON=$(PYTHON) ./setup.sh shell
+
+wan: setup ## systems across an emulated WAN over TCP, measured beside simulated; writes results/wan.png
+	@mkdir -p $(RESULTS)
+	$(PY) -m evaluation.wan run --network netstorm --rounds 3 --plot $(RESULTS)/wan.png
 
 doctor: ## what is installed, what is missing and what installs it
 	@if [ -x $(PY) ]; then $(PY) -m controlplane.doctor; \
