@@ -11,6 +11,7 @@
 #include "engine.h"
 #include "labels.h"
 
+#define AHEAD 4        /* chunks */
 #define MOST_ANSWERS 4 /* more workers than this are answered with the return label */
 
 /* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
@@ -53,7 +54,7 @@ struct tree {
     uint64_t expected;
     uint32_t answer_labels[INART_MAX_WORKERS];
     struct cell *ring;
-    int32_t *values; /* ring x values per packet */
+    uint32_t *values; /* ring x values per packet, big-endian as on the wire */
     uint64_t oldest; /* incomplete */
     uint64_t oldest_since;
     struct inart_root_tree_stats stats;
@@ -82,12 +83,13 @@ struct inart_root {
 
 static struct cell *cell_of(struct tree *t, uint64_t sequence) { return &t->ring[sequence & t->mask]; }
 
-static int32_t *values_of(struct io_thread *x, struct tree *t, uint64_t sequence)
+static uint32_t *values_of(struct io_thread *x, struct tree *t, uint64_t sequence)
 {
     return t->values + (sequence & t->mask) * x->values;
 }
 
-static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, uint32_t label, uint64_t now)
+/* `values`: of the chunk, where they are nearest. */
+static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, const void *values, uint32_t label, uint64_t now)
 {
     struct io *io = x->engine.io;
     if (!io_room(io, t->lane))
@@ -101,10 +103,7 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
         .flags = (uint8_t)(INART_FLAG_RESULT | c->flags), .job = (uint16_t)x->job, .label = label, .epoch = x->epoch,
         .sequence = (uint32_t)sequence, .bitmap = c->bitmap,
     };
-    int32_t *restrict wire = inart_values(io_build(io, t->lane, &h));
-    const int32_t *restrict values = values_of(x, t, sequence);
-    for (uint32_t i = 0; i < x->values; i++)
-        wire[i] = (int32_t)__builtin_bswap32((uint32_t)values[i]);
+    memcpy(inart_values(io_build(io, t->lane, &h)), values, x->values * sizeof(uint32_t));
     x->stats.packets_sent++;
     x->stats.bytes_sent += io->frame_bytes;
     return true;
@@ -112,28 +111,35 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
 
 static void answer(struct io_thread *x, struct tree *t, uint64_t sequence, uint64_t bits, uint64_t now)
 {
+    const uint32_t *values = values_of(x, t, sequence);
     if (__builtin_popcountll(bits) > MOST_ANSWERS) {
-        t->stats.answers += send_result(x, t, sequence, t->return_label, now);
+        t->stats.answers += send_result(x, t, sequence, values, t->return_label, now);
         return;
     }
     for (; bits; bits &= bits - 1)
-        t->stats.answers += send_result(x, t, sequence, t->answer_labels[__builtin_ctzll(bits)], now);
+        t->stats.answers += send_result(x, t, sequence, values, t->answer_labels[__builtin_ctzll(bits)], now);
 }
 
-static void add(struct io_thread *x, int32_t *restrict sum, const int32_t *restrict wire, bool fresh, bool maximum)
+static void add(uint32_t *restrict sum, const uint32_t *restrict wire, uint32_t n, bool fresh, bool maximum)
 {
-    uint32_t n = x->values;
     if (fresh)
-        for (uint32_t i = 0; i < n; i++)
-            sum[i] = (int32_t)__builtin_bswap32((uint32_t)wire[i]);
+        memcpy(sum, wire, n * sizeof *sum);
     else if (maximum)
         for (uint32_t i = 0; i < n; i++) {
-            int32_t v = (int32_t)__builtin_bswap32((uint32_t)wire[i]);
-            sum[i] = v > sum[i] ? v : sum[i];
+            int32_t v = (int32_t)__builtin_bswap32(wire[i]), most = (int32_t)__builtin_bswap32(sum[i]);
+            sum[i] = __builtin_bswap32((uint32_t)(v > most ? v : most));
         }
     else /* unsigned: a hostile packet must not make the sum undefined */
         for (uint32_t i = 0; i < n; i++)
-            sum[i] = (int32_t)((uint32_t)sum[i] + __builtin_bswap32((uint32_t)wire[i]));
+            sum[i] = __builtin_bswap32(__builtin_bswap32(sum[i]) + __builtin_bswap32(wire[i]));
+}
+
+/* The ring is larger than the caches, and chunks come in order: the one that comes a few later is fetched meanwhile. */
+static void prefetch(const struct io_thread *x, const struct tree *t, uint64_t sequence)
+{
+    const uint32_t *values = t->values + ((sequence + AHEAD) & t->mask) * x->values;
+    for (uint32_t i = 0; i < x->values; i += 16)
+        __builtin_prefetch(values + i, 1);
 }
 
 static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_t now)
@@ -189,7 +195,10 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         }
         return;
     }
-    add(x, values_of(x, t, sequence), inart_values(packet), fresh, maximum);
+    uint32_t *sum = values_of(x, t, sequence);
+    const uint32_t *wire = (const uint32_t *)inart_values(packet);
+    prefetch(x, t, sequence);
+    add(sum, wire, x->values, fresh, maximum);
     c->bitmap |= bits;
     t->stats.added++;
     if (c->bitmap != t->expected)
@@ -197,7 +206,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     c->complete = 1;
     t->stats.completed++;
     t->stats.last_result_ns = now;
-    t->stats.results += send_result(x, t, sequence, t->return_label, now);
+    t->stats.results += send_result(x, t, sequence, fresh ? wire : sum, t->return_label, now);
     if (sequence == t->oldest) {
         while (cell_of(t, t->oldest)->owner == t->oldest + 1 && cell_of(t, t->oldest)->complete)
             t->oldest++;
