@@ -2,7 +2,7 @@
  * `udp` (io_udp.h) and `raw` (io_raw.h).
  *
  * A lane is a UDP port: all packets of a tree have the tree's port as destination, so ports keep trees, and with them
- * threads, apart. Packets travel in super-frames: up to 60 of one lane and one size, one after another, that the kernel takes
+ * threads, apart. Packets travel in super-frames: up to 120 of one lane and one size, one after another, that the kernel takes
  * and gives as one message (segmentation offload). They are built in place, in the buffer that the kernel reads, and taken
  * apart in the one that it wrote. Nothing here blocks.
  */
@@ -29,7 +29,8 @@
 
 #define INART_NS 1000000000ull
 #define INART_MOST_LANES INART_PORTS_PER_JOB
-#define INART_SEGMENTS 60   /* packets in a super-frame at most: kernels take 64 */
+#define INART_SEGMENTS 120  /* packets in a super-frame at most: kernels take 128, */
+#define INART_SEGMENTS_OLD 60 /* or 64 before Linux 6.9 */
 #define INART_MESSAGE 65536 /* bytes of the longest message */
 #define INART_OUT 32        /* super-frames that wait for the kernel at most */
 #define INART_IN 32         /* messages that are received at once */
@@ -141,6 +142,13 @@ static inline uint32_t io_buffers(int fd, uint32_t wanted)
     return (uint32_t)got / 2; /* the kernel doubles it, for its own share */
 }
 
+/* Packets of a super-frame at most: IPv4 and UDP count 64 KiB with their headers. */
+static inline unsigned io_segments(uint32_t values)
+{
+    unsigned fit = (unsigned)((INART_MESSAGE - 256) / INART_PAYLOAD_BYTES(values));
+    return fit < INART_SEGMENTS ? fit : INART_SEGMENTS;
+}
+
 /* ---- sending ---- */
 
 static inline void io_clear(struct io *io) /* what is built and not sent is forgotten */
@@ -164,10 +172,16 @@ static inline uint8_t *io_build(struct io *io, unsigned lane, const struct inart
     }
     struct io_out *out = &io->out[io->open[lane]];
     uint8_t *packet = out->data + out->packets * io->packet_bytes;
-    if (++out->packets == io->segments)
+    if (++out->packets >= io->segments)
         io->open[lane] = -1;
     inart_write_header(packet, h);
     return packet;
+}
+
+/* Packets of `out` from `at` on that go as one message. */
+static inline unsigned io_message(const struct io *io, const struct io_out *out, unsigned at)
+{
+    return out->packets - at < io->segments ? out->packets - at : io->segments;
 }
 
 /* What a failed call means; looks for an MTU that has become too small. */
@@ -196,7 +210,8 @@ static inline void io_flush(struct io *io, uint64_t now)
             continue;
         if ((error == EIO || error == EINVAL) && io->segments > 1
             && io_check_mtu(&io->spec, io->source[0], io->trouble, sizeof io->trouble) == 0) {
-            io->segments = 1; /* an interface without checksum offload on an older kernel */
+            /* An older kernel; there, an interface without checksum offload does not segment at all. */
+            io->segments = error == EINVAL && io->segments > INART_SEGMENTS_OLD ? INART_SEGMENTS_OLD : 1;
             continue;
         }
         if (error != EAGAIN && error != ENOBUFS)
@@ -238,9 +253,7 @@ static inline struct io *io_open(const struct io_spec *spec, char *error, size_t
     io->spec = *spec;
     io->packet_bytes = INART_PAYLOAD_BYTES(spec->values);
     io->frame_bytes = INART_FRAME_BYTES(spec->values);
-    io->segments = (unsigned)((INART_MESSAGE - 256) / io->packet_bytes); /* IPv4 and UDP count 64 KiB with their headers */
-    if (io->segments > INART_SEGMENTS)
-        io->segments = INART_SEGMENTS;
+    io->segments = io_segments(spec->values);
     io->interface = if_nametoindex(spec->interface);
     io_clear(io);
     if (!io->interface) {

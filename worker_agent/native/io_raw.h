@@ -214,7 +214,7 @@ static int raw_send(struct io *io)
     for (unsigned i = io->out_head; i < io->out_count && count < INART_SEGMENTS; i++) {
         struct io_out *out = &io->out[i];
         for (unsigned at = out->sent; at < out->packets && count < INART_SEGMENTS; count++) {
-            unsigned packets = io->segments > 1 ? out->packets - at : 1;
+            unsigned packets = io_message(io, out, at);
             struct iovec *v = &io->out_iov[2 * count];
             raw_headers(io, &s->prefix[count], io->spec.port[out->lane], packets * io->packet_bytes);
             v[0] = (struct iovec){(uint8_t *)&s->prefix[count] + skip, sizeof s->prefix[count] - skip};

@@ -127,11 +127,10 @@ static int udp_send(struct io *io)
 {
     struct udp_state *s = io->state;
     unsigned count = 0;
-    bool whole = io->segments > 1;
     for (unsigned i = io->out_head; i < io->out_count && count < INART_SEGMENTS; i++) {
         struct io_out *out = &io->out[i];
         for (unsigned at = out->sent; at < out->packets && count < INART_SEGMENTS; count++) {
-            unsigned packets = whole ? out->packets - at : 1;
+            unsigned packets = io_message(io, out, at);
             io->out_iov[count] = (struct iovec){out->data + at * io->packet_bytes, packets * io->packet_bytes};
             io->sending[count].msg_hdr = (struct msghdr){.msg_name = &s->group[out->lane], .msg_namelen = sizeof s->group[0],
                                                          .msg_iov = &io->out_iov[count], .msg_iovlen = 1};

@@ -50,6 +50,7 @@
 #define BURST_SECONDS 0.001            /* of a tree's packets that leave at a time */
 #define SLACK_SECONDS 0.003            /* being late by this loses nothing */
 #define CATCH_UP 2.0                   /* times the tree's rate */
+#define AHEAD 4096 /* bytes: of a tensor larger than the caches, what comes next is fetched meanwhile */
 #define NONE UINT32_MAX
 
 enum { UNSENT, SENT, ANSWERED };
@@ -335,6 +336,8 @@ static const float *load_chunk(struct io_thread *x, const struct part *p, uint32
     size_t n = x->worker->config.values;
     *count = chunk_elements(p, index, n);
     const uint8_t *data = o->in + (p->offset + (uint64_t)index * n) * inart_dtype_bytes(o->dtype);
+    for (size_t at = 0; at < *count * inart_dtype_bytes(o->dtype); at += 64)
+        __builtin_prefetch(data + AHEAD + at);
     return inart_load(data, *count, o->dtype, x->scratch);
 }
 
@@ -629,6 +632,8 @@ static void take_values(struct io_thread *x, struct part *p, uint32_t index, con
     struct operation *o = p->operation;
     size_t n = x->worker->config.values, count = chunk_elements(p, index, n);
     uint8_t *data = o->out + (p->offset + (uint64_t)index * n) * inart_dtype_bytes(o->dtype);
+    for (size_t at = 0; at < count * inart_dtype_bytes(o->dtype); at += 64)
+        __builtin_prefetch(data + AHEAD + at, 1);
     float *values = o->dtype == INART_FLOAT32 ? (float *)data : x->scratch;
     inart_dequantise(wire, count, p->exponents[index], x->worker->fraction_bits, o->divisor, values);
     if (o->dtype != INART_FLOAT32)
@@ -886,7 +891,7 @@ static void trees_free(struct tree *trees, uint32_t count, struct label_map *lab
     label_map_free(labels);
 }
 
-static void tree_setup(struct tree *t, const struct inart_tree_config *config, size_t frame_bytes, uint64_t now)
+static void tree_setup(struct tree *t, const struct inart_tree_config *config, uint32_t values, uint64_t now)
 {
     t->config = *config;
     t->config.root[NAME_BYTES - 1] = 0;
@@ -900,9 +905,9 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, s
     t->resend_tokens = RESEND_BURST;
     t->resend_tokens_at = now;
     t->tokens_at = t->base_since = now;
-    t->packets_per_second = config->rate_mbps * 1e6 / 8 / (double)frame_bytes;
+    t->packets_per_second = config->rate_mbps * 1e6 / 8 / INART_FRAME_BYTES((double)values);
     double wake = t->packets_per_second * BURST_SECONDS, slack = t->packets_per_second * SLACK_SECONDS;
-    t->tokens_wake = wake < 1 ? 1 : wake > INART_SEGMENTS ? INART_SEGMENTS : wake;
+    t->tokens_wake = wake < 1 ? 1 : wake > io_segments(values) ? io_segments(values) : wake;
     t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
     t->tokens = t->burst = t->tokens_wake;
 }
@@ -927,7 +932,7 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
         if (from->thread != thread)
             continue;
         struct tree *t = &s->trees[s->tree_count];
-        tree_setup(t, from, INART_FRAME_BYTES(config->values), inart_now());
+        tree_setup(t, from, config->values, inart_now());
         if (spec_add(&s->spec, from->port, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;

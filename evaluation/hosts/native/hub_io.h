@@ -26,9 +26,7 @@ static int port_open(struct port_io *io, const char *interface, size_t packet_by
 {
     memset(io, 0, sizeof *io);
     io->packet_bytes = packet_bytes;
-    io->segments = (unsigned)((INART_MESSAGE - 256) / packet_bytes);
-    if (io->segments > INART_SEGMENTS)
-        io->segments = INART_SEGMENTS;
+    io->segments = io_segments((uint32_t)((packet_bytes - INART_HEADER_BYTES) / INART_VALUE_BYTES));
     int one = 1, receive = 32 << 20, send = 4 << 20;
     io->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct sockaddr_ll address = {
