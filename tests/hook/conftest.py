@@ -1,4 +1,4 @@
-"""A star of network namespaces around a label switch, with a controller; and waiting with a deadline."""
+"""A star of network namespaces around a switch, with a controller; and waiting with a deadline."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.jobs import PlanSummary, RunningJob
 from controlplane.runtime.roster import Roster
-from evaluation.hosts.hub import Hub, TreeShape, star
-from evaluation.hosts.network import StarNetwork, inside
+from evaluation.hosts.network import StarNetwork
+from evaluation.hosts.star import Star, TreeShape, star
+from evaluation.hosts.switch import Switch
 from p4src.protocol import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,20 +34,15 @@ def wait_until(condition: Callable[[], object], what: str = "", seconds: float =
 class Network:
     """Workers w0, w1 and parameter server s0 in namespaces, summed in the middle; a controller on a Unix socket."""
 
-    def __init__(self, folder: Path) -> None:
-        self.star = star(2, 1, [TreeShape(0, 1.0, True)], rate_mbps=400)
+    def __init__(self, folder: Path, job: Star, namespaces: StarNetwork, switch: Switch) -> None:
+        self.star, self.namespaces, self.switch = job, namespaces, switch
         self.configs = {config.node: config for config in (*self.star.workers, *self.star.servers)}
         self.folder = folder
         self.log: list[str] = []
         self.processes: list[subprocess.Popen] = []
-        names = list(self.configs)
-        self.namespaces = StarNetwork("inart-th", names, [config.address for config in self.configs.values()])
-        with inside(self.namespaces.middle):
-            self.hub = Hub(self.namespaces.ports(), 256)
-        self.star.program(self.hub)
-        self.hub.start()
+        switch.renew(job.rules, 256)
         roster = Roster(self.configs, EpochStore(folder / "epoch"), VERSION, self.log.append, grace=0.5)
-        self.controller = Controller(RunningJob(PlanSummary("star", "hub", 400.0), roster), log=self.log.append)
+        self.controller = Controller(RunningJob(PlanSummary("star", "star", 400.0), roster), log=self.log.append)
         self.address = f"unix:{folder}/controller.sock"
         self.controller.start(self.address)
 
@@ -71,14 +67,24 @@ class Network:
                 process.kill()
             process.communicate()
         self.controller.stop()
-        self.hub.close()
-        self.namespaces.close()
+
+
+@pytest.fixture(scope="session")
+def middle() -> Iterator[tuple[Star, StarNetwork, Switch]]:
+    """The job, its hosts and the switch between them, for all tests."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespaces")
+    job = star(2, 1, [TreeShape(0, 1.0, True)], rate_mbps=400)
+    agents = (*job.workers, *job.servers)
+    with (
+        StarNetwork("inart-th", [a.node for a in agents], [a.address for a in agents]) as namespaces,
+        Switch(namespaces.middle, namespaces.ports(), 256) as switch,
+    ):
+        yield job, namespaces, switch
 
 
 @pytest.fixture
-def network(tmp_path) -> Iterator[Network]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: network namespaces and raw sockets")
-    made = Network(tmp_path)
+def network(tmp_path, middle: tuple[Star, StarNetwork, Switch]) -> Iterator[Network]:
+    made = Network(tmp_path, *middle)
     yield made
     made.close()

@@ -38,7 +38,7 @@ def test_training_with_the_hook_equals_training_without(network, tmp_path, dtype
         assert result["difference"] < 10 * tolerance
     # All ranks have the same bits.
     assert results[0]["digest"] == results[1]["digest"]
-    assert network.hub.verdicts()["completed"] > 0
+    assert network.switch.verdicts()["completed"] > 0
 
 
 @pytest.mark.namespaces
@@ -101,10 +101,10 @@ def test_training_outlives_the_parameter_server_and_returns_to_the_network(netwo
     train_until(True)
     server.kill()
     train_until(False)
-    before = network.hub.verdicts()["completed"]
+    before = network.switch.verdicts()["completed"]
     network.run_server()
     train_until(True)
-    assert network.hub.verdicts()["completed"] > before
+    assert network.switch.verdicts()["completed"] > before
     for rank in started:
         rank.connection.send(None)
     results = [rank.result() for rank in started]

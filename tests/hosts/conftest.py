@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from evaluation.hosts.hub import TreeShape, star
 from evaluation.hosts.network import StarNetwork
+from evaluation.hosts.star import TreeShape, star
+from evaluation.hosts.switch import Switch
 from tests.hosts.rig import DEADLINE, Rig
 from worker_agent.io_options import IoOptions
 
@@ -28,8 +29,15 @@ def network() -> Iterator[StarNetwork]:
 MIXED = (TreeShape(0, 0.5, True), TreeShape(1, 0.3, False), TreeShape(1, 0.2, True))
 
 
+@pytest.fixture(scope="session")
+def switch(network: StarNetwork) -> Iterator[Switch]:
+    """One for all tests: each rig has it as if new."""
+    with Switch(network.middle, network.ports(), 64) as made:
+        yield made
+
+
 @pytest.fixture
-def make_rig(network: StarNetwork) -> Iterator[Callable[..., Rig]]:
+def make_rig(network: StarNetwork, switch: Switch) -> Iterator[Callable[..., Rig]]:
     """A rig of 4 workers and 2 servers with three trees (two aggregated, one direct); see `star` for the options."""
     rigs: list[Rig] = []
 
@@ -41,12 +49,12 @@ def make_rig(network: StarNetwork) -> Iterator[Callable[..., Rig]]:
         rate_mbps: float = 0.0,
         workers: int = WORKERS,
         timeout: float = DEADLINE,
-        seed: int = 1,
         without: Sequence[str] = (),
         io: IoOptions | None = None,
     ) -> Rig:
-        job = star(workers, SERVERS, trees, values_per_packet=values, slots=slots, rate_mbps=rate_mbps)
-        rigs.append(Rig(network, job, timeout=timeout, seed=seed, without=without, io=io))
+        hosts = list(network.hosts)
+        job = star(workers, SERVERS, trees, values_per_packet=values, slots=slots, rate_mbps=rate_mbps, hosts=hosts)
+        rigs.append(Rig(network, switch, job, timeout=timeout, without=without, io=io))
         return rigs[-1]
 
     yield make

@@ -1,4 +1,4 @@
-"""Workers, servers and the label hub on one star of namespaces, put together anew for each test."""
+"""Workers and servers on one star of namespaces with softswitch in the middle, put together anew for each test."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.hosts.hub import Faults, Hub, Star
 from evaluation.hosts.network import StarNetwork, inside
+from evaluation.hosts.star import Star
+from evaluation.hosts.switch import Faults, Switch
 from ps_server.server import Server
 from tests.hosts.raw import RawSocket
 from worker_agent.engine import Engine, Operation, Work
@@ -38,29 +39,24 @@ def raw_socket(namespace: str, interface: str) -> RawSocket:
 
 
 class Rig:
-    """The agents of `job` on `network` (whose first hosts they are), and a hub with the job's table between them."""
+    """The agents of `job` on `network` (whose hosts they are), and `switch` with the job's tables between them."""
 
     def __init__(
         self,
         network: StarNetwork,
+        switch: Switch,
         job: Star,
         *,
         timeout: float = DEADLINE,
-        seed: int = 1,
         without: Sequence[str] = (),
         io: IoOptions | None = None,
     ) -> None:
-        self.network, self.job = network, job
+        self.network, self.switch, self.job = network, switch, job
         self._stack = ExitStack()
         self.engines: list[Engine] = []
         self.servers: list[Server] = []
-        names = [config.node for config in job.workers + job.servers]
+        switch.renew(job.rules, job.workers[0].values_per_packet)
         with self._stack as stack:
-            with inside(network.middle):
-                self.hub = Hub([f"p-{name}" for name in names], job.workers[0].values_per_packet, seed=seed)
-            stack.callback(self.hub.close)
-            job.program(self.hub)
-            self.hub.start()
             for config in job.servers:
                 if config.node not in without:
                     with inside(network.hosts[config.node]):
@@ -73,14 +69,14 @@ class Rig:
 
     def faults(self, **faults: float) -> None:
         """See Faults."""
-        self.hub.faults(Faults(**faults))
+        self.switch.faults(Faults(**faults))
 
     def raw(self, node: str) -> RawSocket:
         """A packet socket on a host's interface; closed with the rig."""
         return self._stack.enter_context(raw_socket(self.network.hosts[node], "data0"))
 
     def raw_port(self, node: str) -> RawSocket:
-        """A packet socket at the hub's end of a host's link: what it sends reaches the host."""
+        """A packet socket at the switch's end of a host's link: what it sends reaches the host."""
         return self._stack.enter_context(raw_socket(self.network.middle, f"p-{node}"))
 
     def submit(self, tensors: Sequence[Floats], op: Operation = "sum") -> list[Work]:

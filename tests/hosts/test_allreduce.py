@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluation.hosts.hub import TreeShape
+from evaluation.hosts.star import TreeShape
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
 from worker_agent.engine import Operation, Work
@@ -198,7 +198,7 @@ def test_a_late_worker_costs_few_packets(make_rig: MakeRig) -> None:
     works.append(rig.engines[-1].allreduce_async(after[-1]))
     finish(works)
     check(before, after, starts(rig, 30_000), VALUES)
-    verdicts = rig.hub.verdicts()
+    verdicts = rig.switch.verdicts()
     assert verdicts["flushed"] + verdicts["stale"] < 0.1 * verdicts["absorbed"]
     assert verdicts["flushed"] <= 20
 
@@ -218,7 +218,7 @@ def test_a_switch_that_forgets_everything_costs_time_and_no_wrong_sum(make_rig: 
             ),
             "progress between reboots",
         )
-        rig.hub.reboot()
+        rig.switch.forget()
         reboots += 1
     assert reboots >= 3
     finish(works)

@@ -17,8 +17,8 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from controlplane.native_build import BuildError, build, check_sizes, load
-from evaluation.hosts.hub import TreeShape, star
 from evaluation.hosts.network import StarNetwork, inside, run
+from evaluation.hosts.star import TreeShape, star
 from p4src.protocol import GROUP, GROUP_MAC, HEADER_OFFSET, IPV4_OFFSET, UDP_OFFSET, Flag, frame_bytes
 from ps_server.server import Server
 from tests.hosts.conftest import WORKERS

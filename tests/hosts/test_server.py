@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.agentconfig import RootFlow, RootTree
-from evaluation.hosts.hub import TreeShape
+from evaluation.hosts.star import TreeShape
 from p4src.protocol import Flag, udp_port
 from tests.hosts.raw import RawSocket
 from tests.hosts.rig import Rig, wait_until
@@ -44,7 +44,7 @@ events = st.lists(
 def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
     server = rig.servers[0]
-    # At the hub's end of the server's link: its hub sees the answers too, and has no label for them.
+    # At the switch's end of the server's link: the switch sees the answers too, and has no label for them.
     raw = rig.raw_port("s0")
     epochs = iter(range(100, 10_000))
 

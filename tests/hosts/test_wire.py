@@ -11,7 +11,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from evaluation.hosts.hub import TreeShape
+from evaluation.hosts.star import TreeShape
 from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, Flag, frame_bytes, udp_port
 from tests.hosts.rig import Rig, finish, wait_until
 from worker_agent import fixedpoint

@@ -1,0 +1,115 @@
+"""A job around one switch, as the control plane sees it: topology, plan, and what `rules.build` makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.agentconfig import AgentConfig
+from controlplane.job import Job
+from controlplane.plan.limits import Limits
+from controlplane.plan.model import Assignment, Plan, Relay, Tree
+from controlplane.rules import Aggregate, LabelEntry, RuleSet, build
+from controlplane.topology import Topology
+from p4src.artifacts import find
+
+SWITCH = "switch"
+UNLIMITED_MBPS = 1e6
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """One tree of a star: which PS is its root, its share, and if the switch aggregates it (else its flows are
+    direct)."""
+
+    root: int = 0
+    share: float = 1.0
+    aggregated: bool = False
+
+
+@dataclass(frozen=True)
+class Star:
+    """A job around one switch: configurations of its workers (ports 1 .. W) and PSs (the ports after them), and what
+    the switch has to hold."""
+
+    workers: tuple[AgentConfig, ...]
+    servers: tuple[AgentConfig, ...]
+    trees: tuple[TreeShape, ...]
+    rules: RuleSet
+
+
+def star(
+    workers: int,
+    servers: int = 1,
+    trees: Sequence[TreeShape] = (TreeShape(),),
+    *,
+    values_per_packet: int = 256,
+    slots: int = 512,
+    rate_mbps: float = 0.0,
+    epoch: int = 1,
+    job_id: int = 7,
+    hosts: Sequence[str] = (),
+) -> Star:
+    """A star; rate_mbps: wire bits a worker sends in all (0: not paced). slots: the window of each tree, whatever its
+    rate. hosts: whose links the switch's ports 1, 2, .. are, also of hosts that the job does not use (default: the
+    job's)."""
+    names = tuple(f"w{index}" for index in range(workers)), tuple(f"s{index}" for index in range(servers))
+    topology = _topology(*names, hosts)
+    job = Job("star", *names, model_bytes=4)
+    plan = Plan(job, "star", rate_mbps or UNLIMITED_MBPS, tuple(_tree(shape, *names) for shape in trees))
+    limits = Limits.of_program("v1model", find("v1model", values_per_packet).manifest)
+    deployment = build(plan, topology, limits, job_id=job_id, epoch=epoch)
+    rules = deployment.rulesets[SWITCH]
+    agents = {name: _resized(agent, slots, bool(rate_mbps)) for name, agent in deployment.agents.items()}
+    return Star(
+        tuple(agents[name] for name in names[0]),
+        tuple(agents[name] for name in names[1]),
+        tuple(trees),
+        replace(rules, labels=tuple(_moved(rules.labels, slots))),
+    )
+
+
+def _topology(workers: Sequence[str], servers: Sequence[str], hosts: Sequence[str]) -> Topology:
+    addresses = {name: f"10.9.0.{n}" for n, name in enumerate(workers, 1)}
+    addresses |= {name: f"10.9.1.{n}" for n, name in enumerate(servers, 1)}
+    ports = {name: port for port, name in enumerate(hosts or addresses, 1)}
+    nodes = [{"id": SWITCH, "kind": "switch"}]
+    nodes += [{"id": name, "kind": "server", "ip": address} for name, address in addresses.items()]
+    link = {"bandwidth_mbps": UNLIMITED_MBPS, "delay_ms": 0.0}
+    edges = [{"source": SWITCH, "target": name, **link, "ports": {SWITCH: ports[name]}} for name in addresses]
+    return Topology.load({"nodes": nodes, "edges": edges})
+
+
+def _tree(shape: TreeShape, workers: Sequence[str], servers: Sequence[str]) -> Tree:
+    root = servers[shape.root]
+    back = ((root, SWITCH), *((SWITCH, worker) for worker in workers))
+    if not shape.aggregated:
+        direct = tuple(Assignment(worker, root, (worker, SWITCH, root)) for worker in workers)
+        return Tree(root, shape.share, direct, (), back)
+    added = tuple(Assignment(worker, SWITCH, (worker, SWITCH)) for worker in workers)
+    return Tree(root, shape.share, added, (Relay(SWITCH, root, (SWITCH, root)),), back)
+
+
+def _resized(agent: AgentConfig, slots: int, paced: bool) -> AgentConfig:
+    """With windows of `slots` chunks."""
+    return replace(
+        agent,
+        worker_trees=tuple(
+            replace(tree, slots=slots, rate_mbps=tree.rate_mbps if paced else 0.0) for tree in agent.worker_trees
+        ),
+        root_trees=tuple(replace(tree, slots=slots) for tree in agent.root_trees),
+    )
+
+
+def _moved(labels: Sequence[LabelEntry], slots: int) -> list[LabelEntry]:
+    """The aggregation points with `slots` slots each, one after another."""
+    bases = sorted({entry.action.slot_base for entry in labels if isinstance(entry.action, Aggregate)})
+    return [
+        replace(
+            entry,
+            action=replace(entry.action, slot_base=bases.index(entry.action.slot_base) * slots, slot_mask=slots - 1),
+        )
+        if isinstance(entry.action, Aggregate)
+        else entry
+        for entry in labels
+    ]

@@ -1,0 +1,148 @@
+"""softswitch in the middle of a star: a process of its own, programmed over P4Runtime as any switch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from controlplane.rules import RuleSet
+from controlplane.targets import fabric
+from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from p4src.artifacts import find
+
+DEVICE = 1
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What every port does to what it sends: probabilities, delay of all packets and how much longer a reordered one is
+    held back, in seconds."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    delay_seconds: float = 0.0
+    hold_seconds: float = 0.0
+
+
+class Switch:
+    """Port i + 1 is interfaces[i], in the network namespace `namespace`. Fill its tables with install() or renew()."""
+
+    def __init__(self, namespace: str, interfaces: Sequence[str], values_per_packet: int, seed: int = 1) -> None:
+        self.ports = len(interfaces)
+        self._folder = tempfile.TemporaryDirectory(prefix="inart-switch-")
+        folder = Path(self._folder.name)
+        artifact = find("v1model", values_per_packet)
+        self._control, self._log = folder / "control", folder / "log"
+        command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "softswitch", str(artifact.program)]
+        command += ["--p4info", str(artifact.p4info), "--device-id", str(DEVICE), "--seed", str(seed)]
+        command += ["--control", str(self._control), "--grpc-server-addr", f"unix:{folder}/p4runtime"]
+        for port, interface in enumerate(interfaces, 1):
+            command += ["-i", f"{port}@{interface}"]
+        reader, writer = os.pipe()
+        try:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [*command, "--ready-fd", str(writer)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[writer],
+                    cwd=Path(__file__).resolve().parent.parent.parent,
+                )
+        finally:
+            os.close(writer)
+        try:
+            with os.fdopen(reader) as ready:
+                if not ready.readline().startswith("READY"):  # empty when the process ends before it is ready
+                    raise OSError(f"softswitch did not start: {self._log.read_text().strip()[-2000:]}")
+            self._target = P4RuntimeTarget(
+                "switch", f"unix:{folder}/p4runtime", DEVICE, P4RuntimeKind(artifact).program
+            )
+            self._target.connect(START_SECONDS)
+        except BaseException:
+            self._end()
+            raise
+
+    def install(self, rules: RuleSet) -> None:
+        """Exactly these entries, by difference; slots keep what they hold."""
+        fabric.install([self._target], {"switch": rules})
+
+    def renew(self, rules: RuleSet, values_per_packet: int) -> None:
+        """As if it had been started anew with these entries, and no faults: empty slots, counters at 0."""
+        self._target.program = P4RuntimeKind(find("v1model", values_per_packet)).program
+        self._target.session.set_pipeline(self._target.program.pipeline_config())
+        self.faults(Faults())
+        self.install(rules)
+
+    def faults(self, faults: Faults) -> None:
+        """Of every port, from now on."""
+        shape = {
+            "loss": faults.loss,
+            "duplicate": faults.duplicate,
+            "reorder": faults.reorder,
+            "delay_ms": faults.delay_seconds * 1e3,
+            "reorder_ms": faults.hold_seconds * 1e3,
+        }
+        for port in range(1, self.ports + 1):
+            self._ask(command="shape", device=DEVICE, port=port, shape={k: v for k, v in shape.items() if v})
+
+    def forget(self) -> None:
+        """All slots, as if it had been started anew: the program and its entries are put on it again."""
+        rules = self._target.read()
+        self._target.session.set_pipeline(self._target.program.pipeline_config())
+        self.install(rules)
+
+    def verdicts(self) -> dict[str, int]:
+        """Packets by what happened to them."""
+        return self._target.read_verdicts()
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the process so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _ask(self, **request: Any) -> Any:
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(START_SECONDS)
+            control.connect(str(self._control))
+            control.sendall(json.dumps(request).encode() + b"\n")
+            with control.makefile() as answers:
+                answer = json.loads(answers.readline())
+        if not answer["ok"]:
+            raise OSError(f"softswitch: {answer['error']}")
+        return answer.get("result")
+
+    def close(self) -> None:
+        """Ends the process. Again: nothing happens."""
+        self._target.close()
+        self._end()
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Switch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
