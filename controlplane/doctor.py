@@ -1,6 +1,6 @@
 """What is installed, what is missing and what installs it, and whether this user and kernel can do what is needed.
 
-python -m controlplane.doctor [--json] [--controller HOST:PORT] [--switches FILE [--tofino]]
+python -m controlplane.doctor [--json] [--interface NAME] [--controller HOST:PORT] [--switches FILE [--tofino]]
 
 Ends with 0 when everything that is required is there.
 """
@@ -77,12 +77,13 @@ ABILITY_FIXES = {
     "network namespaces": "run as root",
     "veth pairs": "a kernel with CONFIG_VETH; run as root",
     "raw sockets (AF_PACKET)": "a kernel with CONFIG_PACKET; run as root",
+    "super-frames over UDP": "Linux 5.0 or newer; until then agents send and receive packet by packet",
     "rate limits (tbf)": "a kernel with CONFIG_NET_SCH_TBF (modprobe sch_tbf)",
     "rate limits (htb)": "a kernel with CONFIG_NET_SCH_HTB (modprobe sch_htb)",
     "netem": "not needed: softswitch injects delay and loss itself",
     "Mininet's mnexec": "apt-get install mininet",
 }
-OPTIONAL_ABILITIES = {"netem", "rate limits (htb)"}
+OPTIONAL_ABILITIES = {"netem", "rate limits (htb)", "super-frames over UDP"}
 
 
 def check_packages(requirements: Path = REQUIREMENTS) -> Iterable[Check]:
@@ -192,7 +193,7 @@ def check_abilities() -> Iterable[Check]:
         os.geteuid() == 0,
         True,
         f"user {os.geteuid()}",
-        "" if os.geteuid() == 0 else "emulation and agents need root (sudo), or CAP_NET_RAW for the agents alone",
+        "" if os.geteuid() == 0 else "the emulation needs root (sudo); agents do not, but for INART_IO=raw",
     )
 
 
@@ -213,6 +214,17 @@ def check_tofino() -> Iterable[Check]:
     except BuildError as error:
         advice = f"only make p4-tofino needs it: p4c built with -DENABLE_TOFINO=ON, {BUILD_FOLDER} set to its folder"
         yield Check("tofino", "p4c", False, False, str(error).split(". ")[0], advice)
+
+
+def check_interface(interface: str | None) -> Iterable[Check]:
+    """What agents need of the kernel, and of their data interface when it is given."""
+    from controlplane import data_interface
+
+    backend = os.environ.get("INART_IO") or "udp"
+    known = backend in ("udp", "raw")
+    yield Check("agents' I/O", "back end", known, True, backend, "" if known else "INART_IO is udp or raw")
+    for finding in (data_interface.receive_limit(), *(data_interface.check(interface) if interface else ())):
+        yield Check("agents' I/O", **asdict(finding))
 
 
 def check_machine() -> Iterable[Check]:
@@ -316,6 +328,7 @@ def show(checks: Iterable[Check]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m controlplane.doctor", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--interface", metavar="NAME", help="also check this data interface of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
     parser.add_argument("--switches", type=Path, metavar="FILE", help="also check the switches of this file")
     parser.add_argument("--tofino", action="store_true", help="with --switches: they are Tofino switches (BRI)")
@@ -326,6 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_compiler(),
         *check_abilities(),
         *check_machine(),
+        *check_interface(arguments.interface),
         *check_tofino(),
     ]
     if arguments.controller is not None:

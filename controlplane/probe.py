@@ -11,9 +11,14 @@ import ctypes
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+
+from controlplane.data_interface import UDP_GRO, UDP_SEGMENT
+from p4src.protocol import GROUP, udp_port
 
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
@@ -73,6 +78,36 @@ def packet_socket() -> None:
             raise Unable("a frame arrived changed")
 
 
+def super_frames() -> None:
+    """Several packets as one message over the veth pair, to a socket on a multicast group, as the agents do it."""
+    # Both ends are in this namespace: the receiver's source address is its own.
+    for name, value in (("accept_local", "1"), ("rp_filter", "0")):
+        Path(f"/proc/sys/net/ipv4/conf/doctor1/{name}").write_text(value)
+    Path("/proc/sys/net/ipv4/conf/all/rp_filter").write_text("0")
+    command("ip", "address", "replace", "10.255.77.1/30", "dev", "doctor0")
+    with contextlib.ExitStack() as stack:
+        sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        receiver = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        group, port = str(GROUP), udp_port(0, 0)
+        out, into = (
+            struct.pack("=4s4si", GROUP.packed, bytes(4), socket.if_nametoindex(end)) for end in ("doctor0", "doctor1")
+        )
+        receiver.bind((group, port))
+        receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, into)
+        receiver.settimeout(RECEIVE_SECONDS)
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, out)
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+        try:
+            receiver.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+            sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
+        except OSError as error:
+            raise Unable(f"this kernel has no UDP_SEGMENT or UDP_GRO: {error.strerror}") from None
+        sender.sendto(bytes(8000), (group, port))
+        taken = len(receiver.recv(1 << 16))
+        if taken != 8000:
+            raise Unable(f"8 packets came as {taken} bytes, not as one message of 8000")
+
+
 def tbf() -> None:
     command(
         "tc", "qdisc", "add", "dev", "doctor0", "root", "tbf", "rate", "10mbit", "burst", "256kb", "latency", "50ms"
@@ -99,6 +134,7 @@ ABILITIES: dict[str, Callable[[], None]] = {
     "network namespaces": enter_namespace,
     "veth pairs": veth,
     "raw sockets (AF_PACKET)": packet_socket,
+    "super-frames over UDP": super_frames,
     "rate limits (tbf)": tbf,
     "rate limits (htb)": htb,
     "netem": netem,

@@ -20,6 +20,7 @@ from controlplane.rpc.tls import add_tls_arguments, tls_from
 from ps_server.server import Server
 from worker_agent.agent import controller_address
 from worker_agent.errors import AgentError
+from worker_agent.io_options import IoOptions
 from worker_agent.member import Member
 
 
@@ -94,6 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--timeout", type=float, default=0.0, metavar="S", help="give up when it cannot start in this time (0: never)"
     )
     add_tls_arguments(parser)
+    IoOptions.add_arguments(parser)
     return parser
 
 
@@ -103,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
+        IoOptions.from_arguments(arguments)
         server = ParameterServer(
             controller_address(arguments.controller),
             arguments.node,

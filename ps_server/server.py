@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.agentconfig import AgentConfig
+from p4src.protocol import frame_bytes
 from worker_agent.errors import AgentError
 from worker_agent.io_options import IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
 from worker_agent.native_engine import load_engine
@@ -166,6 +167,8 @@ class Server:
         if not self._handle:
             raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
         self.config = config
+        flows = [tree.slots * len(tree.flows) for tree in config.root_trees]
+        self.stats().io.warn_if_small(interface, max(flows, default=0) * frame_bytes(config.values_per_packet))
 
     def _native_config(self, config: AgentConfig) -> tuple[_Config, Any]:
         if config.role != "parameter_server":

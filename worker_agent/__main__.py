@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from controlplane.rpc.tls import add_tls_arguments, tls_from
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AgentError
+from worker_agent.io_options import IoOptions
 
 
 def parse_size(text: str) -> int:
@@ -52,6 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")
         command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for joining, and for progress")
         add_tls_arguments(command)
+        IoOptions.add_arguments(command)
     return parser
 
 
@@ -97,6 +99,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
+        IoOptions.from_arguments(arguments)
         (run_allreduce if arguments.command == "allreduce" else run_serve)(arguments)
     except (AgentError, TimeoutError, ValueError, OSError) as error:
         print(f"worker_agent: {error}", file=sys.stderr)

@@ -368,6 +368,8 @@ class Engine:
         )
         self._thread.start()
         _engines.add(self)
+        window = max(tree.slots for tree in config.worker_trees) * frame_bytes(config.values_per_packet)
+        self.stats().io.warn_if_small(interface, window)
 
     def _native_config(self, config: AgentConfig) -> tuple[_Config, Any]:
         if config.role != "worker":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import heapq
+import logging
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +21,11 @@ from controlplane.agentconfig import AgentConfig
 BACKENDS = ("udp", "raw")  # in the order of the enum in native/io.h
 MOST_THREADS = 16  # a job's ports
 MBPS_PER_THREAD = 10_000.0  # what one thread carries with room to spare (docs/hosts.md has measurements)
+RECEIVE_BYTES = 32 << 20  # that engines ask the kernel for
 _NAME_BYTES = 16
 _TROUBLE_BYTES = 192
 _SYSTEM = Path("/sys")
+log = logging.getLogger("inart")
 
 
 class IoConfig(ctypes.Structure):
@@ -65,6 +68,19 @@ class IoStats:
     receive_buffer: int
     segments: int
     trouble: str
+
+    def warn_if_small(self, interface: str, bytes_under_way: int) -> None:
+        """Logs what to do when the kernel's receive buffer cannot hold what may be under way to a lane."""
+        needed = 2 * bytes_under_way  # the kernel counts its own memory, too
+        if self.receive_buffer < needed:
+            log.warning(
+                "%s: the kernel grants %d KiB to receive into, %d KiB may be under way: packets may be lost and sent "
+                "again. As root: sysctl -w net.core.rmem_max=%d",
+                interface,
+                self.receive_buffer >> 10,
+                needed >> 10,
+                max(needed, RECEIVE_BYTES),
+            )
 
     @classmethod
     def of(cls, native: NativeIoStats, config: IoConfig) -> IoStats:
@@ -121,13 +137,15 @@ class IoOptions:
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> IoOptions:
-        """The other half of add_arguments. Raises ValueError."""
+        """The other half of add_arguments; what is given is in this process's environment from now on, where engines
+        find it. Raises ValueError."""
         given = {
             "INART_IO": arguments.io,
             "INART_THREADS": None if arguments.threads is None else str(arguments.threads),
             "INART_CORES": arguments.cores,
         }
-        return cls.from_environment({**os.environ, **{name: text for name, text in given.items() if text is not None}})
+        os.environ.update({name: text for name, text in given.items() if text is not None})
+        return cls.from_environment()
 
     def native(self, config: AgentConfig, interface: str, ports: Iterable[int], mbps: float) -> IoConfig:
         """For an engine with trees on `ports`, of `mbps` in all (0: not known)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -76,7 +77,8 @@ def test_probe_leaves_nothing_behind():
         return subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout.count("doctor0")
 
     checks = {check.name: check for check in doctor.check_abilities()}
-    assert checks["raw sockets (AF_PACKET)"].ok, checks["raw sockets (AF_PACKET)"].detail
+    for name in ("raw sockets (AF_PACKET)", "super-frames over UDP"):
+        assert checks[name].ok, checks[name].detail
     assert interfaces() == 0
 
 
@@ -112,3 +114,33 @@ def test_controller_and_its_missing_agents(tmp_path):
     assert checks["ps1"].fix == f"on ps1: python -m ps_server ... --controller {job.address}"
     absent = list(doctor.check_controller("127.0.0.1:1"))
     assert not absent[0].ok
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+def test_an_interface_that_drops_packets_is_told_from_one_that_does_not():
+    name = f"inart-doctor-{os.getpid()}"
+    code = "import dataclasses, json; from controlplane import data_interface as d\n"
+    code += "print(json.dumps([dataclasses.asdict(f) for f in d.check('data0')]))"
+
+    def run(*command):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def findings():
+        found = json.loads(run("ip", "netns", "exec", name, sys.executable, "-c", code))
+        return {finding["name"]: finding for finding in found}
+
+    run("ip", "netns", "add", name)
+    try:
+        run("ip", "-n", name, "link", "add", "data0", "type", "veth", "peer", "name", "data1")
+        for command in (("address", "add", "10.9.0.1/24", "dev", "data0"), ("link", "set", "data0", "up")):
+            run("ip", "-n", name, *command)
+        run("ip", "netns", "exec", name, "sysctl", "-q", "-w", "net.ipv4.conf.data0.rp_filter=0")
+        good = findings()
+        assert all(good[part]["ok"] for part in ("MTU", "multicast", "super-frames", "rp_filter")), good
+        run("ip", "-n", name, "link", "set", "data0", "mtu", "1000")
+        run("ip", "netns", "exec", name, "sysctl", "-q", "-w", "net.ipv4.conf.data0.rp_filter=1")
+        bad = findings()
+        assert "ip link set data0 mtu 1076" in bad["MTU"]["fix"]
+        assert "rp_filter=0" in bad["rp_filter"]["fix"]
+    finally:
+        run("ip", "netns", "delete", name)

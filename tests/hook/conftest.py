@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -46,9 +46,9 @@ class Network:
         self.address = f"unix:{folder}/controller.sock"
         self.controller.start(self.address)
 
-    def run(self, node: str, *command: str, **options) -> subprocess.Popen:
-        """A Python module as a process on a node."""
-        words = ["ip", "netns", "exec", self.namespaces.hosts[node], sys.executable, "-m", *command]
+    def run(self, node: str, *command: str, before: Sequence[str] = (), **options) -> subprocess.Popen:
+        """A Python module as a process on a node; `before`: the command that runs it."""
+        words = ["ip", "netns", "exec", self.namespaces.hosts[node], *before, sys.executable, "-m", *command]
         process = subprocess.Popen(
             words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
         )

@@ -1,0 +1,121 @@
+"""What decides whether packets of the aggregation reach an agent through one interface: tried, or read from the kernel.
+
+Found out in network namespaces (docs/hosts.md): a kernel drops what it has no route back to when rp_filter is on; it
+takes any TTL; it puts fragments together; GRO merges packets for a socket that is bound to the group, but only those
+with a UDP checksum.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from p4src.protocol import GROUP, PROTOCOL, udp_port
+
+RECEIVE_BYTES = 4 << 20  # holds a window of 1,024 packets of 256 values twice over, the kernel's own share counted
+UDP_SEGMENT, UDP_GRO = 103, 104
+_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """fix: command or advice; empty where nothing is wrong."""
+
+    name: str
+    ok: bool
+    required: bool
+    detail: str
+    fix: str = ""
+
+
+def _setting(interface: str, name: str) -> int:
+    """The stronger of the interface's and everybody's."""
+    folder = Path("/proc/sys/net/ipv4/conf")
+    return max(int((folder / where / name).read_text()) for where in ("all", interface))
+
+
+def receive_limit() -> Finding:
+    """What an ordinary user may have of the kernel to receive into."""
+    most = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    advice = (
+        f"as root: sysctl -w net.core.rmem_max={32 << 20} (or losses at high rates; agents as root are not limited)"
+    )
+    fits = most >= RECEIVE_BYTES
+    return Finding("receive buffer", fits, False, f"net.core.rmem_max is {most >> 10} KiB", "" if fits else advice)
+
+
+def check(interface: str) -> Iterator[Finding]:
+    """All about one interface, as this user."""
+    folder = Path("/sys/class/net") / interface
+    if not folder.exists():
+        yield Finding(interface, False, True, "there is no such interface", "ip -br address lists them")
+        return
+    yield _mtu(folder)
+    yield from _multicast(interface)
+    yield _reverse_path(interface)
+    yield _merging(interface)
+
+
+def _mtu(folder: Path) -> Finding:
+    mtu, needed = int((folder / "mtu").read_text()), PROTOCOL.ipv4_length(PROTOCOL.targets["v1model"].values_per_packet)
+    fix = "" if mtu >= needed else f"ip link set {folder.name} mtu {needed} (64 values a packet need less)"
+    return Finding("MTU", mtu >= needed, True, f"{mtu}; packets of 256 values need {needed}", fix)
+
+
+def _multicast(interface: str) -> Iterator[Finding]:
+    """Joins the group, and asks for what the back end `udp` uses."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((str(GROUP), udp_port(0, 0)))
+            member = struct.pack("=4s4si", GROUP.packed, bytes(4), socket.if_nametoindex(interface))
+            probe.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+            yield Finding("multicast", True, True, f"joins {GROUP} as this user")
+            missing = []
+            for name, option, value in (("UDP_SEGMENT", UDP_SEGMENT, 1000), ("UDP_GRO", UDP_GRO, 1)):
+                try:
+                    probe.setsockopt(socket.IPPROTO_UDP, option, value)
+                except OSError:
+                    missing.append(name)
+            detail = f"this kernel has no {' and no '.join(missing)}" if missing else "UDP_SEGMENT and UDP_GRO"
+            fix = "Linux 5.0 or newer; until then packets go one by one" if missing else ""
+            yield Finding("super-frames", not missing, False, detail, fix)
+    except OSError as error:
+        yield Finding(
+            "multicast", False, True, f"cannot join {GROUP}: {error}", f"ip link set {interface} up multicast on"
+        )
+
+
+def _reverse_path(interface: str) -> Finding:
+    mode = _setting(interface, "rp_filter")
+    if mode == 0:
+        return Finding("rp_filter", True, False, "0: any source is taken")
+    routes = subprocess.run(
+        ["ip", "-4", "route", "show", "default", "dev", interface],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    ).stdout
+    if routes.strip():
+        return Finding("rp_filter", True, False, f"{mode}, and the default route is on {interface}")
+    detail = f"{mode}: packets from beyond {interface}'s own subnet are dropped unless there is a route back"
+    fix = f"ip route add THE_JOB'S_HOSTS dev {interface}, or sysctl -w net.ipv4.conf.{{all,{interface}}}.rp_filter=0"
+    return Finding("rp_filter", False, False, detail, fix)
+
+
+def _merging(interface: str) -> Finding:
+    """GRO is what makes packets cheap that come one by one."""
+    try:
+        features = subprocess.run(
+            ["ethtool", "-k", interface], capture_output=True, text=True, timeout=_SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return Finding("GRO", True, False, "unknown (ethtool is missing)")
+    on = "generic-receive-offload: on" in features
+    fix = "" if on else f"ethtool -K {interface} gro on (virtual links hand super-frames over whole without it)"
+    return Finding("GRO", on, False, "on" if on else "off: packets that come one by one are not merged", fix)

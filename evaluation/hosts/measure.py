@@ -1,0 +1,192 @@
+"""One setting: an all-reduce through softswitch, what it cost everybody, and gloo on the same links."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from evaluation.hosts.network import StarNetwork, inside
+from evaluation.hosts.star import Star, TreeShape, star
+from evaluation.hosts.switch import Switch
+from p4src.protocol import frame_bytes
+from ps_server.server import Server
+from worker_agent.engine import Engine
+from worker_agent.io_options import IoOptions
+
+WINDOW_SECONDS = 0.004  # of packets that may be under way, as rules.build allows for
+LEAST_WINDOW, MOST_WINDOW = 512, 2048  # slots
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to measure. size: bytes of float32. io: of the agents. gloo: whether to measure it as well."""
+
+    workers: int
+    mbps: float
+    size: int
+    values: int = 256
+    repeat: int = 3
+    aggregated: bool = True
+    io: IoOptions = field(default_factory=IoOptions)
+    gloo: bool = True
+
+    @property
+    def bound_seconds(self) -> float:
+        """size / bandwidth, of wire bytes."""
+        return 8 * frame_bytes(self.values) * -(-self.size // (4 * self.values)) / (self.mbps * 1e6)
+
+    def job(self) -> Star:
+        """One tree; as much under way as a round trip at this rate may need."""
+        window = self.mbps * 1e6 / 8 / frame_bytes(self.values) * WINDOW_SECONDS
+        slots = min(MOST_WINDOW, max(LEAST_WINDOW, 1 << math.ceil(math.log2(window))))
+        return star(
+            self.workers,
+            trees=[TreeShape(aggregated=self.aggregated)],
+            rate_mbps=self.mbps / (1 if self.aggregated else self.workers),
+            values_per_packet=self.values,
+            slots=slots,
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds are medians; *_cpu_us_per_packet: of the cheapest repetition, by packets sent and answered (workers),
+    received (root) and handled (switch): what else runs on the machine only adds to it. cpu_idle: share of the
+    machine's CPU time that was idle meanwhile. packets_per_message: super-frames of workers."""
+
+    workers: int
+    mbps: float
+    bytes: int
+    bound_seconds: float
+    network_seconds: float
+    gloo_seconds: float | None
+    worker_cpu_us_per_packet: float
+    root_cpu_us_per_packet: float
+    switch_cpu_us_per_packet: float
+    values_per_packet: int
+    io: str
+    cpu_idle: float
+    threads: int
+    packets_per_message: float
+    resent: int
+    kernel_drops: int
+
+
+class _Meter:
+    """CPU time and packets of everybody since it was made."""
+
+    def __init__(self, engines: list[Engine], server: Server, switch: Switch) -> None:
+        self.engines, self.server, self.switch = engines, server, switch
+        self.started = self._read()
+
+    def _read(self) -> tuple[list[float], ...]:
+        workers = [engine.stats() for engine in self.engines]
+        root = self.server.stats()
+        machine = [float(ticks) for ticks in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        return (
+            [worker.cpu_seconds for worker in workers],
+            [float(worker.packets_sent) for worker in workers],
+            [root.cpu_seconds, float(root.packets_received), float(root.packets_sent)],
+            [self.switch.cpu_seconds()],
+            machine,
+        )
+
+    def read(self) -> tuple[float, float, float, float]:
+        """Microseconds a packet of worker, root and switch; idle share."""
+        now = self._read()
+        cpu, sent, root, switch, machine = (
+            [after - before for after, before in zip(a, b, strict=True)] for a, b in zip(now, self.started, strict=True)
+        )
+        return (
+            1e6 * sum(cpu) / sum(sent),
+            1e6 * root[0] / root[1],
+            1e6 * switch[0] / (sum(sent) + root[2]),
+            machine[3] / sum(machine),
+        )
+
+
+def measure(setting: Setting) -> Result:
+    """Runs it, in namespaces that are made and removed. Raises AssertionError when results differ among workers."""
+    job = setting.job()
+    agents = job.workers + job.servers
+    names, addresses = [agent.node for agent in agents], [agent.address for agent in agents]
+    with StarNetwork("inart-e", names, addresses, setting.mbps) as network:
+        with ExitStack() as stack:
+            switch = stack.enter_context(Switch(network.middle, network.ports(), setting.values))
+            switch.install(job.rules)
+            engines = []
+            for config in job.workers:
+                with inside(network.hosts[config.node]):
+                    engines.append(stack.enter_context(Engine(config, "data0", io=setting.io)))
+            with inside(network.hosts[job.servers[0].node]):
+                server = stack.enter_context(Server(job.servers[0], "data0", io=setting.io))
+            seconds, costs = [], []
+            for repetition in range(setting.repeat):
+                meter = _Meter(engines, server, switch)
+                seconds.append(_allreduce(engines, setting.size, repetition))
+                costs.append(meter.read())
+            stats = [engine.stats() for engine in engines]
+        gloo = gloo_seconds(network, job, setting.size, setting.repeat) if setting.gloo else []
+    return Result(
+        workers=setting.workers,
+        mbps=setting.mbps,
+        bytes=setting.size,
+        bound_seconds=setting.bound_seconds,
+        network_seconds=statistics.median(seconds),
+        gloo_seconds=statistics.median(gloo) if gloo else None,
+        worker_cpu_us_per_packet=min(cost[0] for cost in costs),
+        root_cpu_us_per_packet=min(cost[1] for cost in costs),
+        switch_cpu_us_per_packet=min(cost[2] for cost in costs),
+        values_per_packet=setting.values,
+        io=stats[0].io.backend,
+        cpu_idle=statistics.median(cost[3] for cost in costs),
+        threads=stats[0].io.threads,
+        packets_per_message=sum(s.packets_sent for s in stats) / sum(s.io.messages_sent for s in stats),
+        resent=sum(s.resent for s in stats),
+        kernel_drops=sum(s.kernel_drops for s in stats),
+    )
+
+
+def _allreduce(engines: list[Engine], size: int, repetition: int) -> float:
+    """Seconds from the first submission to the last completion."""
+    tensors = [
+        np.random.default_rng([repetition, worker]).standard_normal(size // 4, dtype=np.float32)
+        for worker in range(len(engines))
+    ]
+    start = time.monotonic()
+    works = [engine.allreduce_async(tensor) for engine, tensor in zip(engines, tensors, strict=True)]
+    for work in works:
+        work.wait()
+    taken = time.monotonic() - start
+    if any(tensor.tobytes() != tensors[0].tobytes() for tensor in tensors):
+        raise AssertionError("the workers' results differ")
+    return taken
+
+
+def gloo_seconds(network: StarNetwork, job: Star, size: int, repeat: int) -> list[float]:
+    """The same tensor by torch.distributed's gloo backend; the middle is a bridge in the kernel."""
+    first, world = job.workers[0].address, len(job.workers)
+    with network.bridged(), ExitStack() as stack:
+        processes = []
+        quiet = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}  # it warns that the hosts have no names
+        for config in job.workers:
+            command = [sys.executable, "-m", "evaluation.hosts.gloo"]
+            command += [str(part) for part in (config.index, world, first, size, repeat)]
+            command = ["ip", "netns", "exec", network.hosts[config.node], *command]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=quiet)
+            stack.callback(process.kill)
+            processes.append(process)
+        output, _ = processes[0].communicate(timeout=180 + 30 * repeat)
+        if any(process.wait(60) for process in processes):
+            raise RuntimeError("gloo failed; its own message is above")
+        return json.loads(output)  # type: ignore[no-any-return]

@@ -1,0 +1,88 @@
+"""Agents as an ordinary user, without a capability that a container would not have: a whole job over UDP."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hook.conftest import ROOT, Network, wait_until
+
+NOBODY = 65534
+SECONDS = 90.0
+
+
+def everybody_reads(path: Path) -> bool:
+    """Whether any user gets to a file: all folders above it let them through."""
+    return all(folder.stat().st_mode & 0o001 for folder in path.resolve().parents) and bool(path.stat().st_mode & 0o004)
+
+
+def ordinary_user() -> list[str]:
+    """The command that runs another as one, with no capability. Where the interpreter is in a folder that is root's
+    alone, one: to read files."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("needs setpriv: apt-get install util-linux")
+    kept = [] if everybody_reads(Path(sys.executable)) and everybody_reads(ROOT / "README.md") else ["dac_read_search"]
+    capabilities = ",".join(["-all", *(f"+{name}" for name in kept)])
+    user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+    return [setpriv, *user, *(f"--{which}={capabilities}" for which in ("bounding-set", "inh-caps", "ambient-caps"))]
+
+
+@pytest.fixture
+def shared(tmp_path_factory: pytest.TempPathFactory, network: Network) -> Iterator[dict[str, str]]:
+    """The environment of such a user: a cache of its own; the controller's socket is open to it."""
+    cache = tmp_path_factory.mktemp("cache")
+    os.chown(cache, NOBODY, NOBODY)
+    for folder in (*cache.parents, *network.folder.parents, network.folder):
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp") and folder.stat().st_uid == os.geteuid():
+            folder.chmod(folder.stat().st_mode | 0o055)
+    Path(network.address.removeprefix("unix:")).chmod(0o777)
+    yield {**os.environ, "INART_CACHE": str(cache), "HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.mark.namespaces
+def test_ordinary_users_run_a_whole_job(network: Network, shared: dict[str, str]) -> None:
+    user = ordinary_user()
+    server = network.run("s0", "ps_server", "--controller", network.address, before=user, env=shared)
+    options = ("--controller", network.address, "--bytes", "4M", "--repeat", "3", "--json")
+    workers = [
+        network.run(node, "worker_agent", "allreduce", *options, before=user, env=shared) for node in ("w0", "w1")
+    ]
+    wait_until(lambda: network.joined("s0") or server.poll() is not None, "the server has joined", SECONDS)
+    if server.poll() is None:
+        status = dict(
+            line.split(":\t", 1)
+            for line in Path(f"/proc/{server.pid}/status").read_text().splitlines()
+            if ":\t" in line
+        )
+        assert status["Uid"].split() == [str(NOBODY)] * 4
+        # Of those that matter to a network: CAP_NET_BIND_SERVICE, _BROADCAST, _ADMIN, _RAW are bits 10 to 13.
+        assert int(status["CapEff"], 16) >> 10 & 0b1111 == 0
+    found = []
+    for worker in workers:
+        out, err = worker.communicate(timeout=SECONDS)
+        assert worker.returncode == 0, err
+        found.append(json.loads(out))
+    assert found[0]["digest"] == found[1]["digest"]
+    assert all(0 <= result["error"] <= result["error_bound"] for result in found)
+    assert network.switch.verdicts()["completed"] > 0, "the switch has summed"
+
+
+@pytest.mark.namespaces
+def test_the_back_end_that_needs_privileges_says_so(network: Network, shared: dict[str, str]) -> None:
+    options = ("--controller", network.address, "--io", "raw")
+    server = network.run("s0", "ps_server", *options, before=ordinary_user(), env=shared)
+    workers = [
+        network.run(node, "worker_agent", "allreduce", *options, "--timeout", "20", before=ordinary_user(), env=shared)
+        for node in ("w0", "w1")
+    ]
+    words = [worker.communicate(timeout=SECONDS)[1] for worker in workers]
+    assert all(worker.returncode == 1 for worker in workers)
+    assert any("CAP_NET_RAW" in text and "INART_IO=udp" in text for text in words), words
+    assert server.poll() is None or "CAP_NET_RAW" in server.communicate()[1]

@@ -1,0 +1,120 @@
+"""What carries the packets: back ends, lanes on threads; what is said when a kernel or an interface is in the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+
+from evaluation.hosts.network import run
+from evaluation.hosts.star import TreeShape
+from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL
+from tests.hosts.conftest import WORKERS
+from tests.hosts.rig import DEADLINE, Rig, wait_until
+from tests.hosts.test_allreduce import VALUES, reduce_and_check
+from worker_agent import ProgressTimeoutError
+from worker_agent.io_options import BACKENDS, MOST_THREADS, IoOptions, assign, parse_cores, threads_for
+
+MakeRig = Callable[..., Rig]
+ONE = (TreeShape(0, 1.0, True),)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 15), st.floats(0, 100)), min_size=1, max_size=40), st.integers(1, MOST_THREADS)
+)
+def test_trees_of_a_port_share_a_thread_and_no_thread_idles(trees: list[tuple[int, float]], threads: int) -> None:
+    ports = {port for port, _ in trees}
+    threads = min(threads, len(ports))
+    given = assign(trees, threads)
+    assert len(given) == len(trees)
+    assert len({(port, thread) for (port, _), thread in zip(trees, given, strict=True)}) == len(ports)
+    assert set(given) == set(range(threads))
+
+
+@given(st.lists(st.floats(1, 100), min_size=2, max_size=16), st.integers(2, 8))
+def test_no_thread_has_much_more_than_its_share(weights: list[float], threads: int) -> None:
+    trees = list(enumerate(weights))
+    loads = [0.0] * threads
+    for (_, weight), thread in zip(trees, assign(trees, threads), strict=True):
+        loads[thread] += weight
+    # Graham's bound for heaviest first, against the larger of the mean and the heaviest.
+    assert max(loads) <= (4 / 3) * 2 * max(sum(weights) / threads, *weights)
+
+
+def test_one_thread_is_the_default_where_one_suffices() -> None:
+    assert threads_for(0) == threads_for(200) == threads_for(10_000) == 1
+    assert threads_for(1e6) == len(os.sched_getaffinity(0))
+
+
+def test_options_come_from_the_environment_and_are_checked() -> None:
+    core = min(os.sched_getaffinity(0))
+    assert IoOptions.from_environment({}) == IoOptions("udp", 0, ())
+    given = {"INART_IO": "raw", "INART_THREADS": "2", "INART_CORES": str(core)}
+    assert IoOptions.from_environment(given) == IoOptions("raw", 2, (core,))
+    assert IoOptions.from_environment({"INART_CORES": "numa"}).cores == "numa"
+    assert parse_cores("1,4-6") == (1, 4, 5, 6)
+    for wrong in ({"INART_IO": "dpdk"}, {"INART_THREADS": "99"}, {"INART_CORES": "4095"}, {"INART_CORES": "all"}):
+        with pytest.raises(ValueError, match="INART_IO, INART_THREADS, INART_CORES"):
+            IoOptions.from_environment(wrong)
+
+
+@pytest.mark.parametrize("cores", [(min(os.sched_getaffinity(0)),), "numa"])
+def test_pinned_threads_do_the_same(make_rig: MakeRig, cores: tuple[int, ...] | str) -> None:
+    rig = make_rig(io=IoOptions("udp", 2, cores))
+    reduce_and_check(rig, 1, 10_000)
+    assert rig.engines[0].stats().io.threads == 2
+
+
+def test_an_mtu_that_becomes_too_small_is_said_in_words(make_rig: MakeRig) -> None:
+    """With `udp`: a packet socket's super-frames are held against no MTU before the card."""
+    rig = make_rig(ONE, timeout=1.0, io=IoOptions("udp"))
+    namespace = rig.network.hosts["w1"]
+    run("ip", "-n", namespace, "link", "set", "dev", "data0", "mtu", "200")
+    try:
+        works = rig.submit([np.ones(5000, np.float32) for _ in range(WORKERS)])
+        with pytest.raises(ProgressTimeoutError, match=r"MTU of data0 is 200.*ip link set data0 mtu 308"):
+            works[1].wait(DEADLINE)
+        assert rig.engines[1].stats().send_errors > 0
+    finally:
+        run("ip", "-n", namespace, "link", "set", "dev", "data0", "mtu", "1500")
+    rig.renew(epoch=2)
+    reduce_and_check(rig, 1, 5000)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_super_frames_of_other_sizes_are_malformed_packet_by_packet(make_rig: MakeRig, backend: str) -> None:
+    rig = make_rig(ONE, io=IoOptions(backend))
+    port = rig.job.workers[0].worker_trees[0].port
+    packet = PROTOCOL.udp_length(VALUES) - 8
+    raw = rig.raw_port("w0")
+
+    def super_frame(payload: int) -> bytes:
+        ip = IP(src="10.9.3.1", dst=str(GROUP), flags="DF", ttl=64)
+        ethernet = Ether(dst=GROUP_MAC.hex(":"), src="02:00:00:00:09:09")
+        return bytes(ethernet / ip / UDP(sport=9, dport=port) / bytes(payload))
+
+    expected = 0
+    for segment, payload, malformed in (
+        (100, 1000, 10),
+        (packet - 4, 4 * (packet - 4), 4),
+        (packet, 2 * packet + 7, 3),
+    ):
+        raw.send_super(super_frame(payload), segment)  # version 0 in all of them, and a short last one
+        expected += malformed
+    wait_until(lambda: rig.engines[0].stats().malformed == expected, "each packet is counted", 5)
+    reduce_and_check(rig, 1, 5000)
+
+
+def test_a_small_receive_buffer_is_said(make_rig: MakeRig, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "inart"):
+        rig = make_rig(ONE, io=IoOptions(receive_bytes=8192))
+    assert any("sysctl -w net.core.rmem_max" in record.getMessage() for record in caplog.records)
+    assert rig.engines[0].stats().io.receive_buffer < 20_000
+    reduce_and_check(rig, 1, 20_000)  # loses packets, and recovers
