@@ -15,7 +15,7 @@ from controlplane.routing import Network
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes, udp_port
 
-DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 256
+DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 1024
 HOST_MS = 4.0  # what agents and switches add to a round trip: batching, scheduling
 
 
@@ -320,7 +320,7 @@ def place_slots(
     """Slots of each tree, and the first one of each (aggregation point, tree): a multiple of the tree's slots, which
     Tofino needs.
 
-    A tree's slots are a power of two that holds what is in flight at its rate twice over, 16 to 256, at least 64 where
+    A tree's slots are a power of two that holds what is in flight at its rate twice over, 16 to 1024, at least 64 where
     memory allows. Where a switch has too few, its largest trees are halved. Raises DoesNotFit.
     """
     packet_bits = 8 * frame_bytes(limits.values_per_packet)

@@ -1,7 +1,7 @@
 """The agent as a process of its own: trainers on the same machine hand it tensors over a Unix socket.
 
-The process needs CAP_NET_RAW, the trainers need only access to the socket. A trainer that goes away without a word is a
-lost worker: the agent joins the job anew, which stops the operations of the others with a message that names this node.
+The trainers need only access to the socket. A trainer that goes away without a word is a lost worker: the agent joins
+the job anew, which stops the operations of the others with a message that names this node.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@
 #define INART_NS 1000000000ull
 #define INART_MOST_LANES INART_PORTS_PER_JOB
 #define INART_SEGMENTS 120  /* packets in a super-frame at most: kernels take 128, */
-#define INART_SEGMENTS_OLD 60 /* or 64 before Linux 6.9 */
+#define INART_SEGMENTS_OLD 60 /* older ones 64 */
 #define INART_MESSAGE 65536 /* bytes of the longest message */
 #define INART_OUT 32        /* super-frames that wait for the kernel at most */
 #define INART_IN 32         /* messages that are received at once */
