@@ -1,4 +1,4 @@
-"""Topologies made by rule: fat-tree(k), the InArt paper's testbed (Fig. 1), random ones; `parse_topology` for CLIs."""
+"""Topologies made by rule: fat-tree, leaf-spine, the InArt paper's testbed (Fig. 1), random ones; `parse_topology`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from controlplane.topology import Topology, TopologyError
 
 WANS = ("b4", "internet2", "aws", "netstorm")
+LEAF_SPINE_OPTIONS = ("leaves", "spines", "servers", "bandwidth", "uplink", "aggregation", "ingress", "delay")
 FATTREE_OPTIONS = ("k", "bandwidth", "aggregation", "ingress", "seed", "oversubscription", "delay")
 
 
@@ -65,6 +66,42 @@ def fattree(
             for j in range(half):
                 connect(edge, add("server", f"h{(pod * half + i) * half + j + 1}"))
     return Topology(nodes, links, f"fattree-k{k}")
+
+
+def leaf_spine(
+    leaves: int,
+    spines: int,
+    servers: int,
+    bandwidth_mbps: float = 20.0,
+    *,
+    uplink_mbps: float | None = None,
+    aggregation_mbps: float | None = 9.0,
+    ingress_mbps: float | None = 20.0,
+    delay_ms: float = 0.0,
+) -> Topology:
+    """Leaf switches e1.., each with so many servers (h1..) and a link to every spine switch (s1..).
+
+    Defaults are those of `fattree`. uplink_mbps: of each link between leaf and spine (absent: as the servers' links).
+    """
+    if min(leaves, spines, servers) < 1:
+        raise TopologyError(f"a leaf-spine needs leaves, spines and servers, got {leaves}, {spines}, {servers}")
+    adds = {} if aggregation_mbps is None else {"aggregation_mbps": aggregation_mbps}
+    takes = {} if ingress_mbps is None else {"ingress_mbps": ingress_mbps}
+    nodes: dict[str, dict[str, Any]] = {f"s{i + 1}": {"kind": "switch", **adds} for i in range(spines)}
+    links = []
+
+    def connect(u: str, v: str, mbps: float) -> None:
+        attributes = {"bandwidth_mbps": mbps, **({"delay_ms": delay_ms} if delay_ms else {})}
+        links.extend([(u, v, attributes), (v, u, attributes)])
+
+    for leaf in range(leaves):
+        nodes[f"e{leaf + 1}"] = {"kind": "switch", **adds}
+        for i in range(spines):
+            connect(f"s{i + 1}", f"e{leaf + 1}", bandwidth_mbps if uplink_mbps is None else uplink_mbps)
+        for i in range(servers):
+            nodes[f"h{leaf * servers + i + 1}"] = {"kind": "server", **takes}
+            connect(f"e{leaf + 1}", f"h{leaf * servers + i + 1}", bandwidth_mbps)
+    return Topology(nodes, links, f"leafspine-{leaves}-{spines}-{servers}")
 
 
 def testbed(
@@ -174,7 +211,8 @@ def parse_topology(spec: str) -> Topology:
     """A topology from a file, or by rule.
 
     fattree:k=4,bandwidth=20 (bandwidth=10-30 with seed=: drawn per link; aggregation=, ingress=, delay=,
-    oversubscription=), testbed (switch=, server=, link=, results=1), random:switches=5,servers=8,links=3,seed=1;
+    oversubscription=), leafspine:leaves=8,spines=2,servers=6 (bandwidth=, uplink=, aggregation=, ingress=, delay=),
+    testbed (switch=, server=, link=, results=1), random:switches=5,servers=8,links=3,seed=1;
     wide-area networks, each site with a worker and a parameter server: b4, internet2 (least=, most=, law=, seed=), aws
     (measured), netstorm (seed=).
     """
@@ -198,6 +236,18 @@ def parse_topology(spec: str) -> Topology:
             oversubscription=_value(spec, options, "oversubscription", 1.0),
             delay_ms=_value(spec, options, "delay", 0.0),
         )
+    if kind == "leafspine":
+        options = _options(spec, text, LEAF_SPINE_OPTIONS)
+        return leaf_spine(
+            int(_value(spec, options, "leaves", 4)),
+            int(_value(spec, options, "spines", 2)),
+            int(_value(spec, options, "servers", 4)),
+            _value(spec, options, "bandwidth", 20.0),
+            uplink_mbps=_value(spec, options, "uplink", 0.0) if "uplink" in options else None,
+            aggregation_mbps=_value(spec, options, "aggregation", 9.0),
+            ingress_mbps=_value(spec, options, "ingress", 20.0),
+            delay_ms=_value(spec, options, "delay", 0.0),
+        )
     if kind == "testbed":
         options = _options(spec, text, ("switch", "server", "link", "results"))
         return testbed(
@@ -217,6 +267,6 @@ def parse_topology(spec: str) -> Topology:
     if kind in WANS:
         return _wan(spec, kind, text)
     if not Path(spec).exists():
-        known = f"fattree:k=4, testbed, random:switches=4, {', '.join(WANS)}"
+        known = f"fattree:k=4, leafspine:leaves=4, testbed, random:switches=4, {', '.join(WANS)}"
         raise TopologyError(f"topology {spec!r} is no file and none of {known}")
     return Topology.load(spec)

@@ -6,7 +6,7 @@ Servers never forward, and links without residual bandwidth are not used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.job import Job
 from controlplane.topology import Topology
@@ -20,6 +20,14 @@ class Unreachable(ValueError):
     def __init__(self, source: str, target: str, what: str = "") -> None:
         super().__init__(f"{what + ': ' if what else ''}no route with bandwidth left from {source} to {target}")
         self.source, self.target = source, target
+
+
+class Access(NamedTuple):
+    """The switch that a server hangs on, and the links there and back."""
+
+    switch: int
+    up: int
+    down: int
 
 
 class Network:
@@ -42,6 +50,13 @@ class Network:
         self._to: dict[int, list[int]] = {}
         self._from: dict[int, list[int]] = {}
         self._hops: dict[int, dict[int, list[tuple[int, int]]]] = {}
+
+    def access(self, server: int) -> Access | None:
+        """Of a server that hangs on one switch only."""
+        out, into = self.out[server], self.into[server]
+        if len(out) != 1 or len(into) != 1 or out[0][0] != into[0][0] or not self.forwards[out[0][0]]:
+            return None
+        return Access(out[0][0], out[0][1], into[0][1])
 
     def _search(self, start: int, adjacency: list[list[tuple[int, int]]]) -> list[int]:
         distance = [-1] * len(self.names)

@@ -17,7 +17,7 @@ from controlplane.plan.model import Plan, PlanError, Tree
 from controlplane.routing import Network
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.common import finish
-from controlplane.strategies.fabric.column_generation import Master, to_trees
+from controlplane.strategies.fabric.master import Master, to_trees
 from controlplane.topology import Topology
 
 STEADY = 1e-3  # of the rate: what may be lost for keeping trees that run

@@ -16,8 +16,9 @@ from controlplane.strategies import get_strategy
 from controlplane.strategies.common import finish, plan_choices, prepare
 from controlplane.strategies.fabric.capacity import build_program, solve_capacity
 from controlplane.strategies.fabric.column_bound import column_bound
-from controlplane.strategies.fabric.column_generation import Master, generate, to_trees
-from controlplane.strategies.fabric.inart import TOLERANCE, first_trees
+from controlplane.strategies.fabric.column_generation import generate
+from controlplane.strategies.fabric.inart import TOLERANCE, baselines
+from controlplane.strategies.fabric.master import Master, to_trees
 
 # k, workers, parameter servers, seconds that the whole plan may take
 TARGETS = ((6, 50, 4, 0.2), (8, 120, 8, 1.0), (16, 1008, 16, 10.0))
@@ -120,7 +121,7 @@ def measure_binding(k: int, divisor: float, scenario: str, seed: int) -> Binding
     plan = plan_choices(topology, job, "inart", choices, seed, network=network)
     master: Master | None = None
     if plan.rate_mbps < optimum * (1 - TOLERANCE):
-        start = first_trees(network, job, plan, seed, None)
+        start = [plan, *baselines(network, job, seed, None)]
         generated = generate(network, job, start, bound(topology, job))
         if generated is not None:
             master, values = generated
@@ -171,7 +172,8 @@ def measure_hierarchy(k: int, divisor: float, aggregation_mbps: float, seed: int
     plan = get_strategy("inart")(topology, job)
     network = prepare(topology, job)
     _, choices = solve_capacity(network, job)
-    start = first_trees(network, job, plan_choices(topology, job, "inart", choices, seed, network=network), seed, None)
+    plan = plan_choices(topology, job, "inart", choices, seed, network=network)
+    start = [plan, *baselines(network, job, seed, None)]
     generated = generate(network, job, start, bound(topology, job), single_level=True)
     assert generated is not None
     flat = finish(topology, job, "inart", to_trees(*generated), seed)

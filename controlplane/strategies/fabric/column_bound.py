@@ -11,7 +11,8 @@ import numpy as np
 
 from controlplane.job import Job
 from controlplane.routing import Network
-from controlplane.strategies.fabric.column_generation import Master, Prices, Pricing
+from controlplane.strategies.fabric.master import Master, Prices
+from controlplane.strategies.fabric.pricing import Pricing
 from controlplane.strategies.solver import Program, SolverError
 
 
@@ -44,20 +45,18 @@ def _optimum(program: Program) -> float:
 
 
 def _way_up(pricing: Pricing, root: int) -> float:
-    """Facility location with points that feed points, relaxed. Workers of equal cost rows count together."""
-    target = len(pricing.switches) + root
-    direct = pricing.from_worker[:, target] + pricing.root_price[root]
-    final = pricing.distance[:, target] + pricing.root_price[root]
-    points = [int(f) for f in np.flatnonzero(np.isfinite(final) & pricing.usable)]
-    costs = np.column_stack([direct, pricing.worker_cost[:, points]])
+    """Facility location with points that feed points, relaxed."""
+    direct, final = pricing.to_root(root)
+    points = [int(f) for f in np.flatnonzero(np.isfinite(final))]
+    costs = np.column_stack([direct, pricing.rack_cost[:, points]])
     least = costs.min(axis=1, keepdims=True)
-    rows, counts = np.unique(np.round(costs - least, 12), axis=0, return_counts=True)
+    rows = costs - least
     base = float(least.sum())
     count, stride = len(points), len(points) + 1
     between = pricing.point_cost[np.ix_(points, points)]
     onwards = np.column_stack([final[points], between])  # per point: to the root, to each point
     worker0, point0 = count, count + len(rows) * stride
-    cost = np.concatenate([np.zeros(count), (rows * counts[:, None]).ravel(), onwards.ravel()])
+    cost = np.concatenate([np.zeros(count), rows.ravel(), onwards.ravel()])
     impossible = ~np.isfinite(cost)
     cost[impossible] = 1e3
     program = Program("column bound")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from controlplane.evaluate import bound
 from controlplane.job import Job
 from controlplane.plan.limits import DoesNotFit, Resource, held
 from controlplane.plan.model import Plan
 from controlplane.routing import Network, Unreachable
 from controlplane.strategies.common import Infeasible, Split, finish, plan_choices, prepare, split_or_equal
+from controlplane.strategies.deadline import deadline
 from controlplane.strategies.fabric.atp import atp, atp_strict
+from controlplane.strategies.fabric.bounds import cheap_bound
 from controlplane.strategies.fabric.capacity import solve_capacity
-from controlplane.strategies.fabric.column_generation import generate, to_trees
+from controlplane.strategies.fabric.column_generation import generate
 from controlplane.strategies.fabric.equal import equal
+from controlplane.strategies.fabric.equivalent import Lifting, Merged, merge_equivalent
 from controlplane.strategies.fabric.lbmm import lbmm
 from controlplane.strategies.fabric.limited_trees import (
     access_switches,
@@ -23,9 +28,12 @@ from controlplane.strategies.fabric.limited_trees import (
     fits,
     unlimited,
 )
+from controlplane.strategies.fabric.master import Master, to_trees
 from controlplane.topology import Topology, TopologyError
 
 TOLERANCE = 1e-6
+NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
+LIFTING_S = 5.0  # for the copies' rates
 
 
 def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
@@ -75,33 +83,82 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
 
 
 def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:
-    """The best plan as far as rates go."""
-    optimum, choices = solve_capacity(network, job, frozen_split)
-    plan = plan_choices(network.topology, job, "inart", choices, seed, network=network)
-    if plan.rate_mbps >= optimum * (1 - TOLERANCE):
-        return plan
-    return with_columns(network, job, plan, seed, frozen_split)
-
-
-def with_columns(network: Network, job: Job, plan: Plan, seed: int, frozen_split: Split | None) -> Plan:
-    """Column generation that starts from this plan's trees and the baselines', so it is at least as good as each."""
+    """The best plan as far as rates go: the capacity program's, or where links bind one of column generation."""
     topology = network.topology
-    start = first_trees(network, job, plan, seed, frozen_split)
-    best = max(start, key=lambda p: p.rate_mbps)
-    generated = generate(network, job, start, bound(topology, job), frozen_split=frozen_split)
-    candidates = [best]
+    optimum, choices = solve_capacity(network, job, frozen_split)
+    limit = min(optimum, cheap_bound(topology, job).mbps)
+    plans: list[Plan] = []
+    merged = merge_equivalent(topology)
+    bind = limit < optimum * (1 - TOLERANCE)
+    if merged is None or not bind or deadline().passed():
+        plans.append(plan_choices(topology, job, "inart", choices, seed, network=network))
+        deadline().report("the capacity program", plans[0].rate_mbps, limit)
+        if plans[0].rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
+            return plans[0]
+    if merged is not None:
+        lifted, reached = _lifted(network, job, merged, seed, frozen_split)
+        plans += lifted
+        if plans:
+            best = max(plans, key=lambda p: p.rate_mbps)
+            if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
+                return best
+            if best.rate_mbps >= reached * (1 - NEAR):  # what column generation found there it need not find again
+                return _best(job, [*plans, *baselines(network, job, seed, frozen_split)], seed)
+    if not plans:
+        plans.append(plan_choices(topology, job, "inart", choices, seed, network=network))
+    return with_columns(network, job, plans, seed, frozen_split)
+
+
+def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, frozen_split: Split | None) -> Plan:
+    """Column generation that starts from these plans' trees and the baselines', so it is at least as good as each."""
+    topology = network.topology
+    start = [*plans, *baselines(network, job, seed, frozen_split)]
+    limit = cheap_bound(topology, job).mbps
+    generated = generate(network, job, start, bound(topology, job), frozen_split=frozen_split, enough=limit)
     if generated is not None:
-        candidates.append(finish(topology, job, "inart", to_trees(*generated), seed))
-    best = max(candidates, key=lambda p: p.rate_mbps)
+        start.append(finish(topology, job, "inart", to_trees(*generated), seed))
+    return _best(job, start, seed)
+
+
+def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
+    best = max(plans, key=lambda p: p.rate_mbps)
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
 
-def first_trees(network: Network, job: Job, plan: Plan, seed: int, frozen_split: Split | None) -> list[Plan]:
-    """What column generation starts from: the plan and the baselines that can run here."""
-    start = [plan]
+def _lifted(
+    network: Network, job: Job, merged: Merged, seed: int, frozen_split: Split | None
+) -> tuple[list[Plan], float]:
+    """(a plan of the smaller network's trees, where there is one; the smaller network's rate)."""
+    try:
+        small = _many_trees(Network(merged.topology), job, seed, frozen_split)
+    except (Infeasible, Unreachable):
+        return [], 0.0
+    master = Master(network, job, bound(network.topology, job), frozen_split)
+    lifting = Lifting(master, merged)
+    rate, values = 0.0, np.zeros(0)
+    for most in (False, True):  # few copies of each tree, for few trees; more where these do not carry as much
+        parts = [0.0] * len(master.columns)
+        for tree in sorted(small.trees, key=lambda t: -t.share):
+            for column, part in lifting.columns(tree, most=most):
+                master.add(column)
+                parts.append(part)
+        alike = np.array(parts)
+        rate, values = master.rates(LIFTING_S)
+        if (same := alike.sum() / master.fullest(alike)) > rate:  # they may be too many for the time
+            rate, values = same, alike
+        if rate * master.scale >= small.rate_mbps * (1 - NEAR):
+            break
+    if not rate > 0:
+        return [], small.rate_mbps
+    return [finish(network.topology, job, "inart", to_trees(master, values), seed)], small.rate_mbps
+
+
+def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
+    """Those that can run here."""
+    plans = []
     for baseline in (lbmm, atp, atp_strict, equal):
         try:
-            start.append(baseline(network.topology, job, seed=seed, frozen_split=frozen_split))
+            plans.append(baseline(network.topology, job, seed=seed, frozen_split=frozen_split))
         except (Infeasible, TopologyError):
             continue  # a baseline that cannot run here has no trees to offer
-    return start
+    return plans

@@ -20,9 +20,9 @@ from controlplane.plan.packets import packet_seconds
 from controlplane.routing import Network
 from controlplane.strategies.common import Infeasible, Split, finish
 from controlplane.strategies.fabric.atp import atp, atp_strict
-from controlplane.strategies.fabric.column_generation import Master, to_trees
 from controlplane.strategies.fabric.equal import equal
 from controlplane.strategies.fabric.lbmm import lbmm
+from controlplane.strategies.fabric.master import Master, to_trees
 from controlplane.strategies.fabric.worker_groups import Instance, packed_plans
 from controlplane.topology import Topology, TopologyError
 

@@ -21,7 +21,8 @@ from controlplane.plan.limits import held
 from controlplane.plan.model import Plan
 from controlplane.routing import Network
 from controlplane.strategies.common import Choice, Split, finish, plan_choices
-from controlplane.strategies.fabric.column_generation import Master, Prices, Pricing, to_trees
+from controlplane.strategies.fabric.master import Master, Prices, to_trees
+from controlplane.strategies.fabric.pricing import Pricing
 
 SLACK = 1 + 1e-9
 PLACING_ROUNDS = 8

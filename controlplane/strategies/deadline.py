@@ -1,0 +1,70 @@
+"""How long planning may take, and who hears of what was found meanwhile.
+
+Whoever searches asks `deadline()` between two steps, and ends with the best so far once it has passed; the command line
+sets it (--time-limit, Ctrl-C), and shows what is reported. Without one, nothing ever passes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Report = Callable[[str, float, float], None]  # (what is being done, best rate so far, bound), Mbit/s
+
+
+class Deadline:
+    """seconds: from now on; None: no limit. report: hears of progress."""
+
+    def __init__(self, seconds: float | None = None, report: Report | None = None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._report = report
+        self._stopped = False
+        self.cut_short = False
+        """Whether somebody ended early because of it."""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds; None: no limit."""
+        if self._stopped:
+            return 0.0
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def passed(self) -> bool:
+        """Whether to end now; who asks does so."""
+        over = self.left == 0.0
+        self.cut_short |= over
+        return over
+
+    def stop(self) -> None:
+        """It passes now."""
+        self._stopped = True
+
+    def report(self, what: str, rate_mbps: float, bound_mbps: float) -> None:
+        if self._report is not None:
+            self._report(what, rate_mbps, bound_mbps)
+
+
+_current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
+
+
+def deadline() -> Deadline:
+    """The present one."""
+    return _current.get() or Deadline()
+
+
+@contextmanager
+def limited_time(seconds: float | None = None, report: Report | None = None) -> Iterator[Deadline]:
+    """Sets the deadline for what is done inside; never later than one that is set already."""
+    outer = _current.get()
+    if outer is not None and outer.left is not None:
+        seconds = outer.left if seconds is None else min(seconds, outer.left)
+    limit = Deadline(seconds, report)
+    token = _current.set(limit)
+    try:
+        yield limit
+    finally:
+        _current.reset(token)
+        if outer is not None:
+            outer.cut_short |= limit.cut_short

@@ -1,0 +1,175 @@
+"""What makes planning fast and anytime: racks and equivalent switches as one, bounds, the deadline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.evaluate import bound, evaluate
+from controlplane.generators import fattree, leaf_spine, testbed
+from controlplane.job import Job, place_job
+from controlplane.plan import Plan
+from controlplane.routing import Network
+from controlplane.strategies import get_strategy
+from controlplane.strategies.deadline import deadline, limited_time
+from controlplane.strategies.fabric.bounds import cheap_bound, cuts
+from controlplane.strategies.fabric.column_bound import column_bound
+from controlplane.strategies.fabric.column_generation import generate
+from controlplane.strategies.fabric.equivalent import Lifting, merge_equivalent
+from controlplane.strategies.fabric.master import Master
+from controlplane.topology import Topology
+from tests.controlplane.instances import examples, instances, random_plan, troubled_instances
+from tests.controlplane.test_strategies import REFUSALS, check_plan
+
+
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.integers(0, 10**6), st.booleans())
+def test_no_plan_exceeds_the_cheap_bound(instance, seed, results):
+    topology, job = instance
+    topology = Topology(
+        {v: topology.graph.nodes[v] for v in topology.nodes}, topology.graph.edges(data=True), results_on_links=results
+    )
+    limit = cheap_bound(topology, job)
+    assert limit.mbps <= bound(topology, job) and limit.what
+    for each in range(5):
+        plan = random_plan(topology, job, seed + each)
+        for tree in plan.trees:
+            for trees in ((replace(tree, share=1.0),), plan.trees):
+                rate = evaluate(Plan(job, "random", 0.0, trees), topology).rate_mbps
+                assert rate <= limit.mbps * (1 + 1e-9)
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.one_of(instances(), troubled_instances(max_switches=5, max_workers=5)))
+def test_our_plans_do_not_exceed_the_cheap_bound(instance):
+    topology, job = instance
+    try:
+        plan = get_strategy("inart")(topology, job)
+    except REFUSALS:
+        return
+    assert plan.rate_mbps <= cheap_bound(topology, job).mbps * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("divisor", "rate"), [(4, 7.0), (8, 4.5)])
+def test_a_thin_rack_is_named_and_reached(divisor, rate):
+    """C (1 - 1/n) more than its links carry, of n workers: by hand n f - C (1 - 1/n) <= n B."""
+    topology = fattree(6, oversubscription=divisor)
+    job = place_job(topology, 50, 4, seed=1)
+    limit = cheap_bound(topology, job)
+    assert limit.mbps == pytest.approx(rate) and "rack e" in limit.what
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps == pytest.approx(rate)
+
+
+def test_pods_are_looked_at():
+    topology = fattree(4)
+    parts = [cut for cut in cuts(topology, place_job(topology, 12, 2, seed=0)) if "part" in cut.name]
+    assert len(parts) == 4
+    assert all(cut.workers + cut.roots <= 4 and cut.out == cut.into == 80 for cut in parts)
+    assert sum(cut.workers for cut in parts) == 12 and sum(cut.roots for cut in parts) == 2
+
+
+def test_equivalent_switches_become_one_with_all_they_have():
+    topology = fattree(6, oversubscription=4)
+    merged = merge_equivalent(topology)
+    assert merged is not None
+    assert sorted(len(m) for m in merged.members.values()) == [3, 3, 3, 3, 3, 3, 9]  # a pod's; the core's
+    small = merged.topology
+    assert len(small.switches) == 18 + 6 + 1
+    for total in (
+        lambda t: sum(t.residual_aggregation_mbps(v) for v in t.switches),
+        lambda t: sum(t.residual_bandwidth_mbps(u, v) for u, v in t.links),
+    ):
+        assert total(small) == pytest.approx(total(topology))
+    assert merge_equivalent(fattree(4, heterogeneous=(10, 30), seed=1)) is None
+    other = fattree(4).replace(nodes={"a1": {"aggregation_mbps": 8.0}})
+    split = merge_equivalent(other)
+    assert split is not None and all("a1" not in members for members in split.members.values())
+
+
+@pytest.mark.parametrize(
+    ("topology", "workers"),
+    [
+        (fattree(4, oversubscription=4), 12),
+        (fattree(4, oversubscription=4, aggregation_mbps=100), 12),
+        (leaf_spine(5, 3, 4, uplink_mbps=3), 17),
+        (leaf_spine(4, 2, 4, uplink_mbps=5, aggregation_mbps=30), 14),
+    ],
+)
+def test_the_smaller_network_loses_nothing(topology, workers):
+    job = place_job(topology, workers, 2, seed=0)
+    plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    network = Network(topology)
+    with mock.patch("controlplane.strategies.fabric.inart.merge_equivalent", return_value=None):
+        direct = get_strategy("inart")(topology, job)
+    generated = generate(network, job, [direct], bound(topology, job))
+    assert generated is not None
+    limit = column_bound(generated[0], generated[0].solve()[2])
+    assert 0.99 * min(limit, cheap_bound(topology, job).mbps) <= plan.rate_mbps <= limit * (1 + 1e-6)
+    assert plan.rate_mbps >= direct.rate_mbps * 0.995
+
+
+@pytest.mark.parametrize("most", [False, True])
+def test_lifted_trees_are_trees_of_the_network(most):
+    topology = fattree(6, oversubscription=4, aggregation_mbps=100)  # with sums of sums
+    job = place_job(topology, 50, 4, seed=1)
+    merged = merge_equivalent(topology)
+    assert merged is not None
+    small = get_strategy("inart")(merged.topology, job)
+    assert any(relay.next != tree.root for tree in small.trees for relay in tree.relays)
+    master = Master(Network(topology), job, 1.0, None)
+    lifting = Lifting(master, merged)
+    for tree in small.trees:
+        found = list(lifting.columns(tree, most=most))
+        assert found and sum(part for _, part in found) <= tree.share * (1 + 1e-9)
+        for column, _ in found:
+            Plan(job, "lifted", 0.0, (replace(column.tree, share=1.0),)).check(topology)
+            counted = master.make(column.tree)  # counted again from its routes
+            assert counted is not None
+            assert counted.rows.tolist() == column.rows.tolist()
+            assert counted.uses.tolist() == pytest.approx(column.uses.tolist())
+
+
+def test_workers_of_a_rack_with_links_of_their_own_width():
+    """Only the narrowest link of all can bind; the plan keeps every one of them."""
+    topology = fattree(4, oversubscription=4)
+    job = place_job(topology, 12, 2, seed=0)
+    own = {(w, topology.access_switch(w)): {"bandwidth_mbps": 4.0} for w in job.workers[::2]}
+    narrow = topology.replace(links=own | {(v, u): {"bandwidth_mbps": 3.0} for u, v in list(own)[:1]})
+    plan = get_strategy("inart")(narrow, job)
+    check_plan(plan, narrow)
+    assert plan.rate_mbps == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_there_is_a_plan_when_time_is_over(seconds):
+    topology = fattree(6, oversubscription=4, heterogeneous=(10, 30), seed=1)
+    job = place_job(topology, 50, 4, seed=1)
+    heard: list[float] = []
+    with limited_time(seconds, lambda what, rate, limit: heard.append(rate)) as limit:
+        plan = get_strategy("inart")(topology, job)
+    check_plan(plan, topology)
+    assert limit.cut_short
+    assert not seconds or (heard and plan.rate_mbps >= max(heard) * 0.99)
+
+
+def test_deadlines_nest():
+    assert deadline().left is None and not deadline().passed()
+    with limited_time(100.0) as outer:
+        with limited_time() as inner:
+            assert inner.left is not None and inner.left <= 100.0
+            inner.stop()
+            assert deadline().passed()
+        assert outer.cut_short and not outer.passed()
+    assert deadline().left is None
+
+
+def test_a_job_of_one_worker():
+    topology = testbed()
+    assert cheap_bound(topology, Job("one", ("W1",), ("S1", "S2"), 1)).mbps == pytest.approx(6.0)
