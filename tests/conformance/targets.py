@@ -53,12 +53,12 @@ class Switch(ABC):
 class Softswitch(Switch):
     """softswitch, with its P4Runtime server, in this process. Raises ``SoftswitchError`` for what it cannot load."""
 
-    def __init__(self, config: bytes, ports: Sequence[int]) -> None:
+    def __init__(self, config: bytes, ports: Sequence[int], threads: int = 1) -> None:
         del ports
         Program.load(config)  # for the exception: over P4Runtime it would be a status with the same text
         self._frames: Frames = {}
         self._directory = tempfile.TemporaryDirectory(prefix="conformance-")
-        self._fabric = Fabric(seed=1)
+        self._fabric = Fabric(threads, seed=1)
         self._device = self._fabric.add_device(DEVICE_ID)
         self._server = P4RuntimeServer([self._device])
         self.address = self._server.listen(f"unix:{self._directory.name}/grpc")

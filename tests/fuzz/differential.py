@@ -77,7 +77,7 @@ class _Bmv2(Bmv2):
         return {port: list(frames) for port, frames in self._frames.items()}
 
 
-def _configure(controller: Controller, statements: Sequence[Statement]) -> list[Statement]:
+def configure(controller: Controller, statements: Sequence[Statement]) -> list[Statement]:
     """Carry them out; returns those that the switch accepted."""
     accepted: list[Statement] = []
     for statement in statements:
@@ -118,7 +118,7 @@ def on_softswitch(case: Case, counting: bool = True) -> Answers:
     try:
         controller = _controller(switch, case)
         try:
-            answers = Answers({}, accepted=_configure(controller, case.statements))
+            answers = Answers({}, accepted=configure(controller, case.statements))
         finally:
             controller.close()
         device = switch._device
@@ -154,7 +154,7 @@ def on_bmv2(case: Case, expected: Sequence[int]) -> Answers:
     try:
         controller = _controller(switch, case)
         try:
-            answers = Answers({}, accepted=_configure(controller, case.statements))
+            answers = Answers({}, accepted=configure(controller, case.statements))
             time.sleep(SETTLE)
             total = flying = 0
             for (port, frame), count in zip(case.frames, expected, strict=True):
@@ -181,7 +181,7 @@ def first_difference(case: Case) -> int | None:
     try:
         controller = _controller(switch, case)
         try:
-            _configure(controller, case.statements)
+            configure(controller, case.statements)
             time.sleep(SETTLE)
             seen: Frames = {}
             for i, (port, frame) in enumerate(case.frames):
@@ -342,10 +342,13 @@ def programs(options: argparse.Namespace) -> list[Path]:
     found = list(options.program)
     if options.samples is not None:
         found += sorted(p for p in options.samples.glob(f"{options.only}.p4") if p.with_suffix(".stf").exists())
-    if not found:
-        found = [path for folder in OURS for path in sorted((ROOT / folder).glob(f"{options.only}.json"))
-                 if path.with_suffix(".p4info.txtpb").exists() and path.stem not in DIFFERENT]  # fmt: skip
-    return found
+    return found or our_programs(options.only)
+
+
+def our_programs(only: str = "*") -> list[Path]:
+    """The programs of this repository that have answers which do not depend on time."""
+    return [path for folder in OURS for path in sorted((ROOT / folder).glob(f"{only}.json"))
+            if path.with_suffix(".p4info.txtpb").exists() and path.stem not in DIFFERENT]  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------------------- rounds

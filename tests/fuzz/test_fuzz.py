@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -11,11 +12,13 @@ import pytest
 
 from softswitch.errors import SoftswitchError
 from tests.conformance.stf import Command
+from tests.fuzz import undefined
 from tests.fuzz.build import build, inputs, missing_sanitizers
 from tests.fuzz.case import Artifacts, Case, multiset, read
-from tests.fuzz.differential import ROOT, Shrinker, load, on_softswitch
+from tests.fuzz.differential import ROOT, Program, Shrinker, load, on_softswitch
 from tests.fuzz.hostile import damaged, fuzz_json, fuzz_p4runtime
 from tests.fuzz.record import RECORDED
+from tests.fuzz.wires import Wires, difference
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
 PROGRAMS = ROOT / "tests" / "conformance" / "programs"
@@ -26,6 +29,32 @@ def test_bmv2_answered_the_same(path: Path) -> None:
     """What it answered to random frames after random writes; on a port, in any order."""
     case, answers = read(path, ROOT)
     assert multiset(on_softswitch(case, counting=False).frames) == multiset(answers)
+
+
+needs_interfaces = pytest.mark.skipif(os.geteuid() != 0, reason="interfaces and raw sockets need root")
+
+
+@pytest.mark.namespaces
+@needs_interfaces
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["router", "registers", "replicas"])
+def test_interfaces_change_nothing(name: str, threads: int) -> None:
+    """Recorded cases, whose answers are bmv2's, over interfaces and with super-frames."""
+    case, _ = read(RECORDED / f"{name}.stf", ROOT)
+    with Wires() as wires:
+        what, left, _ = difference(case, random.Random(1), wires, threads)
+    assert what == ""
+    assert left > 0
+
+
+@pytest.mark.namespaces
+@needs_interfaces
+def test_interfaces_change_nothing_in_runs_of_datagrams() -> None:
+    program = Program(ROOT / "p4src" / "artifacts" / "v1model-4" / "inart.json", seed=1)
+    with undefined.counted(), Wires() as wires:
+        found = [difference(program.case(n, 30), random.Random(n), wires, 1 + n) for n in range(3)]
+    assert [what for what, _, _ in found] == [""] * 3
+    assert sum(supers for _, _, supers in found) > 0
 
 
 def test_the_shrinker_keeps_what_matters() -> None:
