@@ -25,7 +25,6 @@ from tests.fuzz import undefined
 from tests.fuzz.case import Case
 from tests.fuzz.differential import Program, Unusable, configure, on_softswitch, our_programs
 from tests.fuzz.packets import Frame
-from tests.p4.bmv2 import run
 from tests.softswitch.dataplane.bmv2 import PACKET_AUXDATA, SOL_PACKET, TP_STATUS_VLAN_TPID_VALID, TP_STATUS_VLAN_VALID
 from tests.softswitch.dataplane.superframe import (
     UDP,
@@ -37,6 +36,7 @@ from tests.softswitch.dataplane.superframe import (
     with_ip_checksum,
     with_udp_checksum,
 )
+from tests.support.switches import run
 
 MTU = 9000
 PATIENCE = 20.0

@@ -353,9 +353,8 @@ def test_segments_above_the_mtu_are_refused_one_by_one(rig: Rig) -> None:
     fits, too_long = run_of(5, Datagram(size=972)), run_of(5, Datagram(size=973))
     found = rig.together([each.frame() for each in (*too_long, *fits)])
     same(found, [each.frame() for each in fits])
-    stats = rig.device.port_stats()[2]
-    assert stats.drops == {"transmit_error": 5}
-    assert stats.tx_packets == 6
+    until(lambda: rig.device.port_stats()[2].drops == {"transmit_error": 5})
+    assert rig.device.port_stats()[2].tx_packets == 6
 
 
 def test_an_interface_that_is_down_costs_each_frame(rig: Rig) -> None:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from softswitch import Device, Fabric
-from tests.p4.bmv2 import run
 from tests.softswitch.dataplane.programs import program
 from tests.softswitch.dataplane.scenarios import ethernet
 from tests.softswitch.dataplane.superframe import Sent, open_socket, read
 from tests.softswitch.dataplane.waiting import until
+from tests.support.switches import run
 
 pytestmark = [
     pytest.mark.namespaces,
