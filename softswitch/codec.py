@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from softswitch import native
 from softswitch.bmv2json.model import Action, KeyValue
@@ -15,8 +16,7 @@ from softswitch.program import ActionInfo, KeyInfo, Program
 from softswitch.value_sets import prefixes
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """What an entry wants of one key field; every value matches with lpm and ``prefix_len`` 0, ternary and optional
     with ``mask`` 0 (optional with a value has all bits of the mask set), range from 0 to the field's highest value.
     """
@@ -47,8 +47,7 @@ class Entry:
     since_hit_ns: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True)
-class NativeKey:
+class NativeKey(NamedTuple):
     """An entry's identity as the runtime takes it."""
 
     key: bytes
@@ -65,6 +64,10 @@ class TableCodec:
         self.plan = plan
         self.profile = profile
         self.info = program.tables[plan.table.name]
+        self._key_parts = tuple(
+            (key, static.mask, 8 * (8 * plan.key_words - at - size), size)
+            for key, static, (at, size) in zip(self.info.keys, plan.table.keys, plan.key_places, strict=True)
+        )
         self._numbers: dict[str, int] = {}
         for number, action_id in enumerate(plan.action_ids):
             self._numbers.setdefault(program.p4.actions[action_id].name, number)
@@ -75,36 +78,37 @@ class TableCodec:
         info, plan = self.info, self.plan
         if len(match) != len(info.keys):
             raise InvalidValue(f"table {info.name} has {len(info.keys)} keys, got {len(match)} matches")
-        value, mask, ranges = bytearray(8 * plan.key_words), bytearray(8 * plan.key_words), bytearray()
-        prefix = 0
-        for m, key, static, (at, size) in zip(match, info.keys, plan.table.keys, plan.key_places, strict=True):
+        value = mask = prefix = 0  # the whole key as one number, big-endian
+        ranges = b""
+        for m, (key, static_mask, shift, size) in zip(match, self._key_parts, strict=True):
             v, k = self._value_mask(m, key)
             if key.match_kind == "range":
                 ranges += m.value.to_bytes(size, "big") + m.high.to_bytes(size, "big")
-            if key.match_kind == "lpm":
+            elif key.match_kind == "lpm":
                 prefix = m.prefix_len
-            if static.mask is not None:
-                v, k = v & static.mask, k & static.mask
-            value[at : at + size] = v.to_bytes(size, "big")
-            mask[at : at + size] = k.to_bytes(size, "big")
+            if static_mask is not None:
+                v, k = v & static_mask, k & static_mask
+            value |= v << shift
+            mask |= k << shift
+        key_bytes = 8 * plan.key_words
+        identity = value.to_bytes(key_bytes, "big"), mask.to_bytes(key_bytes, "big"), ranges
         if info.needs_priority:
             if not 0 <= priority < 1 << 31:
                 raise InvalidValue(f"priority {priority} is not in 0..2^31-1")
-            return NativeKey(bytes(value), bytes(mask), bytes(ranges), priority)
+            return NativeKey(*identity, priority)
         if priority:
             raise InvalidValue(f"table {info.name} has no ternary or range key: its entries have no priority")
-        return NativeKey(bytes(value), bytes(mask), bytes(ranges), prefix)
+        return NativeKey(*identity, prefix)
 
     def _value_mask(self, m: Match, key: KeyInfo) -> tuple[int, int]:
         full = (1 << key.width) - 1
-        allowed = {"ternary": ("ternary", "optional")}.get(key.match_kind, (key.match_kind,))
+        if m.kind == key.match_kind == "exact" and 0 <= m.value <= full:
+            return m.value, full
         where = f"key {key.name} of table {self.info.name}"
-        if m.kind not in allowed:
+        if m.kind != key.match_kind and (m.kind, key.match_kind) != ("optional", "ternary"):
             raise InvalidValue(f"{where} is matched {key.match_kind}, not {m.kind}")
         if not 0 <= m.value <= full:
             raise InvalidValue(f"{where}: {m.value:#x} does not fit {key.width} bits")
-        if m.kind == "exact":
-            return m.value, full
         if m.kind == "range":
             if not m.value <= m.high <= full:
                 raise InvalidValue(f"{where}: {m.value:#x}..{m.high:#x} is not a range of {key.width}-bit values")

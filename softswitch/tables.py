@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from softswitch.codec import Entry, Match, TableCodec
+from softswitch.codec import Entry, Match, NativeKey, TableCodec
 from softswitch.compiler.codegen import CHOICE_BYTES
 from softswitch.errors import InvalidValue
 from softswitch.meters import MeterConfig, MeterState, NativeConfig, NativeMeter, colours, config_of, native_config
@@ -41,24 +41,27 @@ class Tables(State):
         const: bool,
     ) -> int:
         key = codec.key(match, priority)
-        handle = ctypes.c_uint64()
+        if isinstance(action, str):
+            return self._add(codec, key, *codec.action(action, params), const)
         with self._call(codec, action, params) as (number, data):
-            self._check(
-                self._lib.ss_table_insert(
-                    self._native,
-                    codec.plan.index,
-                    key.key,
-                    key.mask,
-                    key.ranges,
-                    key.priority,
-                    number,
-                    data,
-                    len(data),
-                    const,
-                    ctypes.byref(handle),
-                ),
-                f"entry of table {codec.info.name}",
-            )
+            return self._add(codec, key, number, data, const)
+
+    def _add(self, codec: TableCodec, key: NativeKey, number: int, data: bytes, const: bool) -> int:
+        handle = ctypes.c_uint64()
+        result = self._lib.ss_table_insert(
+            self._native,
+            codec.plan.index,
+            key.key,
+            key.mask,
+            key.ranges,
+            key.priority,
+            number,
+            data,
+            len(data),
+            const,
+            ctypes.byref(handle),
+        )
+        self._check(result, f"entry of table {codec.info.name}")
         return handle.value
 
     @contextmanager

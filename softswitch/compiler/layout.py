@@ -8,6 +8,7 @@ written «n».
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from softswitch.bmv2json.model import Field, FieldRef, Header, P4Program, Stack
@@ -35,6 +36,7 @@ STANDARD = {
 REQUIRED = ("ingress_port", "egress_spec", "egress_port", "instance_type", "packet_length")
 
 
+@functools.cache
 def storage_bits(width: int) -> int:
     """Bits of the smallest C integer that holds ``width`` bits; 0 when none does."""
     return next((bits for bits in (8, 16, 32, 64, 128) if width <= bits), 0)

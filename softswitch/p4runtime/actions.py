@@ -21,9 +21,8 @@ def decode_params(action: ActionSchema, wanted: p4rt.Action) -> tuple[int, ...]:
         if values[schema.index] is not None:
             raise invalid(f"{schema.name} is given twice")
         values[schema.index] = bytestring.decode(param.value, schema.width, schema.name)
-    for schema, value in zip(action.params, values, strict=True):
-        if value is None:
-            raise invalid(f"{schema.name} is missing")
+    if None in values:
+        raise invalid(f"{action.params[values.index(None)].name} is missing")
     return tuple(values)  # type: ignore[arg-type]  # no None is left
 
 
