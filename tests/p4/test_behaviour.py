@@ -129,6 +129,44 @@ def test_a_newer_chunk_takes_the_slot_and_an_older_one_passes(pair: Pair) -> Non
     ]
 
 
+def test_what_passes_keeps_its_headers_but_the_udp_checksum(pair: Pair) -> None:
+    """Any sender, port of ours, service, TTL, and a wrong IPv4 checksum: forwarded, replicated, completed.
+
+    Before the test that restarts the switch: bmv2 keeps the nodes of its groups when it gets a program again, and
+    replicates twice from then on.
+    """
+    epoch = pair.next_epoch()
+    outer = bytearray(
+        envelope(
+            pair.values,
+            source_mac=bytes.fromhex("020000000077"),
+            source=0xC0A80105,
+            source_port=7,
+            port=PROTOCOL.ports[-1],
+            checksum=0xABCD,
+            service=0xB8 | 3,
+            identification=0x1234,
+            fragment=0,
+            ttl=1,
+        )
+    )
+    outer[IPV4_OFFSET + 10] ^= 0x40
+    after = bytes(outer[:-2]) + b"\0\0"
+    ones = (1,) * pair.values
+    for port, label, sent in ((5, 10, [6]), (6, 50, [1, 2, 3, 4]), (3, 32, [4])):
+        packet = Packet(label, epoch, 1, 0, ones, outer=bytes(outer))
+        left = packet._replace(outer=after)
+        if label == 32:
+            left = left._replace(label=0xFFFFFFFF, bitmap=1 << 40)
+        assert leaving(pair, [Arrival(port, packet.encode())]) == [(out, left.encode()) for out in sent]
+    # Of the packets of a sum, the last one's headers are the sum's.
+    arrivals = [contribution(worker, epoch, 7, ones) for worker in range(3)]
+    last = Packet(13, epoch, 7, 0, ones, outer=bytes(outer))
+    total = Packet(100, epoch, 7, 0b1111, (4,) * pair.values, outer=after)
+    assert leaving(pair, [*arrivals, Arrival(4, last.encode())]) == [(5, total.encode())]
+    compare_counters(pair.target, pair.reference)
+
+
 def test_a_restarted_switch_has_forgotten_its_slots_and_its_counts(pair: Pair) -> None:
     epoch = pair.next_epoch()
     ones = (1,) * pair.values
@@ -176,40 +214,6 @@ def test_nothing_malformed_changes_a_slot(pair: Pair) -> None:
         Verdict.UNKNOWN: 6,
         Verdict.REFUSED: 3,
     }
-    compare_counters(pair.target, pair.reference)
-
-
-def test_what_passes_keeps_its_headers_but_the_udp_checksum(pair: Pair) -> None:
-    """Any sender, port of ours, service, TTL, and a wrong IPv4 checksum: forwarded, replicated, completed."""
-    epoch = pair.next_epoch()
-    outer = bytearray(
-        envelope(
-            pair.values,
-            source_mac=bytes.fromhex("020000000077"),
-            source=0xC0A80105,
-            source_port=7,
-            port=PROTOCOL.ports[-1],
-            checksum=0xABCD,
-            service=0xB8 | 3,
-            identification=0x1234,
-            fragment=0,
-            ttl=1,
-        )
-    )
-    outer[IPV4_OFFSET + 10] ^= 0x40
-    after = bytes(outer[:-2]) + b"\0\0"
-    ones = (1,) * pair.values
-    for port, label, sent in ((5, 10, [6]), (6, 50, [1, 2, 3, 4]), (3, 32, [4])):
-        packet = Packet(label, epoch, 1, 0, ones, outer=bytes(outer))
-        left = packet._replace(outer=after)
-        if label == 32:
-            left = left._replace(label=0xFFFFFFFF, bitmap=1 << 40)
-        assert leaving(pair, [Arrival(port, packet.encode())]) == [(out, left.encode()) for out in sent]
-    # Of the packets of a sum, the last one's headers are the sum's.
-    arrivals = [contribution(worker, epoch, 7, ones) for worker in range(3)]
-    last = Packet(13, epoch, 7, 0, ones, outer=bytes(outer))
-    total = Packet(100, epoch, 7, 0b1111, (4,) * pair.values, outer=after)
-    assert leaving(pair, [*arrivals, Arrival(4, last.encode())]) == [(5, total.encode())]
     compare_counters(pair.target, pair.reference)
 
 
