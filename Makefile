@@ -18,6 +18,7 @@ help: ## this list
 	@printf '\nvariables of make bmv2-fattree (with their defaults):\n'
 	@printf '  K=4               a fat-tree of K ports a switch: K^3/4 hosts, 5K^2/4 switches\n'
 	@printf '  WORKERS=8 PS=2    how many of the hosts are workers and parameter servers\n'
+	@printf '  RANKS=1           ranks of each worker in training; they share its agent\n'
 	@printf '  BANDWIDTH=20      Mbit/s of each link\n'
 	@printf '  HETEROGENEOUS=    1: each link between 0.5 and 1.5 times BANDWIDTH, drawn with SEED\n'
 	@printf '  SEED=0            of everything that is drawn at random\n'
@@ -41,7 +42,7 @@ quick: setup ## ruff and the essential tests, in under two minutes
 bmv2-fattree: setup ## train through P4 switches in an emulated fat-tree; writes results/bmv2-fattree/
 	$(PY) -m evaluation.bmv2_fattree --k $(K) --bandwidth $(BANDWIDTH) --seed $(SEED) --steps $(STEPS) \
 	    --strategies "$(STRATEGIES)" --output $(RESULTS)/bmv2-fattree \
-	    $(if $(CIFAR100),--cifar100 $(CIFAR100)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PS),--ps $(PS)) $(if $(SWITCH),--switch $(SWITCH)) \
+	    $(if $(CIFAR100),--cifar100 $(CIFAR100)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PS),--ps $(PS)) $(if $(RANKS),--ranks $(RANKS)) $(if $(SWITCH),--switch $(SWITCH)) \
 	    $(if $(filter-out 0 no false,$(HETEROGENEOUS)),--heterogeneous)
 
 shell: setup shell-environment ## p4runtime-shell on a switch: make shell SWITCH=s1 SWITCHES=switches.json

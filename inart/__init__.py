@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from worker_agent import InArtState, connect, inart_hook
+    from worker_agent import InArtState, connect, inart_fsdp, inart_hook
 
-__all__ = ["InArtState", "__version__", "connect", "inart_hook"]
+__all__ = ["InArtState", "__version__", "connect", "inart_fsdp", "inart_hook"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,7 @@ from worker_agent.errors import (
 
 if TYPE_CHECKING:
     from worker_agent.agent import Agent, connect
+    from worker_agent.fsdp import inart_fsdp
     from worker_agent.hook import InArtState, inart_hook
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "ProgressTimeoutError",
     "Work",
     "connect",
+    "inart_fsdp",
     "inart_hook",
 ]
 
@@ -43,6 +45,7 @@ _LAZY = {
     "Agent": "worker_agent.agent",
     "connect": "worker_agent.agent",
     "InArtState": "worker_agent.hook",
+    "inart_fsdp": "worker_agent.fsdp",
     "inart_hook": "worker_agent.hook",
 }
 

@@ -47,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     serve.add_argument("--socket", default="/run/inart/agent.sock", metavar="PATH", help="default: %(default)s")
     serve.add_argument("--mode", type=lambda text: int(text, 8), default=0o660, help="of the socket (octal, 660)")
     serve.add_argument("--group", metavar="NAME", help="of the socket")
+    serve.add_argument("--metrics", metavar="HOST:PORT", help="serve counters for Prometheus here, under /metrics")
     for command in (allreduce, serve):
         command.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
         command.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
@@ -76,6 +77,7 @@ def run_allreduce(arguments: argparse.Namespace) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> None:
+    from worker_agent.prometheus import serve_metrics
     from worker_agent.service import Service
 
     stop = threading.Event()
@@ -93,7 +95,15 @@ def run_serve(arguments: argparse.Namespace) -> None:
         log=lambda line: print(f"worker_agent: {line}", file=sys.stderr, flush=True),
     ) as service:
         print(f"agent serves on {arguments.socket}", flush=True)
-        service.run(stop)
+        if arguments.metrics is None:
+            service.run(stop)
+            return
+        port, close = serve_metrics(arguments.metrics, service)
+        print(f"metrics on port {port}", flush=True)
+        try:
+            service.run(stop)
+        finally:
+            close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,12 +15,14 @@ from typing import Any, Literal
 
 from controlplane.agentconfig import AgentConfig
 from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.client import ControllerError, fetch_status
 from controlplane.rpc.tls import Tls
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine, EngineStats, Operation, Work
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.member import Member
 from worker_agent.relay import Relay
 
+LATE_SECONDS = 2.0
 HOLD_SECONDS = 30.0
 """How long operations are held back for an update that neither takes place nor is withdrawn."""
 
@@ -52,8 +54,10 @@ class Agent(Member):
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._operation_timeout = operation_timeout
+        self._tls = tls
         self._relay = Relay(self._report_drained)
         self._hold: threading.Timer | None = None
+        self._listeners: list[Callable[[str], None]] = []
         super().__init__(controller, node, interface=interface, tls=tls, log=log)
 
     @property
@@ -81,6 +85,22 @@ class Agent(Member):
         """`allreduce_async`, and wait for at most `timeout` seconds (None: the operation's own timeout rules)."""
         self.allreduce_async(array, op).wait(timeout)
 
+    def on_stop(self, listener: Callable[[str], None], *, remove: bool = False) -> None:
+        """`listener(reason)` when the epoch ends, from any thread; not when the plan changes under a running job."""
+        if not remove:
+            self._listeners.append(listener)
+        elif listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def late(self) -> list[str]:
+        """Workers that the others wait for, as the roots report them; empty when nobody, or nobody can say."""
+        try:
+            job = self.config.job if self.config is not None else ""
+            trees = fetch_status(self.controller, self._tls, LATE_SECONDS, job=job).trees
+        except (ControllerError, OSError):
+            return []
+        return sorted({name for tree in trees for name in tree.missing})
+
     def stats(self) -> EngineStats:
         """Counters of the engine; an update of the plan begins with a new one."""
         return self._engine().stats()
@@ -97,6 +117,7 @@ class Agent(Member):
         return lambda config: Engine(config, interface, self._operation_timeout)
 
     def _configure(self, config: AgentConfig, interface: str) -> None:
+        self._tell_stop(f"epoch {config.epoch} has begun")
         self._relay.configure(config, self._make_engine(interface), f"epoch {config.epoch} has begun")
 
     def _prepare(self, config: AgentConfig, interface: str) -> int:
@@ -133,12 +154,22 @@ class Agent(Member):
         if config is not None:
             self._membership.report_update(pb.UpdateReport(epoch=config.epoch, stage=pb.UpdateReport.DRAINED))
 
+    def _tell_stop(self, reason: str) -> None:
+        for listener in list(self._listeners):
+            listener(reason)
+
     def _stop(self, reason: str) -> None:
         self._cancel_hold()
+        self._tell_stop(reason)
         self._relay.abort(reason)
+
+    def _give_up(self, failure: str) -> None:
+        self._tell_stop(failure)
+        super()._give_up(failure)
 
     def _end(self) -> None:
         self._cancel_hold()
+        self._tell_stop("the agent is closed")
         self._relay.close()
 
     def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:

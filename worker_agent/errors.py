@@ -25,3 +25,7 @@ class AbortedError(AllReduceError):
 
 class NotReadyError(AgentError, TimeoutError):
     """The job cannot start, or go on, yet: the message says which nodes or whose answer is missing."""
+
+
+class ClaimedError(AgentError):
+    """This node's agent runs already, in another process, which the message names."""

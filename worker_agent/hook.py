@@ -6,36 +6,202 @@
 The hook gives what DDP's default gives, the mean over all ranks, and returns at once: its Future is completed from
 another thread. Any number of buckets may be under way. Gradients may be on the CPU or on CUDA devices, float32, float16
 or bfloat16. A step that does not get through the network is done over torch.distributed, and so are those after it
-until the network is back (recovery.py).
+until the network is back (recovery.py). The ranks of a node add up among themselves first (local_ranks.py).
 """
 
 # No postponed annotations here: DDP compares the hook's with the class itself.
 import contextlib
 import logging
-import threading
-import time
+import secrets
+import sys
 import warnings
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from controlplane.rpc.tls import Tls
-from worker_agent.agent import Agent, controller_address
-from worker_agent.engine import DEFAULT_TIMEOUT, DTYPES
-from worker_agent.errors import AgentError, NotReadyError
-from worker_agent.local import LocalAgent
-from worker_agent.recovery import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, Reducer, Return, Steps, agree
-from worker_agent.staging import Completion, CudaStaging
+from worker_agent.engine import DTYPES, Operation
+from worker_agent.errors import AgentError
+from worker_agent.groups import agree, default_store, exchange, make_group
+from worker_agent.local_ranks import LocalRanks, Place, arrange, node_key
+from worker_agent.metrics import Counts
+from worker_agent.recovery import Route, Sequence
+from worker_agent.shared import Node, Options, Reducer, local_rank, node_for
 
-STEADY_SECONDS = 60.0
-"""In the network for so long: what failed before is forgotten, and the next way back begins quickly."""
+OPERATION_TIMEOUT = 1800.0
+"""As torch.distributed's: a rank may take its time, for evaluation or a checkpoint."""
 
 logger = logging.getLogger("inart")
 
 
 class FallbackWarning(UserWarning):
     """The job trains without in-network aggregation; the message says why."""
+
+
+class Network:
+    """The reductions of one process group through the network, with a fallback: what the DDP hook, the backend and the
+    FSDP hook share. Arguments as InArtState's; a collective call.
+
+    Args:
+        name: of groups that are made, never used before, the same on all ranks.
+        store, rank, size: of the process group.
+        only_between_nodes: a group in one node does not join; between_nodes says so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        options: Options,
+        given: Reducer | None = None,
+        timeout: float = 60.0,
+        fallback: bool = True,
+        only_between_nodes: bool = False,
+    ) -> None:
+        self.between_nodes = True
+        self.counts = Counts()
+        self.fallback = fallback
+        self.reducer: Reducer | None = None
+        self._given = given
+        self._node: Node | None = None if given is not None else node_for(options)
+        self._route: Route | None = None
+        self._name = name
+        self._size = size
+        self._workers = size
+        self.local: LocalRanks | None = None
+        self.sequence: Sequence | None = None
+        self._control = make_group(f"{name}/control", store, rank, size)
+        problem = ""
+        try:
+            self.local = self._find_local(options, store, rank)
+            if only_between_nodes and self._workers == 1:
+                self.between_nodes = False
+                self.close()
+                return
+            self.reducer = self.join(timeout)
+            problem = self._check_workers(self.reducer)
+        except (AgentError, OSError, ValueError) as error:
+            problem = str(error)
+        problems = agree(problem, self._control)
+        if problems and not fallback:
+            self.close()
+            raise AgentError(f"cannot aggregate in the network: {problems}")
+        if problems or fallback or self.local is not None:
+            self.sequence = Sequence(
+                name,
+                store,
+                rank,
+                size,
+                control=self._control,
+                local=self.local,
+                agreement=fallback,
+                join=self.join,
+                valid=self._check_workers,
+                failed=self._left,
+                returned=self._returned,
+                counts=self.counts,
+            )
+        if problems:
+            assert self.sequence is not None, "made above"
+            self.sequence.begin_outside(problems)
+        else:
+            assert self.reducer is not None, "nobody has a problem"
+            if self.sequence is not None:
+                self.sequence.begin_in_network(self.reducer)
+            self._route = Route(self.reducer)
+            node = getattr(self.reducer, "node", "") or "this node"
+            ranks = f", {self.local.size} ranks a node" if self.local is not None else ""
+            logger.info("%s: in-network aggregation over %d workers%s", node, self._workers, ranks)
+
+    @property
+    def in_network(self) -> bool:
+        """Whether the next reduction goes through the network's switches."""
+        if self.sequence is not None:
+            return self.sequence.in_network
+        return self.reducer is not None
+
+    def reduce(self, buffer: torch.Tensor, op: Operation, last: bool) -> torch.futures.Future[torch.Tensor]:
+        """The mean or sum over all ranks, in place, when the Future is done. last: of a step; the ranks agree on whole
+        steps. Raises TypeError for what cannot be reduced."""
+        check(buffer)
+        if self.sequence is not None:
+            return self.sequence.add(buffer, op, last or not self.fallback)
+        if self._route is None:
+            raise AgentError("the job does not run in the network")
+        return self._route.start(buffer, op)
+
+    def join(self, timeout: float) -> Reducer:
+        """A reducer that is ready. Raises AgentError, OSError, ValueError: not within `timeout` seconds, or never."""
+        if self._given is not None:
+            return self._given
+        assert self._node is not None, "or it is given"
+        return self._node.join(timeout)
+
+    def metrics(self) -> dict[str, float]:
+        """See InArtState.metrics."""
+        numbers = self.counts.metrics() | {"in_network": float(self.in_network)}
+        stats = getattr(self.reducer, "stats", None)
+        if stats is not None:
+            with contextlib.suppress(AgentError):
+                numbers["measured_mbps"] = stats().measured_mbps
+        return numbers
+
+    def close(self) -> None:
+        """Leave the job; after the last reduction. Again: nothing happens."""
+        sequence, self.sequence = self.sequence, None
+        if sequence is not None:
+            sequence.close()
+        self._route = self.reducer = None
+        node, self._node = self._node, None
+        if node is not None:
+            node.close()
+
+    def _find_local(self, options: Options, store: Any, rank: int) -> LocalRanks | None:
+        """The ranks of this node in the group, when there are several. A collective call, also when it fails."""
+        key = node_key(options.agent, options.node, options.size)
+        places = []
+        for text in exchange(self._control, f"{options.rank} {key}"):
+            number, _, where = text.partition(" ")
+            places.append(Place(where, int(number)))
+        mine, nodes = arrange(places, rank)
+        self._workers = nodes
+        if len(mine) == 1:
+            return None
+        return LocalRanks(f"{self._name}/node/{min(mine)}", store, mine.index(rank), len(mine))
+
+    def _check_workers(self, reducer: Reducer) -> str:
+        if reducer.world_size == self._workers:
+            return ""
+        if self._workers == self._size:
+            return f"the job has {reducer.world_size} workers, the process group {self._size} ranks"
+        return (
+            f"the job has {reducer.world_size} workers, the process group {self._size} ranks on {self._workers} nodes"
+        )
+
+    def _left(self, reasons: str) -> None:
+        self.reducer = None
+        message = f"in-network aggregation is not used, torch.distributed's all-reduce is, until it is back: {reasons}"
+        # Each time, and without a line of our source behind it.
+        warnings.warn_explicit(message, FallbackWarning, "inart", 1)
+        if logger.hasHandlers():
+            logger.warning("%s", message)
+
+    def _returned(self, reducer: Reducer) -> None:
+        self.reducer = reducer
+        logger.warning("in-network aggregation is used again")
+
+
+def check(buffer: torch.Tensor) -> None:
+    """Raises TypeError when it cannot be reduced in the network, nor is it worth a fallback."""
+    name = str(buffer.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise TypeError(f"gradients are {name}, InArt reduces {', '.join(DTYPES)}: train in one of these")
+    if buffer.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"gradients are on {buffer.device}, InArt reduces those on CPU and CUDA devices")
 
 
 class InArtState:
@@ -45,18 +211,22 @@ class InArtState:
     all of them can run in-network. If one cannot, at the start or at a later step, all use torch.distributed's
     all-reduce from that step on, each says so with a FallbackWarning, and all return at one later step once all can.
     No gradient is lost: a step that did not arrive everywhere is done again, over torch.distributed, from what the
-    gradients were. This costs a copy of the gradients in memory and an all-reduce of four bytes over gloo a step.
+    gradients were. This costs a copy of the gradients in memory and an all-reduce of eight bytes over gloo a step.
+
+    A node may have any number of ranks (LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them): they share one agent,
+    and so do all states of a process. The operations of all states must come in the same order on all ranks.
 
     Args:
         controller: "host:port"; None: $INART_CONTROLLER.
-        agent: instead of a controller: "unix:/path" of a `python -m worker_agent serve` on this machine, or an agent
-            that is there already (the caller closes it).
+        agent: instead of a controller: "unix:/path" of an `inart agent` on this machine, or an agent that is there
+            already (the caller closes it).
         node: name in the topology; None: the one whose address this machine has.
         process_group: of the DDP model; None: the default group.
         timeout: seconds to wait for the other agents at the start.
         operation_timeout: seconds without progress after which an all-reduce fails.
         fallback: False: raise instead, on all ranks at the start, on those that notice in a step; no copy, no
             agreement.
+        take_over: put out another job's trainers that use this node's agent; else this one is refused.
         interface, tls: see worker_agent.Agent.
 
     Attributes:
@@ -75,8 +245,9 @@ class InArtState:
         node: str | None = None,
         process_group: dist.ProcessGroup | None = None,
         timeout: float = 60.0,
-        operation_timeout: float = DEFAULT_TIMEOUT,
+        operation_timeout: float = OPERATION_TIMEOUT,
         fallback: bool = True,
+        take_over: bool = False,
         interface: str | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -85,172 +256,125 @@ class InArtState:
         group = process_group or dist.group.WORLD
         assert group is not None, "initialised, so there is a default group"
         self.process_group: dist.ProcessGroup = group
-        self.reducer: Reducer | None = None
-        self.steps_in_network = self.steps_outside = self.falls = 0
-        self._source = _Source(
-            controller, agent, node=node, operation_timeout=operation_timeout, interface=interface, tls=tls
+        _guard_fsdp1()
+        both = agent is not None and controller is not None
+        rank, size = local_rank()
+        options = Options(
+            controller,
+            agent if isinstance(agent, str) else None,
+            node,
+            interface,
+            tls,
+            operation_timeout,
+            rank,
+            size,
+            take_over,
         )
-        self._staging: CudaStaging | None = None
-        self._lock = threading.Lock()
-        self._return: Return | None = None
-        self._between_steps = True
-        self._in_network_since = time.monotonic()
-        self._pause = FIRST_PAUSE_SECONDS
-        world, problem = dist.get_world_size(group), ""
-        try:
-            self.reducer = self._source.join(timeout)
-            if self.reducer.world_size != world:
-                problem = f"the job has {self.reducer.world_size} workers, the process group {world} ranks"
-        except (AgentError, OSError, ValueError) as error:
-            problem = str(error)
-        problems = agree(problem, group)
-        if problems and not fallback:
-            self.close()
-            raise AgentError(f"cannot aggregate in the network: {problems}")
-        self._steps = Steps(group, self._fall_back) if fallback else None
-        if problems:
-            self._fall_back(problems)
+        given: Any = _Refusing("give a controller or an agent, not both") if both else agent
+        names: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(names, secrets.token_hex(8), group=group)
+        self._network = Network(
+            names[0],
+            default_store(),
+            dist.get_rank(group),
+            dist.get_world_size(group),
+            options=options,
+            given=None if isinstance(given, str) else given,
+            timeout=timeout,
+            fallback=fallback,
+        )
 
     @property
     def in_network(self) -> bool:
         """Whether gradients go through the network's switches (else through torch.distributed)."""
-        return self.reducer is not None
+        return self._network.in_network
+
+    @property
+    def reducer(self) -> Reducer | None:
+        """The agent, while the job runs in the network."""
+        return self._network.reducer
+
+    @property
+    def steps_in_network(self) -> int:
+        return self._network.counts.steps_in_network
+
+    @property
+    def steps_outside(self) -> int:
+        return self._network.counts.steps_outside
+
+    @property
+    def falls(self) -> int:
+        return self._network.counts.falls
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The mean of a bucket over all ranks, when the Future is done."""
-        if self._steps is None:
-            return self.start(bucket.buffer())
-        if self._between_steps:
-            self._between_steps = False
-            self._begin_step()
-        if bucket.is_last():
-            self._between_steps = True
-        if not self.in_network:
-            return default_hooks.allreduce_hook(self.process_group, bucket)
-        self._check(bucket.buffer())
-        return self._steps.add(bucket.buffer(), self.start, bucket.is_last())
+        last = not self._network.fallback or bucket.is_last()
+        return self._network.reduce(bucket.buffer(), "mean", last)
 
-    def start(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """The mean of a tensor over all ranks, in place, through the network. Raises AgentError, TypeError."""
-        self._check(buffer)
-        with self._lock:
-            if self.reducer is None:
-                raise AgentError("the job does not run in the network")
-            if buffer.device.type == "cpu":
-                return _start_cpu(self.reducer, buffer)
-            if self._staging is None:
-                self._staging = CudaStaging(self.reducer.allreduce_async)
-            return self._staging.start(buffer)
+    def allreduce(self, tensor: torch.Tensor, op: Operation = "mean") -> torch.futures.Future[torch.Tensor]:
+        """The mean or sum of any contiguous tensor over all ranks, in place, when the Future is done; a step of its
+        own. Raises TypeError for what cannot be reduced."""
+        return self._network.reduce(tensor, op, True)
 
-    @staticmethod
-    def _check(buffer: torch.Tensor) -> None:
-        name = str(buffer.dtype).removeprefix("torch.")
-        if name not in DTYPES:
-            raise TypeError(f"gradients are {name}, InArt reduces {', '.join(DTYPES)}: train in one of these")
-        if buffer.device.type not in ("cpu", "cuda"):
-            raise TypeError(f"gradients are on {buffer.device}, InArt reduces those on CPU and CUDA devices")
+    def metrics(self) -> dict[str, float]:
+        """What this state has done so far, by name; `{f"inart/{k}": v ...}` is what TensorBoard takes.
 
-    def _begin_step(self) -> None:
-        if self._return is not None and (reducer := self._return.poll()) is not None:
-            self._return.close()
-            with self._lock:
-                self._return, self.reducer = None, reducer
-            self._in_network_since = time.monotonic()
-            logger.warning("in-network aggregation is used again")
-        if self.in_network:
-            self.steps_in_network += 1
-        else:
-            self.steps_outside += 1
-
-    def _fall_back(self, reasons: str) -> None:
-        """From now on over torch.distributed, on all ranks; called on all of them at the same step."""
-        steady = time.monotonic() - self._in_network_since > STEADY_SECONDS
-        self._pause = FIRST_PAUSE_SECONDS if steady or not self.falls else min(2 * self._pause, LAST_PAUSE_SECONDS)
-        self.falls += 1
-        assert self._steps is not None, "only then"
-        with self._lock:
-            self.reducer = None
-            staging, self._staging = self._staging, None
-            world = dist.get_world_size(self.process_group)
-            self._return = Return(self._source.join, self._steps.group, world, self._pause)
-        if staging is not None:
-            staging.close()
-        message = f"in-network aggregation is not used, torch.distributed's all-reduce is, until it is back: {reasons}"
-        warnings.warn(message, FallbackWarning, stacklevel=3)
+        steps_in_network, steps_outside, falls, in_network (1 or 0); reductions; bytes_reduced: of tensors;
+        communication_seconds: from a step's first bucket to its last sum, over all steps; exposed_seconds: of these,
+        after the last bucket was ready, when nothing could hide it; overlap: the share that was hidden; measured_mbps:
+        the rate on the wire, where this process runs the agent.
+        """
+        return self._network.metrics()
 
     def close(self) -> None:
         """Leave the job; do it after the last backward. Again: nothing happens."""
-        steps, self._steps = getattr(self, "_steps", None), None
-        if steps is not None:
-            steps.close()
-        if self._return is not None:
-            self._return.close()
-            self._return = None
-        if steps is not None and dist.is_initialized():
-            with contextlib.suppress(ValueError):  # gone with the default group meanwhile
-                dist.destroy_process_group(steps.group)
-        if self._staging is not None:
-            self._staging.close()
-            self._staging = None
-        self.reducer = None
-        self._source.close()
+        self._network.close()
 
-
-class _Source:
-    """Where the reducer comes from: joins, and joins again. Arguments as InArtState's."""
-
-    def __init__(
-        self,
-        controller: str | None,
-        agent: str | Reducer | None,
-        *,
-        node: str | None,
-        operation_timeout: float,
-        interface: str | None,
-        tls: Tls | None,
-    ) -> None:
-        self._controller = controller
-        self._given = agent
-        self._make_agent = lambda address: Agent(
-            address, node, interface=interface, tls=tls, operation_timeout=operation_timeout
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an InArtState holds connections of this process and cannot be pickled: save the model (ddp.module), and "
+            "make a new state on each rank after loading; state.metrics() is plain numbers"
         )
-        self._own: Agent | LocalAgent | None = None
-
-    def join(self, timeout: float) -> Reducer:
-        """A reducer that is ready. Raises AgentError, OSError, ValueError: not within `timeout` seconds, or never."""
-        if self._given is not None and self._controller is not None:
-            raise ValueError("give a controller or an agent, not both")
-        if self._given is not None and not isinstance(self._given, str):
-            return self._given
-        if isinstance(self._given, str):
-            # A connection is ready when it is made, and does not become so again.
-            self.close()
-            self._own = LocalAgent(self._given, timeout)
-            return self._own
-        agent = self._own if isinstance(self._own, Agent) else self._make_agent(controller_address(self._controller))
-        self._own = agent
-        try:
-            agent.wait_ready(timeout)
-        except NotReadyError:
-            raise  # it stays joined: the others may come
-        except AgentError:
-            self.close()
-            raise
-        return agent
-
-    def close(self) -> None:
-        """End what was made here."""
-        own, self._own = self._own, None
-        if own is not None:
-            own.close()
 
 
-def _start_cpu(reducer: Reducer, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    completion = Completion(buffer)
-    reducer.allreduce_async(buffer, "mean").add_done_callback(lambda work: completion.finish(work.exception()))
-    return completion.future
+class _Refusing:
+    """Stands for arguments that make no sense: the ranks agree about the problem before anybody raises."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    @property
+    def world_size(self) -> int:
+        raise ValueError(self._reason)
+
+
+FSDP1_ADVICE = (
+    "FullyShardedDataParallel hands its hook sharded gradients, which this one does not take. What works: FSDP2's "
+    "fully_shard with worker_agent.inart_fsdp(model, state); or init_process_group('cpu:inart,cuda:inart') and no hook "
+    "(docs/training.md)"
+)
+
+
+def _guard_fsdp1() -> None:
+    """Have FSDP1 refuse the hook when it is registered, not in the first backward pass."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    wrapper = getattr(module, "FullyShardedDataParallel", None)
+    if wrapper is None or hasattr(wrapper.register_comm_hook, "inart"):
+        return
+    register = wrapper.register_comm_hook
+
+    def register_comm_hook(self: Any, state: object, hook: Any) -> None:
+        if hook is inart_hook or isinstance(state, InArtState):
+            raise TypeError(FSDP1_ADVICE)
+        register(self, state, hook)
+
+    register_comm_hook.inart = True  # type: ignore[attr-defined]
+    register_comm_hook.__doc__ = register.__doc__
+    wrapper.register_comm_hook = register_comm_hook
 
 
 def inart_hook(state: InArtState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook for `DistributedDataParallel.register_comm_hook`."""
+    if isinstance(bucket, torch.Tensor):
+        raise TypeError(FSDP1_ADVICE)
     return state.reduce(bucket)

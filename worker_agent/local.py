@@ -1,4 +1,4 @@
-"""A trainer's side of an agent that runs as its own process on the same machine (`python -m worker_agent serve`).
+"""A trainer's side of an agent in another process of the same machine: `inart agent`, or another rank of the node.
 
 The trainer needs no privilege: the agent process has the raw socket. Tensors are copied to shared memory and back.
 """
@@ -9,7 +9,10 @@ import contextlib
 import fcntl
 import mmap
 import os
+import queue
+import secrets
 import socket
+import struct
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +22,15 @@ import numpy as np
 from worker_agent import errors
 from worker_agent.engine import Operation, Work, host_array
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
-from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation
+from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 SMALLEST_REGION = 1 << 16
+LATE_SECONDS = 5.0
+
+
+class NoAgentError(AgentError):
+    """Nobody is this node's agent."""
 
 
 @dataclass
@@ -36,26 +44,32 @@ class _Region:
 
 
 class LocalAgent:
-    """A connection to the agent of this machine. Thread-safe; one trainer at a time.
+    """A connection to the agent of this machine. Thread-safe.
 
     Args:
-        address: "unix:/path" of the agent's socket.
+        address: "unix:/path" of the agent's socket, or the name of an abstract one.
         timeout: seconds to wait for the agent, and for the other agents of the job.
+        seat: which trainer of which job this is; None: the only one of a job of its own.
 
     Raises:
         NotReadyError: the job is not complete; says what is missing.
         AgentError: there is no agent, or it is busy with another trainer.
     """
 
-    def __init__(self, address: str, timeout: float = 60.0) -> None:
-        if not address.startswith("unix:"):
+    def __init__(self, address: str | bytes, timeout: float = 60.0, seat: Seat | None = None) -> None:
+        if isinstance(address, str) and not address.startswith("unix:"):
             raise AgentError(f'an agent\'s address is "unix:/path", got {address!r}')
-        path = address.removeprefix("unix:")
+        path = address if isinstance(address, bytes) else address.removeprefix("unix:")
+        named = f"the agent at {path}" if isinstance(path, str) else "this node's agent"
+        seat = seat or Seat(secrets.token_hex(8))
+        self._bound = seat.bound
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(path)
         except OSError as error:
             connection.close()
+            if isinstance(path, bytes):
+                raise NoAgentError("this node has no agent yet") from None
             raise AgentError(
                 f"no agent at {path}: {error.strerror}; start `python -m worker_agent serve --socket {path}`"
             ) from None
@@ -66,22 +80,32 @@ class LocalAgent:
         self._pending: dict[int, tuple[Work, _Region, Any, memoryview]] = {}
         self._operations = 0
         self._lost = ""
+        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        who = f"process {pid} of user {uid}"
+        if isinstance(path, bytes) and uid not in (0, os.getuid()):
+            connection.close()
+            raise AgentError(f'this node\'s agent is {who}: name its socket with agent="unix:/path"')
+        # An agent welcomes when the job is complete; it says that it is not a moment before we lose patience.
         connection.settimeout(timeout + 5)
         try:
             # An agent that is in use may have said so and hung up already.
             with contextlib.suppress(ConnectionLost):
-                self._connection.send({"type": "hello", "version": VERSION, "timeout": timeout})
+                self._connection.send({"type": "hello", "version": VERSION, "timeout": timeout, **seat.to_json()})
             answer, _ = self._connection.receive()
         except (ConnectionLost, ProtocolViolation) as error:
             self._connection.close()
-            raise NotReadyError(f"the agent at {path} does not answer: {error}") from None
+            raise NotReadyError(f"{named} ({who}) does not answer: {error}") from None
         if answer["type"] != "welcome":
             self._connection.close()
             kind = NotReadyError if answer.get("error") == "NotReadyError" else AgentError
-            raise kind(f"the agent at {path} refused: {answer.get('message')}")
+            if kind is NotReadyError and isinstance(path, bytes):
+                raise NotReadyError(str(answer.get("message")))  # as this process's own agent would say it
+            raise kind(f"{named} refused: {answer.get('message')}")
         connection.settimeout(None)
         self._world_size = int(answer["workers"])
         self.node = str(answer["node"])
+        self.epoch = int(answer["epoch"])
+        self._late: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._receive, name="inart-local", daemon=True)
         self._thread.start()
 
@@ -89,6 +113,19 @@ class LocalAgent:
     def world_size(self) -> int:
         """Number of workers of the job."""
         return self._world_size
+
+    @property
+    def ready(self) -> bool:
+        """Whether operations are taken; once not, never again: connect anew."""
+        return not self._lost
+
+    def late(self) -> list[str]:
+        """Who the others wait for."""
+        try:
+            self._connection.send({"type": "late"})
+            return self._late.get(timeout=LATE_SECONDS)
+        except (ConnectionLost, queue.Empty):
+            return []
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
         """As Engine.allreduce_async."""
@@ -151,7 +188,12 @@ class LocalAgent:
         try:
             while True:
                 message, _ = self._connection.receive()
-                self._complete(message)
+                if message["type"] == "late":
+                    self._late.put([str(name) for name in message.get("names", ())])
+                elif message["type"] == "refused":
+                    raise ConnectionLost(str(message.get("message")))
+                else:
+                    self._complete(message)
         except (ConnectionLost, ProtocolViolation, KeyError) as error:
             with self._lock:
                 self._lost = self._lost or f"the agent process is gone: {error}"
@@ -171,6 +213,9 @@ class LocalAgent:
             error = kind(str(message.get("message")))
         with self._lock:
             self._free.append(region)
+            if error is not None and self._bound:
+                # The epoch has ended at the agent, and with it our place in the order of operations.
+                self._lost = self._lost or str(error)
         work.finish(error)
 
 

@@ -1,224 +1,519 @@
-"""A training step goes through the network on all ranks, or over torch.distributed on all ranks; and the way back.
+"""Reductions go through the network on all ranks, or over torch.distributed on all ranks; and the way back.
 
     buckets of a step -> network -> the ranks agree: did all of them arrive everywhere?
                                       yes: that is the result
                                       no:  the gradients as they were, over torch.distributed; so are the next steps
 
 An all-reduce may succeed on one rank and fail on another, so a rank cannot decide alone. The agreement is one
-all-reduce of four bytes per step over a gloo group of its own, from a thread of its own: the hook never waits for it.
+all-reduce of eight bytes per step over a gloo group of its own, from a thread of its own: the caller never waits for
+it.
+
+Steps are numbered. When one fails, or when all could return, each rank says how many it has begun, and the first step
+that none has begun is the first to go the other way: on all ranks the same one, whatever each is doing at the time.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
+import re
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from worker_agent.engine import Operation, Work
+from worker_agent.engine import Operation
 from worker_agent.errors import AgentError
-from worker_agent.staging import Completion
+from worker_agent.groups import agree, make_group, reduce_numbers
+from worker_agent.lane import Lane, lane_of
+from worker_agent.local_ranks import LocalRanks, Passage
+from worker_agent.metrics import Counts
+from worker_agent.shared import Reducer
+from worker_agent.staging import Completion, CudaStaging
 
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+"""In the network for so long: what failed before is forgotten, and the next way back begins quickly."""
 JOIN_SECONDS = 2.0
+LATE_SECONDS = 10.0
+"""After so long, and then after twice as long each time, it is said who is waited for."""
+
+logger = logging.getLogger("inart")
 
 
-class Reducer(Protocol):
-    """What the hook needs of an agent: worker_agent.Agent, or a LocalAgent over a socket."""
+class Route:
+    """Through the network: a tensor to the agent, from host memory or from a CUDA device."""
 
-    @property
-    def world_size(self) -> int: ...
+    def __init__(self, reducer: Reducer) -> None:
+        self.reducer = reducer
+        self.lane: Lane = lane_of(reducer)
+        self._staging: CudaStaging | None = None
 
-    def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work: ...
+    def staging(self) -> CudaStaging:
+        """For CUDA tensors."""
+        if self._staging is None:
+            self._staging = CudaStaging(self.reducer.allreduce_async, self.lane)
+        return self._staging
 
-    def close(self) -> None: ...
+    def start(self, buffer: torch.Tensor, op: Operation) -> torch.futures.Future[torch.Tensor]:
+        """The mean or sum over the workers, in place. Raises AgentError."""
+        if buffer.is_cuda:
+            return self.staging().start(buffer, op)
+        completion = Completion(buffer)
+        work = self.lane.submit(buffer, op)
+        work.add_done_callback(lambda done: completion.finish(done.exception()))
+        return completion.future
 
-
-@dataclass
-class _Bucket:
-    """buffer: the gradients, replaced by their mean. before: what they were. reduced: from the network."""
-
-    buffer: torch.Tensor
-    before: torch.Tensor
-    reduced: torch.futures.Future[torch.Tensor] | None
-    completion: Completion
+    def late(self) -> list[str]:
+        """Who is waited for, where the agent can say."""
+        ask = getattr(self.reducer, "late", None)
+        return list(ask()) if ask is not None else []
 
 
 @dataclass
 class _Step:
-    buckets: list[_Bucket] = field(default_factory=list)
+    """network: through it, or over torch.distributed; None: not decided."""
+
+    number: int
+    network: bool | None
+    began: float = field(default_factory=time.monotonic)
+    items: list[_Item] = field(default_factory=list)
     problem: str = ""
-    left: int = 0
-    complete: bool = False  # all buckets of the step have been started
 
 
-class Steps:
-    """Steps through the network whose outcome the ranks agree on.
+@dataclass
+class _Item:
+    """buffer: replaced by its sum or mean. before: what it was, where the network works in place."""
+
+    step: _Step
+    buffer: torch.Tensor
+    op: Operation
+    last: bool
+    completion: Completion
+    written: torch.cuda.Event | None = None
+    before: torch.Tensor | None = None
+    reduced: torch.futures.Future[torch.Tensor] | None = None
+    passage: Passage | None = None
+    problem: str = ""
+    added: float = field(default_factory=time.monotonic)
+
+
+class Sequence:
+    """The reductions of one process group, in order. All ranks make the same calls.
 
     Args:
-        process_group: of the model; what failed in the network is reduced there.
-        failed: called with the reasons of all ranks, before the step's Futures are done, when one did not go through.
+        name: of groups that are made, never used before, the same on all ranks.
+        store, rank, size: of the process group.
+        control: gloo, of all ranks, for this alone. Agreement and what is done again go over it.
+        local: the ranks of this node; None: it is the only one.
+        agreement: False: an error instead of doing it again.
+        failed, returned: called with the reasons of all ranks when a step did not go through, and when the network is
+            used again.
+        join: gives a reducer that is ready, waiting for at most so many seconds. Raises AgentError, OSError.
     """
 
-    def __init__(self, process_group: dist.ProcessGroup, failed: Callable[[str], None]) -> None:
-        self._process_group = process_group
-        ranks = dist.get_process_group_ranks(process_group)
-        self.group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
-        self._world = len(ranks)
+    def __init__(
+        self,
+        name: str,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        control: dist.ProcessGroup,
+        local: LocalRanks | None,
+        agreement: bool,
+        join: Callable[[float], Reducer],
+        valid: Callable[[Reducer], str],
+        failed: Callable[[str], None],
+        returned: Callable[[Reducer], None],
+        counts: Counts,
+    ) -> None:
+        self._name, self._store, self._rank, self._size = name, store, rank, size
+        self._control = control
+        self._local = local
+        self._agreement = agreement
+        self._join = join
+        self._valid = valid
         self._failed = failed
-        self._lock = threading.Lock()
-        self._step = _Step()
+        self._returned = returned
+        self._counts = counts
+        self._lock = threading.RLock()
+        self._route: Route | None = None
+        self._now = False
+        self._change: tuple[int, bool] | None = None  # the first step that goes the other way, and which
+        self._paused = False
+        self._begun = 0
+        self._oldest = 0
+        self._step: _Step | None = None
+        self._latest: _Step | None = None
+        self._held: list[_Item] = []
         self._copies: dict[int, torch.Tensor] = {}
-        self._queue: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
+        self._spares: dict[str, dist.ProcessGroup] = {"cpu": control}
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._return: Return | None = None
+        self._pause = FIRST_PAUSE_SECONDS
+        self._since = time.monotonic()
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="inart-agreement", daemon=True)
         self._thread.start()
 
-    def add(
-        self,
-        buffer: torch.Tensor,
-        start: Callable[[torch.Tensor], torch.futures.Future[torch.Tensor]],
-        last: bool,
-    ) -> torch.futures.Future[torch.Tensor]:
-        """A bucket of the present step. start: begins its all-reduce in the network. last: of the step."""
-        step = self._step
-        bucket = _Bucket(buffer, self._copy(len(step.buckets), buffer), None, Completion(buffer))
+    @property
+    def in_network(self) -> bool:
+        """Whether the last step went through the network, and the next one will."""
         with self._lock:
-            step.buckets.append(bucket)
-            step.left += 1
-        try:
-            bucket.reduced = start(buffer)
-        except AgentError as error:
-            self._ended(step, str(error))
-        else:
-            bucket.reduced.add_done_callback(lambda future: self._ended(step, _problem(future)))
-        if last:
-            self._step = _Step()
-            with self._lock:
-                step.complete = True
-                over = step.left == 0
-            if over:
-                self._queue.put(step)
-        return bucket.completion.future
+            last = self._latest is None or bool(self._latest.network)
+            return last and self._mode(self._begun)
+
+    def begin_in_network(self, reducer: Reducer) -> None:
+        """Before the first step."""
+        self._route, self._now = Route(reducer), True
+
+    def begin_outside(self, reasons: str) -> None:
+        """Before the first step, on all ranks: the network is not there yet."""
+        self._fall(reasons)
+        self._now, self._change = False, None
+
+    def add(self, buffer: torch.Tensor, op: Operation, last: bool) -> torch.futures.Future[torch.Tensor]:
+        """The mean or sum of `buffer` over all ranks, in place, when the Future is done. last: of its step. Does not
+        wait."""
+        with self._lock:
+            step = self._step
+            if step is None:
+                mode = None if self._paused else self._mode(self._begun)
+                step = _Step(self._begun, mode)
+                self._begun += 1
+                self._latest = step
+            item = _Item(step, buffer, op, last, Completion(buffer))
+            step.items.append(item)
+            self._step = None if last else step
+            if buffer.is_cuda:
+                item.written = torch.cuda.Event()
+                item.written.record()
+            if step.network is None:
+                self._held.append(item)
+            elif step.network:
+                self._start(item)
+            self._queue.put(item)
+        return item.completion.future
 
     def close(self) -> None:
         """After the last step."""
         self._queue.put(None)
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self._return is not None:
+            self._return.close()
+            self._return = None
 
-    def _copy(self, position: int, buffer: torch.Tensor) -> torch.Tensor:
-        """The bucket's content, in memory that is used again in the next step."""
+    # -- with the lock held -------------------------------------------------------------------------------------------
+
+    def _mode(self, number: int) -> bool:
+        return self._change[1] if self._change is not None and number >= self._change[0] else self._now
+
+    def _start(self, item: _Item) -> None:
+        route = self._route
+        assert route is not None, "it goes through the network"
+        with _on_stream_of(item):
+            try:
+                if self._local is not None:
+                    item.passage = self._local.start(item.buffer, item.op, route.lane, route.staging)
+                    item.reduced = item.passage.reduced
+                else:
+                    if self._agreement:
+                        item.before = self._copy(item)
+                    item.reduced = route.start(item.buffer, item.op)
+            except AgentError as error:
+                item.problem = str(error)
+
+    def _copy(self, item: _Item) -> torch.Tensor:
+        """The buffer's content; in memory that is used again by the next step, where no other step is under way."""
+        buffer, position = item.buffer, len(item.step.items) - 1
+        if item.step.number != self._oldest:
+            return buffer.clone()
         copy = self._copies.get(position)
         if copy is None or (copy.shape, copy.dtype, copy.device) != (buffer.shape, buffer.dtype, buffer.device):
             copy = self._copies[position] = torch.empty_like(buffer)
         return copy.copy_(buffer)
 
-    def _ended(self, step: _Step, problem: str) -> None:
-        with self._lock:
-            step.problem = step.problem or problem
-            step.left -= 1
-            over = step.complete and step.left == 0
-        if over:
-            self._queue.put(step)
+    # -- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (step := self._queue.get()) is not None:
+        while (item := self._queue.get()) is not None:
+            step = item.step
             try:
-                self._agree(step)
+                with self._stream(item.buffer.device):
+                    if step.items[0] is item:
+                        self._counts.step_begins(bool(step.network))
+                    if step.network:
+                        self._arrive(item)
+                        if item.last:
+                            self._settle(step)
+                    else:
+                        self._outside(item)
+                        if item.last:
+                            self._think_of_return()
             except Exception as error:  # a rank is gone: nobody can go on
-                for bucket in step.buckets:
-                    bucket.completion.finish(error)
+                for one in step.items:
+                    one.completion.finish_once(error)
+            finally:
+                if item.last:
+                    self._pass(step)
 
-    def _agree(self, step: _Step) -> None:
-        fine = torch.tensor([0 if step.problem else 1], dtype=torch.int32)
-        dist.all_reduce(fine, dist.ReduceOp.MIN, group=self.group)
-        if fine.item():
-            for bucket in step.buckets:
-                assert bucket.reduced is not None, "it went well"
-                bucket.reduced.wait()  # it is done: for CUDA this orders the streams
-                bucket.completion.finish(None)
+    def _pass(self, step: _Step) -> None:
+        """Nothing of this step is needed any more; before its Futures are done, so that the next finds it so."""
+        with self._lock:
+            self._oldest = step.number + 1
+            if self._change is not None and self._oldest >= self._change[0]:
+                self._now, self._change = self._change[1], None
+
+    def _arrive(self, item: _Item) -> None:
+        """Wait for the network's part of a bucket."""
+        if item.reduced is not None and not item.problem:
+            self._wait(item, item.reduced)
+            item.problem = _problem(item.reduced)
+        item.step.problem = item.step.problem or item.problem
+        if item.passage is not None:
+            item.passage.gather()
+
+    def _wait(self, item: _Item, future: torch.futures.Future[torch.Tensor]) -> None:
+        arrived = threading.Event()
+        future.add_done_callback(lambda _: arrived.set())
+        seconds = LATE_SECONDS
+        while not arrived.wait(seconds):
+            seconds = time.monotonic() - item.added
+            route = self._route
+            late = ", ".join(route.late()) if route is not None else ""
+            bucket = item.step.items.index(item)
+            if late:
+                verb = "has" if "," not in late else "have"
+                logger.warning(
+                    "%s %s not submitted bucket %d of step %d for %.0f s", late, verb, bucket, item.step.number, seconds
+                )
+            else:
+                logger.warning(
+                    "no sum of bucket %d of step %d for %.0f s, and no word who is late",
+                    bucket,
+                    item.step.number,
+                    seconds,
+                )
+
+    def _settle(self, step: _Step) -> None:
+        """All buckets of a step have arrived here, or have failed: what of the other ranks?"""
+        good = not step.problem
+        if self._agreement:
+            good = bool(reduce_numbers(self._control, [int(good)], dist.ReduceOp.MIN)[0])
+        elif self._local is not None:
+            group = self._local.groups("cpu")[1]
+            good = bool(reduce_numbers(group, [int(good)], dist.ReduceOp.MIN)[0])
+        for item in step.items:
+            if item.passage is not None:
+                item.passage.finish(good)
+        if good:
+            self._counts.step_ends(step.began, step.items[-1].added)
+            self._pass(step)
+            for item in step.items:
+                assert item.reduced is not None, "it went well"
+                item.reduced.wait()  # it is done: for CUDA this orders the streams
+                self._finish(item, None)
             return
-        self._failed(agree(step.problem, self.group))
-        for bucket in step.buckets:
-            bucket.buffer.copy_(bucket.before)
-            dist.all_reduce(bucket.buffer.div_(self._world), group=self._process_group)
-            bucket.completion.finish(None)
+        if not self._agreement:
+            error = AgentError(step.problem or "another rank of this node lost its part")
+            for item in step.items:
+                self._finish(item, error)
+            return
+        reasons = agree(step.problem, self._control)
+        if self._change is None:  # else it was under way when the one before it failed
+            self._boundary(lambda first: (first, False))
+            self._fall(reasons)
+        for item in step.items:
+            if item.before is not None:
+                item.buffer.copy_(item.before)
+            self._reduce(item).wait()
+        self._counts.step_ends(step.began, step.items[-1].added)
+        self._pass(step)
+        for item in step.items:
+            self._finish(item, None)
 
+    def _outside(self, item: _Item) -> None:
+        if item.written is not None:
+            item.written.wait()
+        work = self._reduce(item)
+        if item.buffer.is_cuda:
+            work.wait()  # in stream order
+            self._finish(item, None)
+        else:
+            work.get_future().add_done_callback(lambda future: self._finish(item, _error(future)))
 
-def _problem(future: torch.futures.Future[torch.Tensor]) -> str:
-    try:
-        future.value()
-    except Exception as error:
-        return str(error) or type(error).__name__
-    return ""
+    def _reduce(self, item: _Item) -> Any:
+        if item.op == "mean":
+            item.buffer.div_(self._size)
+        return self._spare(item.buffer.device.type).allreduce([item.buffer])
 
+    def _finish(self, item: _Item, error: Exception | None) -> None:
+        self._counts.reduced(item.buffer.numel() * item.buffer.element_size())
+        item.completion.finish_once(error)
+        if item.last and not item.step.network:
+            self._counts.step_ends(item.step.began, item.added)
 
-def agree(problem: str, group: dist.ProcessGroup) -> str:
-    """The problems of all ranks, in words; empty when there are none. A collective call."""
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, problem, group=group)
-    found = {rank: text for rank, text in enumerate(everyone) if text}
-    # Often the same for all: a controller that is not there.
-    causes = sorted(set(found.values()), key=list(found.values()).index)
-    lines = []
-    for cause in causes[:4]:
-        ranks = [str(rank) for rank, text in found.items() if text == cause]
-        which = "all ranks" if len(ranks) == len(everyone) else f"rank {', '.join(ranks)}"
-        lines.append(f"{which}: {cause}")
-    return "; ".join(lines) + ("; ..." if len(causes) > 4 else "")
+    def _spare(self, device: str) -> dist.ProcessGroup:
+        """torch.distributed's way for tensors of a device. Made when it is first needed, by all ranks at one step."""
+        if device not in self._spares:
+            self._spares[device] = make_group(
+                f"{self._name}/spare", self._store, self._rank, self._size, backend="nccl"
+            )
+        return self._spares[device]
+
+    def _stream(self, device: torch.device) -> Any:
+        if device.type != "cuda":
+            return _NOTHING
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return torch.cuda.stream(self._streams[device])
+
+    def _boundary(self, change: Callable[[int], tuple[int, bool]]) -> None:
+        """The first step that no rank has begun; from it on `change` holds."""
+        with self._lock:
+            self._paused = True
+            begun = self._begun
+        try:
+            first = reduce_numbers(self._control, [begun], dist.ReduceOp.MAX)[0]
+        finally:
+            with self._lock:
+                self._paused = False
+                held, self._held = self._held, []
+        with self._lock:
+            self._change = change(first)
+            for item in held:
+                if item.step.network is None:
+                    item.step.network = self._mode(item.step.number)
+                if item.step.network:
+                    self._start(item)
+
+    def _fall(self, reasons: str) -> None:
+        """What comes is over torch.distributed, on all ranks."""
+        steady = time.monotonic() - self._since > STEADY_SECONDS
+        again = self._counts.falls > 0 and not steady
+        self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
+        self._counts.falls += 1
+        self._return = Return(self._join, self._valid, self._control, self._pause)
+        self._failed(reasons)
+
+    def _think_of_return(self) -> None:
+        if self._return is None or self._change is not None:
+            return
+        reducer = self._return.poll()
+        if reducer is None:
+            return
+        self._return.close()
+        self._return = None
+
+        def change(first: int) -> tuple[int, bool]:
+            self._route = Route(reducer)
+            return first, True
+
+        self._boundary(change)
+        self._since = time.monotonic()
+        self._returned(reducer)
 
 
 class Return:
     """The way back into the network: joins again in the background; all ranks return at the same step.
 
-    At the first bucket of a step the ranks start an all-reduce of "I could", and act on it a step later, when it is
-    long done.
+    After a step the ranks start an all-reduce of "I could", and act on it a step later, when it is long done.
 
     Args:
         join: gives a reducer that is ready, waiting for at most so many seconds. Raises AgentError, OSError.
-        world: ranks of the model's process group.
+        valid: what is wrong with a reducer; empty: nothing.
     """
 
-    def __init__(self, join: Callable[[float], Reducer], group: dist.ProcessGroup, world: int, pause: float) -> None:
+    def __init__(
+        self,
+        join: Callable[[float], Reducer],
+        valid: Callable[[Reducer], str],
+        group: dist.ProcessGroup,
+        pause: float,
+    ) -> None:
         self._join = join
+        self._valid = valid
         self._group = group
-        self._world = world
         self._pause = pause
         self._stop = threading.Event()
         self._reducer: Reducer | None = None
-        self._offer: tuple[torch.Tensor, Any] | None = None
+        self._offer: tuple[Reducer | None, torch.Tensor, Any] | None = None
         self._thread = threading.Thread(target=self._run, name="inart-return", daemon=True)
         self._thread.start()
 
     def poll(self) -> Reducer | None:
-        """Once a step, on all ranks alike: what to use from this step on; None: not yet."""
+        """Once a step, on all ranks alike: what to use from now on; None: not yet."""
         if self._offer is not None:
-            ready, work = self._offer
+            reducer, offer, work = self._offer
             work.wait()
             self._offer = None
-            if ready.item():
-                return self._reducer
-        could = self._reducer is not None and getattr(self._reducer, "ready", True)
-        ready = torch.tensor([int(could)], dtype=torch.int32)
-        self._offer = ready, dist.all_reduce(ready, dist.ReduceOp.MIN, group=self._group, async_op=True)
+            could, most, least = (int(number) for number in offer)
+            if could and most == -least:  # all are in the same epoch
+                return reducer
+        reducer = self._reducer
+        could = reducer is not None and getattr(reducer, "ready", True)
+        epoch = getattr(reducer, "epoch", 0)
+        offer = torch.tensor([int(could), epoch, -epoch], dtype=torch.int64)
+        self._offer = reducer, offer, self._group.allreduce([offer], dist.ReduceOp.MIN)
+        if not could and reducer is not None:
+            self._reducer = None  # its epoch has ended: the thread looks for the next
         return None
 
     def close(self) -> None:
         """Stop trying."""
         self._stop.set()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause):
+            if self._reducer is not None:
+                continue
             try:
                 reducer = self._join(JOIN_SECONDS)
-                if reducer.world_size == self._world:
+                if not self._valid(reducer):
                     self._reducer = reducer
-                    return
+                    continue
             except (AgentError, OSError):
                 pass
             self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+_NOTHING = _Nothing()
+
+
+def _on_stream_of(item: _Item) -> Any:
+    """What is started later, in another thread, still comes after what wrote the buffer."""
+    if item.written is not None:
+        item.written.wait()
+    return _NOTHING
+
+
+def _error(future: Any) -> Exception | None:
+    try:
+        future.value()
+    except Exception as error:
+        return error
+    return None
+
+
+def _problem(future: torch.futures.Future[torch.Tensor]) -> str:
+    error = _error(future)
+    if error is None:
+        return ""
+    # torch puts the Python stack behind the text of an exception that came through a Future, and its class before it.
+    text = str(error).partition("\n\nAt:")[0].strip()
+    return re.sub(r"^(\w+Error|Error): ", "", text) or type(error).__name__

@@ -1,7 +1,8 @@
-"""The agent as a process of its own: trainers on the same machine hand it tensors over a Unix socket.
+"""A node's agent, and its trainers: ranks of one job, over a Unix socket or in this very process.
 
-The trainers need only access to the socket. A trainer that goes away without a word is a lost worker: the agent joins
-the job anew, which stops the operations of the others with a message that names this node.
+Trainers need only access to the socket. One job has the agent at a time; all its
+local ranks use it at once (team.py). A trainer that goes away without a word is a lost worker: the agent joins the job
+anew, which stops the operations of the others with a message that names this node.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import shutil
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,17 @@ import numpy as np
 from controlplane.rpc.tls import Tls
 from worker_agent.agent import Agent
 from worker_agent.engine import DEFAULT_TIMEOUT, DTYPES, ITEM_BYTES, Work
-from worker_agent.errors import AgentError
-from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation
+from worker_agent.errors import AbortedError, AgentError, NotReadyError
+from worker_agent.socket_protocol import (
+    VERSION,
+    Connection,
+    ConnectionLost,
+    ProtocolViolation,
+    Seat,
+    bind_claim,
+    claim_name,
+)
+from worker_agent.team import Port, Team
 
 MOST_REGIONS = 1024
 TURN_SECONDS = 3.0
@@ -35,19 +47,45 @@ _NUMPY_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uin
 _OPERATIONS = ("sum", "mean")
 
 
+@dataclass
+class _Place:
+    """A trainer that has the agent. leave: makes it go. used: it has started an operation, so others may wait for its
+    next one."""
+
+    seat: Seat
+    who: str
+    leave: Callable[[str], None]
+    used: bool = False
+
+
+@dataclass
+class _Session:
+    """The trainers of one job."""
+
+    job: str
+    size: int
+    places: dict[int, _Place] = field(default_factory=dict)
+
+
 class Service:
-    """Serves one trainer at a time on a Unix socket.
+    """Runs a node's agent for the trainers of one job at a time.
+
+    Trainers of this machine find it by controller and node (an abstract Unix socket, for this user and root), or by
+    `path`.
 
     Args:
         controller, node, interface, tls, operation_timeout, log: see Agent.
-        path: of the socket; a socket that nobody listens on is replaced.
-        mode, group: permissions of the socket.
+        path: of a socket with permissions of its own; one that nobody listens on is replaced.
+        mode, group: its permissions.
+
+    Raises:
+        AgentError: this node's agent runs already.
     """
 
     def __init__(
         self,
         controller: str,
-        path: str,
+        path: str | None = None,
         *,
         node: str | None = None,
         interface: str | None = None,
@@ -57,33 +95,76 @@ class Service:
         group: str | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._path = Path(path)
+        self._path = Path(path) if path is not None else None
         self._log = log
         self._new_agent = lambda: Agent(
             controller, node, interface=interface, tls=tls, operation_timeout=operation_timeout, log=log
         )
-        self._listener = _listen(self._path, mode, group)
-        self._turn = threading.Condition()
-        self._trainer: _Trainer | None = None
+        self._claim = bind_claim(claim_name(controller, node))
+        self._listeners = [self._claim]
+        try:
+            if self._path is not None:
+                self._listeners.append(_listen(self._path, mode, group))
+        except AgentError:
+            self._claim.close()
+            raise
+        self._changed = threading.Condition()
+        self._session: _Session | None = None
+        self._team: Team | None = None
+        self._closed = False
         self._agent = self._new_agent()
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`. Raises AgentError when the agent cannot go on (the controller refused)."""
-        while not stop.is_set():
-            readable, _, _ = select.select([self._listener], [], [], 0.2)
-            if readable:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), name="trainer", daemon=True).start()
+        while not stop.is_set() and not self._closed:
+            try:
+                readable, _, _ = select.select(self._listeners, [], [], 0.2)
+                for listener in readable:
+                    accepted, _ = listener.accept()
+                    named = listener is not self._claim
+                    threading.Thread(target=self._serve, args=(accepted, named), name="trainer", daemon=True).start()
+            except (OSError, ValueError):
+                if self._closed:
+                    return
+                raise
             self._agent.wait_change(0)
 
+    def attach(self, seat: Seat, timeout: float) -> Port:
+        """A trainer in this process. Raises AgentError, NotReadyError."""
+        who = f"process {os.getpid()} (this one)"
+        place = _Place(seat, who, lambda reason: self._end_team(reason), used=True)
+        self._admit(place)
+        try:
+            team = self._join(seat, timeout)
+        except BaseException:
+            self._release(place, clean=True)
+            raise
+        return Port(team, seat.rank, lambda: self._release(place, clean=True), self._agent.stats)
+
+    @property
+    def trainers(self) -> int:
+        """How many trainers there are now."""
+        with self._changed:
+            return len(self._session.places) if self._session is not None else 0
+
+    @property
+    def agent(self) -> Agent:
+        """The agent as it is now; another one after a trainer was lost."""
+        return self._agent
+
     def close(self) -> None:
-        """End the trainer's connection and leave the job."""
-        with self._turn:
-            trainer = self._trainer
-        if trainer is not None:
-            trainer.connection.close()
-        self._listener.close()
-        self._path.unlink(missing_ok=True)
+        """End the trainers' connections and leave the job. Again: nothing happens."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            places = list(self._session.places.values()) if self._session is not None else []
+        for place in places:
+            place.leave("the agent is closed")
+        for listener in self._listeners:
+            listener.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
         self._agent.close()
 
     def __enter__(self) -> Service:
@@ -92,56 +173,131 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _serve(self, accepted: socket.socket) -> None:
+    # -- who has the agent --------------------------------------------------------------------------------------------
+
+    def _admit(self, place: _Place) -> None:
+        """Wait until there is room for this trainer. Raises AgentError, saying who is in the way."""
+        seat = place.seat
+        deadline = time.monotonic() + TURN_SECONDS
+        with self._changed:
+            while True:
+                session = self._session
+                if session is None or not session.places:
+                    self._session, self._team = _Session(seat.job, seat.size, {seat.rank: place}), None
+                    return
+                same = session.job == seat.job and session.size == seat.size
+                if same and seat.rank not in session.places:
+                    session.places[seat.rank] = place
+                    return
+                if not same and seat.take_over:
+                    others = list(session.places.values())
+                    self._changed.release()
+                    try:
+                        for other in others:
+                            self._log(f"{place.who} takes over from {other.who}")
+                            other.leave(f"{place.who} has taken this node's agent over")
+                            self._release(other, clean=not other.used)
+                    finally:
+                        self._changed.acquire()
+                    continue
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    busy = session.places.get(seat.rank) if same else next(iter(session.places.values()))
+                    assert busy is not None, "it is in the way"
+                    raise AgentError(
+                        f"this node's agent is in use by {busy.who}: end that one, or take the agent over "
+                        "(take_over=True), which puts the other job out of the network"
+                    )
+                self._changed.wait(left)
+
+    def _release(self, place: _Place, clean: bool) -> None:
+        """A trainer is gone; unclean: without a word, so others may wait for it."""
+        with self._changed:
+            session = self._session
+            if session is None or session.places.get(place.seat.rank) is not place:
+                return
+        if not clean and place.used and not self._closed:
+            self._log(f"{place.who} is gone without a word: joining anew")
+            with contextlib.suppress(AgentError):
+                self._end_team(f"{self._agent.config.node if self._agent.config else 'the node'} is gone: {place.who}")
+            self._agent.close(announce=False)
+            self._agent = self._new_agent()
+        with self._changed:
+            del session.places[place.seat.rank]
+            self._changed.notify_all()
+
+    def _join(self, seat: Seat, timeout: float) -> Team:
+        """The team of the present epoch, once the job is complete. Raises AgentError."""
+        agent = self._agent
+        agent.wait_ready(timeout)
+        with self._changed:
+            if self._team is None or self._team.ended or self._team.size != seat.size:
+                self._team = Team(agent, seat.size)
+            return self._team
+
+    def _present(self, seat: Seat) -> Team:
+        """The team, for who goes on over epochs. Raises AbortedError while the job does not run."""
+        try:
+            return self._join(seat, 0)
+        except NotReadyError:
+            raise AbortedError(self._agent.problem or "the job begins anew") from None
+
+    def _end_team(self, reason: str) -> None:
+        with self._changed:
+            team, self._team = self._team, None
+        if team is not None:
+            team.end(reason)
+
+    def _serve(self, accepted: socket.socket, named: bool) -> None:
+        """A trainer over a socket. named: it came by the path, whose permissions say who may."""
         pid, uid, _ = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         connection = Connection(accepted)
-        trainer = _Trainer(connection, f"process {pid} of user {uid}")
-        with self._turn:
-            self._turn.wait_for(lambda: self._trainer is None, TURN_SECONDS)
-            busy = self._trainer
-            if busy is None:
-                self._trainer = trainer
-        if busy is not None:
-            connection.refuse("AgentError", f"this node's agent is in use by {busy.who}")
+        who = f"process {pid} of user {uid}"
+        if not named and uid not in (0, os.getuid()):
+            connection.refuse("AgentError", f"this node's agent belongs to user {os.getuid()}, not to user {uid}")
             return
+        place: _Place | None = None
         clean = False
         try:
-            clean = trainer.serve(self._agent)
+            trainer = _Trainer(connection)
+            place = _Place(trainer.hello(), who, lambda reason: connection.refuse("AbortedError", reason))
+            self._admit(place)
+            team = self._join(place.seat, trainer.timeout)
+            renew = (lambda: team) if place.seat.bound else (lambda: self._present(place.seat))
+            clean = trainer.serve(renew, place)
         except ConnectionLost:
             pass
         except (ProtocolViolation, AgentError) as error:
             connection.refuse(type(error).__name__, str(error))
-            self._log(f"{trainer.who}: {error}")
+            self._log(f"{who}: {error}")
         finally:
-            if not clean and trainer.used:
-                self._log(f"{trainer.who} is gone without a word: joining anew")
-                self._agent.close(announce=False)
-                self._agent = self._new_agent()
+            if place is not None:
+                self._release(place, clean)
             connection.close()
-            with self._turn:
-                self._trainer = None
-                self._turn.notify()
 
 
 class _Trainer:
-    """One trainer's session. used: it has started an operation, so others may wait for its next one."""
+    """One trainer's connection. timeout: how long it waits for the job to be complete, in seconds."""
 
-    def __init__(self, connection: Connection, who: str) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.who = who
-        self.used = False
+        self.timeout = 0.0
         self._regions: dict[int, mmap.mmap] = {}
 
-    def serve(self, agent: Agent) -> bool:
-        """Until the connection ends; True when the trainer said good-bye."""
+    def hello(self) -> Seat:
+        """Who it is."""
         hello, descriptors = self.connection.receive()
         _close(descriptors)
         if hello["type"] != "hello" or hello.get("version") != VERSION:
             raise ProtocolViolation(f"this agent speaks version {VERSION} of the socket protocol: install the same one")
-        config = agent.wait_ready(min(max(float(hello.get("timeout", 0)), 0), 3600))
-        self.connection.send(
-            {"type": "welcome", "workers": len(config.workers), "node": config.node, "index": config.index}
-        )
+        self.timeout = min(max(float(hello.get("timeout", 0)), 0), 3600)
+        return Seat.from_json(hello)
+
+    def serve(self, present: Callable[[], Team], place: _Place) -> bool:
+        """Until the connection ends; True when the trainer said good-bye. present: the team that operations go to."""
+        team = present()
+        welcome = {"workers": team.workers, "node": team.node, "index": team.index, "epoch": team.epoch}
+        self.connection.send({"type": "welcome", **welcome})
         while True:
             message, descriptors = self.connection.receive()
             if message["type"] == "bye":
@@ -151,9 +307,19 @@ class _Trainer:
                 self._map(message, descriptors)
                 continue
             _close(descriptors)
+            if message["type"] == "late":
+                # The controller is asked: not in the way of the next operation.
+                threading.Thread(target=self._say_who_is_late, args=(present,), name="late", daemon=True).start()
+                continue
             if message["type"] != "allreduce":
                 raise ProtocolViolation(f"unknown message {message['type']!r}")
-            self._start(agent, message)
+            self._start(present, place, message)
+
+    def _say_who_is_late(self, present: Callable[[], Team]) -> None:
+        names: list[str] = []
+        with contextlib.suppress(AgentError):
+            names = present().late()
+        self._answer({"type": "late", "names": names[:100]})
 
     def _map(self, message: dict[str, Any], descriptors: list[int]) -> None:
         try:
@@ -173,7 +339,7 @@ class _Trainer:
         finally:
             _close(descriptors)
 
-    def _start(self, agent: Agent, message: dict[str, Any]) -> None:
+    def _start(self, present: Callable[[], Team], place: _Place, message: dict[str, Any]) -> None:
         number, region, elements = (message.get(key) for key in ("id", "region", "elements"))
         dtype, op = message.get("dtype"), message.get("op")
         if dtype not in DTYPES or op not in _OPERATIONS or not isinstance(number, int):
@@ -183,10 +349,10 @@ class _Trainer:
         memory = self._regions[region]
         if elements * ITEM_BYTES[dtype] > len(memory):
             raise ProtocolViolation(f"{elements} elements of {dtype} are more than region {region} holds")
-        self.used = True
+        place.used = True
         array = np.frombuffer(memory, _NUMPY_TYPES[dtype], elements)
         try:
-            work = agent.allreduce_async(array, op, dtype=dtype)
+            work = present().submit(place.seat.rank, array, op, dtype)
         except (AgentError, ValueError) as error:
             self._answer({"type": "failed", "id": number, "error": type(error).__name__, "message": str(error)})
             return

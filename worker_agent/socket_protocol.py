@@ -3,29 +3,41 @@
 JSON messages over SOCK_SEQPACKET, one a packet; tensors are in shared memory (memfd) whose descriptor goes along.
 
     trainer                                          agent
-    {"type": "hello", "version": 1, "timeout": s} ->
-                                                  <- {"type": "welcome", "workers": W, "node": name, "index": i}
+    {"type": "hello", "version": 2, "timeout": s, "job": j, "rank": r, "ranks": n,
+     "bound": b, "take_over": b} ->
+                                                  <- {"type": "welcome", "workers": W, "node": name, "index": i,
+                                                      "epoch": e}
                                                   <- {"type": "refused", "message": ...}      and the connection ends
     {"type": "region", "region": r, "bytes": n} + descriptor ->
     {"type": "allreduce", "id": i, "region": r, "elements": n, "dtype": d, "op": o} ->
                                                   <- {"type": "done", "id": i, "seconds": s}
                                                   <- {"type": "failed", "id": i, "error": class, "message": ...}
+    {"type": "late"} ->                           <- {"type": "late", "names": [...]}         who is waited for
     {"type": "bye"} ->                                                                         a trainer that is done
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import secrets
 import socket
+import struct
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-VERSION = 1
+from worker_agent.errors import ClaimedError
+
+VERSION = 2
 MESSAGE_BYTES = 1 << 16
 HANG_UP_SECONDS = 1.0
 MOST_UNREAD = 1000
+
+
+MOST_TRAINERS = 1024
 
 
 class ConnectionLost(Exception):
@@ -34,6 +46,66 @@ class ConnectionLost(Exception):
 
 class ProtocolViolation(Exception):
     """The other side sent what no correct program sends."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which trainer of which job: rank of `size` on this node.
+
+    bound: the connection ends with the epoch, so that an operation that was meant for one never meets those of the
+    next; several ranks are always bound. take_over: put another job's trainers out.
+    """
+
+    job: str
+    rank: int = 0
+    size: int = 1
+    bound: bool = False
+    take_over: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        flags = {"bound": self.bound, "take_over": self.take_over}
+        return {"job": self.job, "rank": self.rank, "ranks": self.size, **flags}
+
+    @classmethod
+    def from_json(cls, message: dict[str, Any]) -> Seat:
+        """Raises ProtocolViolation."""
+        job = message.get("job", secrets.token_hex(8))  # who says nothing has a job of its own
+        rank, size = message.get("rank", 0), message.get("ranks", 1)
+        numbers = isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size <= MOST_TRAINERS
+        if not isinstance(job, str) or not numbers:
+            raise ProtocolViolation(f"a trainer needs a job and a rank below its ranks, got {message}")
+        bound = message.get("bound") is True or size > 1
+        return cls(job, rank, size, bound, message.get("take_over") is True)
+
+
+def claim_name(controller: str, node: str | None) -> bytes:
+    """The abstract socket of a node's agent: one for each controller, job and node in a network namespace."""
+    digest = hashlib.sha256(f"{controller}\0{node or ''}\0{os.environ.get('INART_JOB', '')}".encode()).hexdigest()
+    return b"\0inart/" + digest[:32].encode()
+
+
+def bind_claim(name: bytes) -> socket.socket:
+    """Listen on `name`; nobody else can until it is closed. Raises ClaimedError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(name)
+    except OSError:
+        listener.close()
+        raise ClaimedError(f"this node's agent for this controller runs already, in {holder(name)}") from None
+    listener.listen(64)
+    return listener
+
+
+def holder(name: bytes) -> str:
+    """The process that listens on an abstract socket, in words."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.settimeout(HANG_UP_SECONDS)
+            probe.connect(name)
+            pid, uid, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        except OSError:
+            return "a process that has just ended"
+    return f"process {pid} of user {uid}"
 
 
 class Connection:

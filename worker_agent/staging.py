@@ -1,15 +1,14 @@
 """Futures of gradient buckets, and CUDA tensors through the network: to pinned host memory and back, beside the
 compute stream.
 
-    compute stream   gradients ready -> side stream: copy to pinned memory -> staging thread: submit
+    compute stream   gradients ready -> side stream: copy to pinned memory -> lane: submit, in the order of the calls
     agent's thread   sum is there -> side stream: copy to the device -> whoever waits for the Future
 
-Nothing waits in the caller; the staging thread submits in the order of the calls, which is the same on all ranks.
+Nothing waits in the caller.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from typing import Any
 
 import torch
 
-from worker_agent.engine import Work
+from worker_agent.engine import Operation, Work
+from worker_agent.lane import Lane
 
 
 class Completion:
@@ -39,6 +39,11 @@ class Completion:
         self._error = error
         self._reduced.set_result(self._buffer)
 
+    def finish_once(self, error: Exception | None) -> None:
+        """`finish`, unless it is done."""
+        if not self._reduced.done():
+            self.finish(error)
+
     def _result(self, _: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
         if self._error is not None:
             raise self._error
@@ -47,11 +52,10 @@ class Completion:
 
 @dataclass
 class _Transfer:
-    """One bucket on its way. copied: recorded when the host copy is complete."""
+    """One bucket on its way."""
 
     buffer: torch.Tensor
     host: torch.Tensor
-    copied: torch.cuda.Event
     stream: torch.cuda.Stream
     completion: Completion
 
@@ -60,20 +64,19 @@ class CudaStaging:
     """Reduces CUDA tensors with an all-reduce of host memory.
 
     Args:
-        allreduce_async: an agent's method: (CPU tensor, "mean") -> Work, in place.
+        allreduce_async: an agent's method: (CPU tensor, "mean" or "sum") -> Work, in place.
+        lane: of this process to the agent, where there is one already.
     """
 
-    def __init__(self, allreduce_async: Callable[..., Work]) -> None:
-        self._allreduce_async = allreduce_async
+    def __init__(self, allreduce_async: Callable[..., Work], lane: Lane | None = None) -> None:
+        self._lane = lane or Lane(allreduce_async)
+        self._own_lane = lane is None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._free: dict[tuple[int, torch.dtype], list[tuple[torch.Tensor, torch.cuda.Event]]] = {}
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[_Transfer | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._submit, name="inart-staging", daemon=True)
-        self._thread.start()
 
-    def start(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """The mean of `buffer` over all ranks, in place, in stream order once the Future is done."""
+    def start(self, buffer: torch.Tensor, op: Operation = "mean") -> torch.futures.Future[torch.Tensor]:
+        """The mean (or sum) of `buffer` over all ranks, in place, in stream order once the Future is done."""
         device = buffer.device
         stream = self._stream(device)
         completion = Completion(buffer)
@@ -85,13 +88,19 @@ class CudaStaging:
             copied.record(stream)
         # The caching allocator must not hand the memory out again while the side stream uses it.
         buffer.record_stream(stream)
-        self._queue.put(_Transfer(buffer, host, copied, stream, completion))
+
+        def ready() -> torch.Tensor:
+            copied.synchronize()
+            return host
+
+        work = self._lane.submit_later(ready, op, host.numel(), host.element_size())
+        work.add_done_callback(self._finisher(_Transfer(buffer, host, stream, completion)))
         return completion.future
 
     def close(self) -> None:
-        """End the staging thread, after what was started."""
-        self._queue.put(None)
-        self._thread.join()
+        """After what was started."""
+        if self._own_lane:
+            self._lane.close(wait=True)
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         with self._lock:
@@ -108,16 +117,6 @@ class CudaStaging:
                     del free[position]
                     return host
         return torch.empty(like.numel(), dtype=like.dtype, pin_memory=True)
-
-    def _submit(self) -> None:
-        while (transfer := self._queue.get()) is not None:
-            try:
-                transfer.copied.synchronize()
-                work = self._allreduce_async(transfer.host, "mean")
-            except Exception as error:
-                transfer.completion.finish(error)
-                continue
-            work.add_done_callback(self._finisher(transfer))
 
     def _finisher(self, transfer: _Transfer) -> Callable[[Work], Any]:
         def finish(work: Work) -> None:

@@ -20,6 +20,8 @@ from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.handover import Handover, HandoverError
 
 GRACE_SECONDS = 5.0
+SILENT_SECONDS = 10.0
+"""A parameter server that has reported, and then not for so long, hangs: its connection may look alive for hours."""
 
 
 class Refused(Exception):
@@ -147,6 +149,7 @@ class Roster:
             member.statistics = dict(request.statistics)
             member.trees = {tree.tree: tree for tree in request.trees}
             member.reported = time.monotonic()
+            self._look_for_silent(member.reported)
 
     # -- changing the plan; see handover.py -------------------------------------------------------------------------
 
@@ -319,6 +322,17 @@ class Roster:
                 "install the same version on both"
             )
         return node
+
+    def _look_for_silent(self, now: float) -> None:
+        """Parameter servers that hang are out: the workers need not wait for them. A worker that hangs is its own
+        trainer, whom nobody can replace: that one is waited for. The others' reports are the clock."""
+        if not self._running or self._closed:
+            return
+        for member in list(self._members.values()):
+            server = self.configs[member.node].role == "parameter_server"
+            if server and member.reported is not None and now - member.reported > SILENT_SECONDS:
+                silent = now - member.reported
+                self._remove(member, f"{member.node} is gone (no report for {silent:.0f} s: it hangs)")
 
     def _missing(self) -> list[str]:
         return [node for node in self.configs if node not in self._members]

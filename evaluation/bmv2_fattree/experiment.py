@@ -65,7 +65,8 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
             with fabric.serve(best) as service:
                 training = train_both(everything, service, best)
         elif settings.steps:
-            say(f"no training: {settings.workers} processes with torch are too many for this experiment")
+            processes = settings.workers * settings.ranks
+            say(f"no training: {processes} processes with torch are too many for this experiment")
     report = Report(
         switch=settings.switch,
         topology=describe(settings, topology),

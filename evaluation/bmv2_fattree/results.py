@@ -61,7 +61,7 @@ class StrategyResult:
 class Training:
     """Loss of every step, mean over the workers; seconds: of all steps.
 
-    strategy: by whose plan the gradients went through the switches.
+    strategy: by whose plan the gradients went through the switches. ranks: of each worker.
     """
 
     loss_gloo: list[float]
@@ -74,6 +74,7 @@ class Training:
     parameters: int
     test_accuracy_gloo: float
     test_accuracy_inart: float
+    ranks: int = 1
 
     @property
     def largest_difference(self) -> float:
@@ -249,6 +250,7 @@ def _training_json(training: Training) -> dict[str, Any]:
         "seconds_inart": training.seconds_inart,
         "strategy": training.strategy,
         "workers": training.workers,
+        "ranks": training.ranks,
         "dataset": training.dataset,
         "parameters": training.parameters,
         "test_accuracy_gloo": training.test_accuracy_gloo,
@@ -265,7 +267,8 @@ def _loss_lines(training: Training) -> list[str]:
         rows.append([str(step + 1), f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}"])
     rows.append(["time", f"{training.seconds_gloo:.1f} s", f"{training.seconds_inart:.1f} s", ""])
     rows.append(["test", f"{training.test_accuracy_gloo:.1%}", f"{training.test_accuracy_inart:.1%}", ""])
-    what = f"{training.parameters:,} parameters, {training.workers} workers, {steps} steps"
+    workers = f"{training.workers} workers" + (f" of {training.ranks} ranks" if training.ranks > 1 else "")
+    what = f"{training.parameters:,} parameters, {workers}, {steps} steps"
     return [f"Training: {training.dataset}, {what}.", *_aligned(rows)]
 
 

@@ -31,8 +31,8 @@ MOST_TRAINING_WORKERS = 16
 
 @dataclass(frozen=True)
 class Settings:
-    """bandwidth: Mbit/s of each link before `scale`. steps: of training; 0: none. scale: of all rates and gradients
-    (at most 1, see `scaled`)."""
+    """bandwidth: Mbit/s of each link before `scale`. ranks: of each worker, in training. steps: of training; 0: none.
+    scale: of all rates and gradients (at most 1, see `scaled`)."""
 
     k: int = 4
     workers: int = 8
@@ -42,6 +42,7 @@ class Settings:
     seed: int = 0
     switch: str = "softswitch"
     strategies: tuple[str, ...] = DEFAULT_STRATEGIES[:3]
+    ranks: int = 1
     steps: int = 60
     cifar100: Path | None = None
     output: Path = field(default=Path("results/bmv2-fattree"))
@@ -76,12 +77,13 @@ class Settings:
             "heterogeneous": self.heterogeneous,
             "seed": self.seed,
             "steps": self.steps,
+            "ranks": self.ranks,
             "model_bytes": self.model_bytes,
         }
 
     @property
     def trains(self) -> bool:
-        return self.steps > 0 and self.workers <= MOST_TRAINING_WORKERS
+        return self.steps > 0 and self.workers * self.ranks <= MOST_TRAINING_WORKERS
 
     def topology(self) -> Topology:
         """The fat-tree with every rate scaled."""
@@ -119,6 +121,7 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
     parser.add_argument("--k", type=int, default=4, help="ports of a switch: k^3/4 hosts, 5k^2/4 switches")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--ps", type=int, default=2, help="parameter servers")
+    parser.add_argument("--ranks", type=int, default=1, help="of each worker in training, which share its agent")
     parser.add_argument("--bandwidth", type=float, default=20.0, help="Mbit/s of each link")
     parser.add_argument("--heterogeneous", action="store_true", help="each link 0.5 to 1.5 times that, by --seed")
     parser.add_argument("--seed", type=int, default=0)
@@ -144,6 +147,8 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
         )
     if arguments.cifar100 is not None and not arguments.cifar100.is_dir():
         parser.error(f"--cifar100 {arguments.cifar100} is not a folder")
+    if arguments.ranks < 1:
+        parser.error(f"--ranks {arguments.ranks}: a worker has at least one")
     if arguments.bandwidth <= 0 or arguments.steps < 0:
         parser.error("--bandwidth must be above 0 and --steps not below")
     return Settings(
@@ -155,6 +160,7 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
         seed=arguments.seed,
         switch=arguments.switch,
         strategies=chosen or tuple(name for name in DEFAULT_STRATEGIES if name in STRATEGIES),
+        ranks=arguments.ranks,
         steps=arguments.steps,
         cifar100=arguments.cifar100,
         output=arguments.output,

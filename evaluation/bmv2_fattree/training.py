@@ -32,6 +32,7 @@ def train_both(everything: Setting, service: Service, plan: Plan) -> Training:
         seconds_inart=sum(inart["step_seconds"]),
         strategy=plan.strategy,
         workers=len(plan.job.workers),
+        ranks=everything.settings.ranks,
         dataset="CIFAR-100" if everything.settings.cifar100 else "handwritten digits (scikit-learn)",
         parameters=inart["parameters"],
         test_accuracy_gloo=gloo["test_accuracy"],
@@ -54,9 +55,13 @@ def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any
             node,
             f"{HERE}:train",
             {
+                # As torchrun would set it.
                 "environment": {
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(len(job.workers)),
+                    "RANK": str(number * settings.ranks + local),
+                    "WORLD_SIZE": str(len(job.workers) * settings.ranks),
+                    "LOCAL_RANK": str(local),
+                    "LOCAL_WORLD_SIZE": str(settings.ranks),
+                    "GROUP_RANK": str(number),
                     "MASTER_ADDR": everything.topology.address(job.workers[0]),
                     "MASTER_PORT": str(MASTER_PORT + bool(controller)),
                     "GLOO_SOCKET_IFNAME": emulation.interface(node),
@@ -69,7 +74,8 @@ def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any
                 ],
             },
         )
-        for rank, node in enumerate(job.workers)
+        for number, node in enumerate(job.workers)
+        for local in range(settings.ranks)
     ]
     try:
         reports = [worker.receive(TRAINING_SECONDS) for worker in workers]

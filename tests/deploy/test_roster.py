@@ -10,7 +10,7 @@ from controlplane.agentconfig import AgentConfig
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import config_digest
 from controlplane.runtime.epochs import LAST_EPOCH, EpochStore
-from controlplane.runtime.roster import Member, Refused, Roster
+from controlplane.runtime.roster import SILENT_SECONDS, Member, Refused, Roster
 from p4src.protocol import VERSION
 from tests.deploy.job import configs
 
@@ -225,3 +225,24 @@ def test_epoch_file_that_is_something_else(tmp_path):
     (tmp_path / "epoch").write_text(str(LAST_EPOCH))
     with pytest.raises(OSError, match="is the clock right"):
         EpochStore(tmp_path / "epoch").next()
+
+
+def test_parameter_server_that_hangs_is_out_and_a_worker_is_waited_for(roster):
+    members = join_all(roster)
+    for node in members:
+        roster.report(pb.ReportRequest(node=node, epoch=roster.epoch))
+    for node in ("ps1", "w2"):
+        assert members[node].reported is not None
+        members[node].reported -= SILENT_SECONDS + 1
+    roster.report(pb.ReportRequest(node="w1", epoch=roster.epoch))
+    assert not roster.running
+    assert set(roster.members()) == {"w1", "w2"}
+    (abort,) = [event.abort for event in events(members["w1"]) if event.HasField("abort")]
+    assert "ps1 is gone (no report for 11 s: it hangs)" in abort.reason
+    # Its stream has ended, so it joins again when it goes on.
+    last = None
+    while not members["ps1"].events.empty():
+        last = members["ps1"].events.get()
+    assert last is None
+    roster.join(request("ps1", agent="again"))
+    assert roster.running

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hook import ranks
 
-SECONDS = 90
+SECONDS = 240
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tests.hook.ranks"])
 

@@ -5,7 +5,10 @@ Ranks talk gloo over loopback; `agent` is the socket of the agent process of "th
 
 from __future__ import annotations
 
+import faulthandler
+import logging
 import os
+import pickle
 import queue
 import threading
 import traceback
@@ -16,30 +19,15 @@ from typing import Any
 import sklearn.datasets  # noqa: F401 (imported once, for the example)
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from examples import train_digits
-from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook
+from examples import train_digits, train_gpt
+from tests.hook import sharded
+from tests.hook.models import losses_and_gradients, model_and_data
+from worker_agent import AbortedError, AllReduceError, InArtState, Work, inart_hook, recovery
+from worker_agent.backend import BackendOptions
 
-
-def model_and_data(rank: int, dtype: torch.dtype) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 3)).to(dtype)
-    torch.manual_seed(100 + rank)
-    return model, torch.randn(16, 20).to(dtype), torch.randn(16, 3).to(dtype)
-
-
-def losses_and_gradients(ddp: DistributedDataParallel, inputs, targets, steps: int) -> tuple[list[float], list]:
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(ddp(inputs).float(), targets.float())
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, [parameter.grad.clone() for parameter in ddp.parameters() if parameter.grad is not None]
+HANG_SECONDS = 220.0
 
 
 def train(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
@@ -120,6 +108,61 @@ def survive(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
     return {**result, "warnings": [str(w.message) for w in caught if "in-network" in str(w.message)]}
 
 
+def models(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Two models with a state each, trained in turns, and then states that are made and closed over and over."""
+    losses: dict[str, list[float]] = {}
+    states = [InArtState(agent=arguments["agent"], timeout=30.0) for _ in range(2)]
+    pairs = []
+    for state in (*states, None):
+        model, inputs, targets = model_and_data(rank, torch.float32)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.1)
+        if state is not None:
+            ddp.register_comm_hook(state, inart_hook)
+        pairs.append((ddp, inputs, targets))
+    for _ in range(6):
+        for name, (ddp, inputs, targets) in zip(("first", "second", "expected"), pairs, strict=True):
+            losses.setdefault(name, []).extend(losses_and_gradients(ddp, inputs, targets, 1)[0])
+    steps = [(state.steps_in_network, state.falls) for state in states]
+    metrics = states[0].metrics()
+    try:
+        pickle.dumps(states[0])
+    except TypeError as error:
+        refused = str(error)
+    states[0].close()
+    sums = []
+    for _ in range(12):
+        again = InArtState(agent=arguments["agent"], timeout=30.0)
+        tensor = torch.full((100,), float(rank + 1))
+        again.allreduce(tensor, "sum").wait()
+        sums.append((again.in_network, tensor[0].item()))
+        again.close()
+    states[1].close()
+    return {"losses": losses, "steps": steps, "metrics": metrics, "refused": refused, "sums": sums}
+
+
+def late(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Rank 1 comes to an all-reduce only when it is told; what rank 0 says meanwhile."""
+    recovery.LATE_SECONDS = 0.5
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.put(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("inart").addHandler(handler)
+    state = InArtState(agent=arguments["agent"], timeout=30.0)
+    tensor = torch.ones(5000)
+    if rank == 1:
+        connection.recv()
+    future = state.allreduce(tensor, "sum")
+    found: list[str] = []
+    if rank == 0:
+        while not any("w1 has not submitted" in line for line in found):
+            found.append(lines.get(timeout=60))
+        connection.send("said")
+    future.wait()
+    result = {"in_network": state.in_network, "falls": state.falls, "sum": tensor[0].item(), "lines": found}
+    state.close()
+    return result
+
+
 class Flaky:
     """An agent that sums over gloo, and fails where it is told to: after the others may have had their result."""
 
@@ -179,23 +222,40 @@ def flaky(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
 
 
 def example(arguments: dict[str, Any]) -> dict[str, Any]:
-    """examples/train_digits.py with a command line, as torchrun would start it."""
+    """An example with a command line, as torchrun would start it."""
     os.environ.update(arguments["environment"])
-    return {"code": train_digits.main(arguments["arguments"])}
+    program = {"digits": train_digits, "gpt": train_gpt}[arguments.get("program", "digits")]
+    return {"code": program.main(arguments["arguments"])}
 
 
-SCENARIOS = {"train": train, "lose": lose, "survive": survive, "flaky": flaky}
+SCENARIOS = {
+    "train": train,
+    "lose": lose,
+    "survive": survive,
+    "models": models,
+    "late": late,
+    "flaky": flaky,
+    **sharded.SCENARIOS,
+}
+BACKEND_SCENARIOS = sharded.BACKEND_SCENARIOS
 
 
 def main(scenario: str, connection: Connection, arguments: dict[str, Any]) -> None:
     """Entry of the rank's process; the last thing that it sends is its result."""
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(HANG_SECONDS)  # where a rank hangs, in pytest's captured output
     try:
         if scenario == "example":
             connection.send(example(arguments))
             return
         rank = arguments["rank"]
-        dist.init_process_group("gloo", init_method=f"file://{arguments['store']}", rank=rank, world_size=2)
+        os.environ.update(arguments.get("environment", {}))
+        backend, options = "gloo", None
+        if scenario in BACKEND_SCENARIOS:
+            backend, options = "cpu:inart", BackendOptions(agent=arguments["agent"], timeout=30.0)
+        world = arguments.get("world", 2)
+        store = f"file://{arguments['store']}"
+        dist.init_process_group(backend, init_method=store, rank=rank, world_size=world, pg_options=options)
         connection.send(SCENARIOS[scenario](rank, arguments, connection))
         if scenario != "lose":
             dist.destroy_process_group()

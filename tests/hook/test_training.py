@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,51 @@ def test_step_that_fails_anywhere_is_done_again_everywhere(tmp_path, failing, fa
     if falls:
         assert "operation" in results[0]["warnings"][0]
         assert "rank" in results[0]["warnings"][0] or "ranks" in results[0]["warnings"][0]
+
+
+@pytest.mark.namespaces
+def test_two_models_in_a_process_and_states_made_over_and_over(network, tmp_path):
+    network.run_server()
+    for result in run_ranks("models", tmp_path, start_agents(network)):
+        for name in ("first", "second"):
+            assert result["losses"][name] == pytest.approx(result["losses"]["expected"], rel=1e-6)
+        assert result["steps"] == [(6, 0), (6, 0)]
+        assert result["sums"] == [(True, 3.0)] * 12
+        assert "cannot be pickled" in result["refused"]
+        metrics = result["metrics"]
+        assert metrics["steps_in_network"] == 6
+        assert metrics["bytes_reduced"] > 6 * 4 * 90_000
+        assert 0 < metrics["exposed_seconds"] <= metrics["communication_seconds"]
+        assert all(isinstance(value, int | float) for value in metrics.values())
+
+
+@pytest.mark.namespaces
+def test_who_is_late_is_said_and_waited_for(network, tmp_path):
+    network.run_server()
+    store = str(tmp_path / "store")
+    started = [Rank("late", rank=rank, store=store, **own) for rank, own in enumerate(start_agents(network))]
+    assert started[0].receive() == "said"
+    started[1].connection.send("go on")
+    for rank in started:
+        result = rank.result()
+        assert (result["in_network"], result["falls"], result["sum"]) == (True, 0, 2.0)
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(400)
+def test_parameter_server_that_hangs_is_noticed_and_the_job_goes_on(network, tmp_path):
+    server = network.run_server()
+    store = str(tmp_path / "store")
+    started = [Rank("survive", rank=rank, store=store, **own) for rank, own in enumerate(start_agents(network))]
+    for wanted, change in ((True, signal.SIGSTOP), (False, signal.SIGCONT), (True, None)):
+        for rank in started:
+            rank.connection.send(wanted)
+        for rank in started:
+            turn = rank.receive()
+            assert turn["in_network"] == wanted
+            assert turn["losses"] == pytest.approx(turn["expected"], rel=1e-5)
+        if change is not None:
+            server.send_signal(change)
+    for rank in started:
+        rank.connection.send(None)
+    assert any("it hangs" in text for rank in started for text in rank.result()["warnings"])

@@ -1,0 +1,157 @@
+"""What ranks do with the backend, and with sharded models: everything beside gloo in the same run."""
+
+from __future__ import annotations
+
+import logging
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.hook.models import losses_and_gradients, model_and_data
+from worker_agent import InArtState, inart_fsdp, inart_hook
+from worker_agent.backend import BackendOptions
+
+STEPS = 60
+
+
+def digest(tensors: Any) -> str:
+    """Of bits: the same on two ranks only when all bits are."""
+    return sum(float(tensor.detach().double().abs().sum()) for tensor in tensors).hex()
+
+
+def train(model: Any, optimizer: Any, inputs, targets, steps: int = STEPS) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def backend(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Plain collectives, DDP without a hook, ZeRO: through the default group, and over gloo."""
+    gloo = dist.new_group(backend="gloo")
+    group: Any = dist.group.WORLD
+    found: dict[str, Any] = {"in_network": group.network.in_network, "wrong": []}
+
+    def compare(name: str, result: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:
+        largest = float(expected.double().abs().max())
+        if float((result.double() - expected.double()).abs().max()) > tolerance * largest:
+            found["wrong"].append(name)
+
+    torch.manual_seed(rank)
+    cases = {
+        "sum": (torch.randn(5000), dist.ReduceOp.SUM, 1e-6),
+        "small": (torch.randn(3), dist.ReduceOp.SUM, 1e-6),
+        "max": (torch.randn(5000), dist.ReduceOp.MAX, 0.0),
+        "integers": (torch.randint(0, 100, (5000,)), dist.ReduceOp.SUM, 0.0),
+        "bfloat16": (torch.randn(5001).bfloat16(), dist.ReduceOp.SUM, 2e-2),
+        "transposed": (torch.randn(60, 70).t(), dist.ReduceOp.SUM, 1e-6),
+    }
+    before = group.network.counts.steps_in_network
+    for name, (tensor, op, tolerance) in cases.items():
+        mine, theirs = tensor.clone(), tensor.clone()
+        dist.all_reduce(mine, op)
+        dist.all_reduce(theirs, op, group=gloo)
+        compare(name, mine, theirs, tolerance)
+    found["through"] = group.network.counts.steps_in_network - before
+    mean, small = torch.full((4000,), float(rank)), torch.full((4,), float(rank))
+    expected = (dist.get_world_size() - 1) / 2
+    works = [dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True) for tensor in (mean, small)]
+    for work, tensor in zip(works, (mean, small), strict=True):
+        work.wait()
+        compare("mean", tensor, torch.full_like(tensor, expected))
+    gathered = [torch.empty(3) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, torch.full((3,), float(rank)))
+    compare("all_gather", torch.stack(gathered)[:, 0], torch.arange(float(dist.get_world_size())))
+    dist.barrier()
+    losses = {}
+    for name, over in (("inart", group), ("gloo", gloo)):
+        model, inputs, targets = model_and_data(rank, torch.float32)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.1, process_group=over)
+        losses[name] = losses_and_gradients(ddp, inputs, targets, STEPS)[0]
+        model, inputs, targets = model_and_data(rank, torch.float32)
+        ddp = DistributedDataParallel(model, process_group=over)
+        zero = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, process_group=over, lr=0.05)
+        losses[f"{name} zero"] = train(ddp, zero, inputs, targets, 5)
+        found[f"{name} digest"] = digest(ddp.parameters())
+    return {**found, "losses": losses, "steps": group.network.counts.steps_in_network}
+
+
+def fsdp1(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """FSDP1 without sharding (its gradients are all-reduced) and with it, over the backend and over gloo."""
+    gloo = dist.new_group(backend="gloo")
+    group: Any = dist.group.WORLD
+    losses: dict[str, list[float]] = {}
+    for strategy in ("NO_SHARD", "FULL_SHARD"):
+        for name, over in (("inart", group), ("gloo", gloo)):
+            model, inputs, targets = model_and_data(rank, torch.float32)
+            from torch.distributed.fsdp import ShardingStrategy
+
+            sharded = FullyShardedDataParallel(
+                model, process_group=over, sharding_strategy=ShardingStrategy[strategy], device_id=torch.device("cpu")
+            )
+            losses[f"{name} {strategy}"] = train(
+                sharded, torch.optim.SGD(sharded.parameters(), lr=0.05), inputs, targets, 10
+            )
+    state = InArtState(agent=arguments["agent"], timeout=30.0)
+    refused = ""
+    try:
+        sharded.register_comm_hook(state, inart_hook)
+    except TypeError as error:
+        refused = str(error)
+    state.close()
+    return {"losses": losses, "refused": refused, "steps": group.network.counts.steps_in_network}
+
+
+def shard_all(model: nn.Sequential, mesh: Any) -> nn.Module:
+    for layer in model:
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def hybrid(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Two ranks a node. FSDP2's hook on a mesh of one dimension, native HSDP over the backend, and HSDP over gloo."""
+    logging.getLogger("inart").setLevel(logging.ERROR)
+    names, shape = ("replicate", "shard"), (2, 2)
+    plain = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    options = BackendOptions(agent=arguments["agent"], timeout=30.0)
+    native = init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override={"replicate": ("inart", options)})
+    state = InArtState(agent=arguments["agent"], timeout=30.0, process_group=plain["replicate"].get_group())
+    losses, digests = {}, {}
+    for name, mesh in (("gloo", plain), ("hook", plain["shard"]), ("native", native)):
+        model, inputs, targets = model_and_data(rank, torch.float32)
+        sharded = shard_all(model, mesh)
+        assert isinstance(sharded, FSDPModule)
+        if name == "hook":
+            assert inart_fsdp(sharded, state) == 4
+        optimizer = torch.optim.SGD(sharded.parameters(), lr=0.05)
+        losses[name] = train(sharded, optimizer, inputs, targets)
+        digests[name] = digest(parameter.full_tensor() for parameter in sharded.parameters())
+        if name == "gloo":
+            refused = ""
+            try:
+                inart_fsdp(sharded, state)
+            except ValueError as error:
+                refused = str(error)
+    group: Any = native["replicate"].get_group()
+    steps = {"hook": state.steps_in_network, "native": group.network.counts.steps_in_network}
+    result = {"losses": losses, "digests": digests, "steps": steps, "refused": refused}
+    result["in_network"] = state.in_network and group.network.in_network
+    state.close()
+    dist.destroy_process_group(group)
+    return result
+
+
+SCENARIOS = {"backend": backend, "fsdp1": fsdp1, "hybrid": hybrid}
+BACKEND_SCENARIOS = {"backend", "fsdp1"}

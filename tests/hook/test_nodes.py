@@ -1,0 +1,74 @@
+"""Several ranks a node, the backend, and sharded models: through the agents of two namespaces, beside gloo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hook.conftest import Network
+from tests.hook.processes import Rank
+from tests.hook.test_training import start_agents
+
+
+def run_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arguments) -> list[dict]:
+    """Two nodes of so many ranks each, with the environment that torchrun would give them."""
+    network.run_server()
+    store, started = str(folder / "store"), []
+    for number, where in enumerate(start_agents(network)):
+        for local in range(ranks):
+            environment = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": str(number)}
+            rank = number * ranks + local
+            started.append(
+                Rank(scenario, rank=rank, store=store, world=2 * ranks, environment=environment, **where, **arguments)
+            )
+    return [rank.result() for rank in started]
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize(("ranks", "dtype", "tolerance"), [(2, "float32", 1e-6), (3, "bfloat16", 2e-2)])
+def test_several_ranks_of_a_node_share_its_agent(network, tmp_path, ranks, dtype, tolerance):
+    results = run_nodes("train", network, tmp_path, ranks, dtype=dtype)
+    for result in results:
+        assert result["in_network"], result["warnings"]
+        assert result["losses"] == pytest.approx(result["expected"], rel=tolerance)
+    assert len({result["digest"] for result in results}) == 1
+    assert network.switch.verdicts()["completed"] > 0
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_backend_through_the_network_equals_gloo(network, tmp_path, ranks):
+    results = run_nodes("backend", network, tmp_path, ranks)
+    for result in results:
+        assert result["in_network"]
+        assert result["wrong"] == []
+        assert result["through"] == 3, "sum, bfloat16 and transposed; what is small or of another kind is not"
+        losses = result["losses"]
+        assert losses["inart"] == pytest.approx(losses["gloo"], rel=1e-5)
+        assert losses["inart zero"] == pytest.approx(losses["gloo zero"], rel=1e-5)
+    assert len({result["inart digest"] for result in results}) == 1
+
+
+@pytest.mark.namespaces
+def test_fsdp1_over_the_backend_equals_gloo_and_refuses_the_hook(network, tmp_path):
+    for result in run_nodes("fsdp1", network, tmp_path, 1):
+        for strategy in ("NO_SHARD", "FULL_SHARD"):
+            losses = result["losses"]
+            assert losses[f"inart {strategy}"] == pytest.approx(losses[f"gloo {strategy}"], rel=1e-5)
+        assert result["steps"] > 0
+        assert "What works: FSDP2" in result["refused"]
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(600)  # 180 times forward and backward of four processes that wait for each other at each layer
+def test_fsdp2_hook_and_native_hsdp_equal_gloo(network, tmp_path):
+    results = run_nodes("hybrid", network, tmp_path, 2)
+    for result in results:
+        assert result["in_network"]
+        assert result["steps"]["hook"] >= 60
+        assert result["steps"]["native"] >= 60
+        for name in ("hook", "native"):
+            assert result["losses"][name] == pytest.approx(result["losses"]["gloo"], rel=1e-5)
+            assert result["digests"][name] == results[0]["digests"][name]
+        assert "mesh of two dimensions" in result["refused"]

@@ -1,0 +1,84 @@
+"""Process groups of InArt's own, beside those of the script: made from a store, under names that are never used twice.
+
+`dist.new_group` gives a group the name of its ranks and a counter that starts anew when the group is destroyed; the
+store still has the old one's addresses then, and who meets them waits for ever. These groups are no part of
+torch.distributed's world: nobody has to destroy them, and making and dropping them in a loop is fine.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT = timedelta(minutes=30)
+"""As torch.distributed's default."""
+
+
+def make_group(
+    name: str, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout: timedelta = TIMEOUT
+) -> dist.ProcessGroup:
+    """A group of `size` processes that all call this with the same, new name. backend: gloo (CPU) or nccl (CUDA)."""
+    prefix = dist.PrefixStore(f"inart/{name}", store)
+    group = dist.ProcessGroup(prefix, rank, size)
+    if backend == "nccl":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        made: Any = dist.ProcessGroupNCCL(prefix, rank, size, options)
+        kind, device = dist.ProcessGroup.BackendType.NCCL, "cuda"
+    else:
+        made = dist.ProcessGroupGloo(prefix, rank, size, timeout=timeout)
+        kind, device = dist.ProcessGroup.BackendType.GLOO, "cpu"
+    made._set_sequence_number_for_group()
+    group._set_default_backend(kind)
+    group._register_backend(torch.device(device), kind, made)
+    # An unnamed group is refused by some of torch's bookkeeping.
+    group._set_group_name(f"inart/{name}")  # type: ignore[arg-type]
+    group._set_group_desc("inart")
+    return group
+
+
+def default_store() -> Any:
+    """The store that torch.distributed was initialised with."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
+    """The texts of all ranks, by rank. A collective call."""
+    data = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
+    group.allgather([lengths], [torch.tensor([len(data)])]).wait()
+    most = max(int(length) for length in lengths)
+    padded = torch.zeros(most, dtype=torch.uint8)
+    padded[: len(data)] = data
+    parts = [torch.zeros(most, dtype=torch.uint8) for _ in lengths]
+    group.allgather([parts], [padded]).wait()
+    texts = [bytes(part.tolist())[: int(length)] for part, length in zip(parts, lengths, strict=True)]
+    return [data.removesuffix(b"\0").decode() for data in texts]
+
+
+def reduce_numbers(group: dist.ProcessGroup, numbers: list[int], op: Any) -> list[int]:
+    """Whole numbers, by MIN or MAX over the ranks. A collective call."""
+    tensor = torch.tensor(numbers, dtype=torch.int64)
+    group.allreduce([tensor], op).wait()
+    return [int(number) for number in tensor]
+
+
+def agree(problem: str, group: dist.ProcessGroup) -> str:
+    """The problems of all ranks, in words; empty when there are none. A collective call."""
+    return in_words(exchange(group, problem))
+
+
+def in_words(problems: list[str]) -> str:
+    """Problems by rank; the same one is said once."""
+    found = {rank: text for rank, text in enumerate(problems) if text}
+    # Often the same for all: a controller that is not there.
+    causes = sorted(set(found.values()), key=list(found.values()).index)
+    lines = []
+    for cause in causes[:4]:
+        ranks = [str(rank) for rank, text in found.items() if text == cause]
+        which = "all ranks" if len(ranks) == len(problems) else f"rank {', '.join(ranks)}"
+        lines.append(f"{which}: {cause}")
+    return "; ".join(lines) + ("; ..." if len(causes) > 4 else "")

@@ -1,0 +1,103 @@
+"""Operations of a process go to its agent in the order in which they were asked for, whatever is ready first.
+
+A tensor may be ready only later: when it has been copied from a GPU, or summed over the ranks of the node.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from worker_agent.engine import Operation, Work
+from worker_agent.errors import AllReduceError
+
+
+@dataclass(frozen=True)
+class _Later:
+    ready: Callable[[], Any]
+    op: Operation
+    work: Work
+
+
+class Lane:
+    """The way of one process to one agent.
+
+    Args:
+        allreduce_async: the agent's.
+    """
+
+    def __init__(self, allreduce_async: Callable[..., Work]) -> None:
+        self._allreduce_async = allreduce_async
+        self._lock = threading.RLock()  # an operation may end, and its callback come, while it is started
+        self._waiting = 0
+        self._queue: queue.SimpleQueue[_Later | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, tensor: Any, op: Operation) -> Work:
+        """A tensor that is ready, in place. Starts at once when nothing waits. Raises as the agent does."""
+        with self._lock:
+            if not self._waiting:
+                return self._allreduce_async(tensor, op)
+        return self.submit_later(lambda: tensor, op, tensor.numel(), tensor.element_size())
+
+    def submit_later(self, ready: Callable[[], Any], op: Operation, elements: int, item_bytes: int) -> Work:
+        """A tensor that `ready()` gives, which may wait. What it raises, the Work ends with."""
+        work = Work(elements, elements * item_bytes)
+        with self._lock:
+            self._waiting += 1
+            self._queue.put(_Later(ready, op, work))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="inart-lane", daemon=True)
+                self._thread.start()
+        return work
+
+    def close(self, *, wait: bool = False) -> None:
+        """After the last operation. wait: until the agent has it."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._queue.put(None)
+        if wait and thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while (later := self._queue.get()) is not None:
+            failure: Exception | None = None
+            try:
+                tensor = later.ready()
+            except Exception as error:
+                tensor, failure = None, error
+            with self._lock:
+                self._waiting -= 1
+                if failure is None:
+                    try:
+                        later.work.follow(self._allreduce_async(tensor, later.op))
+                    except Exception as error:
+                        failure = error
+            if failure is not None:
+                if not isinstance(failure, AllReduceError):
+                    failure = AllReduceError(str(failure) or repr(failure))
+                later.work.finish(failure)
+
+
+_lanes_lock = threading.Lock()
+
+
+def lane_of(reducer: Any) -> Lane:
+    """The lane of this process to an agent: one, for all states that use it."""
+    with _lanes_lock:
+        lane = getattr(reducer, "_inart_lane", None)
+        if lane is None:
+            lane = Lane(lambda tensor, op: reducer.allreduce_async(tensor, op))
+            reducer._inart_lane = lane
+        return lane
+
+
+def close_lane(reducer: Any) -> None:
+    """Nothing more goes to this agent."""
+    lane = getattr(reducer, "_inart_lane", None)
+    if lane is not None:
+        lane.close()

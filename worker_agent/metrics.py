@@ -1,0 +1,59 @@
+"""What a state has done: for people, TensorBoard and Prometheus."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Counts:
+    """Counters of one state, written by its thread.
+
+    falls: how often the job left the network. steps_in_network, steps_outside: how many steps went which way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.falls = 0
+        self.steps_in_network = 0
+        self.steps_outside = 0
+        self._reductions = 0
+        self._bytes = 0
+        self._seconds = 0.0
+        self._exposed = 0.0
+
+    def step_begins(self, network: bool) -> None:
+        """A step goes through the network, or not."""
+        with self._lock:
+            if network:
+                self.steps_in_network += 1
+            else:
+                self.steps_outside += 1
+
+    def reduced(self, nbytes: int) -> None:
+        """A tensor of so many bytes."""
+        with self._lock:
+            self._reductions += 1
+            self._bytes += nbytes
+
+    def step_ends(self, began: float, last: float) -> None:
+        """A step is over. began, last: when its first and its last tensor came (time.monotonic)."""
+        now = time.monotonic()
+        with self._lock:
+            self._seconds += now - began
+            self._exposed += now - last
+
+    def metrics(self) -> dict[str, float]:
+        """See InArtState.metrics."""
+        with self._lock:
+            overlap = 1 - self._exposed / self._seconds if self._seconds else 0.0
+            return {
+                "steps_in_network": self.steps_in_network,
+                "steps_outside": self.steps_outside,
+                "falls": self.falls,
+                "reductions": self._reductions,
+                "bytes_reduced": self._bytes,
+                "communication_seconds": self._seconds,
+                "exposed_seconds": self._exposed,
+                "overlap": overlap,
+            }

@@ -1,0 +1,217 @@
+"""One agent a node: all states of a process, and all processes of a job on a node, meet here.
+
+    the first that comes is the agent of its node, and lets the others in (service.py); a claim on an abstract socket
+    says who that is. With "unix:/path" the agent is a process of its own for all of them.
+
+A process has one place at the agent, whatever number of states uses it, so that their operations have one order.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from controlplane.rpc.tls import Tls
+from worker_agent.agent import controller_address
+from worker_agent.engine import Operation, Work
+from worker_agent.errors import AgentError, ClaimedError, NotReadyError
+from worker_agent.lane import close_lane
+from worker_agent.local import LocalAgent, NoAgentError
+from worker_agent.service import Service
+from worker_agent.socket_protocol import Seat, claim_name
+from worker_agent.team import Port
+
+RETRY_SECONDS = 0.05
+
+
+class Reducer(Protocol):
+    """What states need of an agent: a Port, a LocalAgent, worker_agent.Agent, or the like."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to reach this node's agent; see InArtState. rank, size: of the ranks on this node."""
+
+    controller: str | None = None
+    agent: str | None = None
+    node: str | None = None
+    interface: str | None = None
+    tls: Tls | None = None
+    operation_timeout: float = 0.0
+    rank: int = 0
+    size: int = 1
+    take_over: bool = False
+
+
+def local_rank() -> tuple[int, int]:
+    """This process's rank on its node, and how many there are: torchrun's LOCAL_RANK and LOCAL_WORLD_SIZE, else Slurm's
+    (srun), else alone. Raises AgentError when they make no sense."""
+    environment = os.environ
+    if "LOCAL_RANK" in environment and "LOCAL_WORLD_SIZE" in environment:
+        words = environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]
+    elif "SLURM_LOCALID" in environment and "SLURM_NTASKS_PER_NODE" in environment:
+        words = environment["SLURM_LOCALID"], environment["SLURM_NTASKS_PER_NODE"]
+    else:
+        return 0, 1
+    try:
+        rank, size = map(int, words)
+    except ValueError:
+        rank = size = -1
+    if not 0 <= rank < size:
+        raise AgentError(f"local rank {words[0]} of {words[1]} ranks on this node makes no sense: look at LOCAL_RANK")
+    return rank, size
+
+
+def job_key() -> str:
+    """What the ranks of one job on a node have in common, and no other job has."""
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
+    if "LOCAL_WORLD_SIZE" in os.environ or "SLURM_JOB_ID" in os.environ:
+        return ",".join(os.environ.get(name, "") for name in names)
+    return f"process {os.getpid()}"
+
+
+class Node:
+    """This process's way to its node's agent. Made by `node_for`; each user closes it once."""
+
+    def __init__(self, options: Options, key: tuple[Any, ...]) -> None:
+        self._options = options
+        self._key = key
+        self._lock = threading.Lock()
+        self._service: Service | None = None
+        self._stop = threading.Event()
+        self._reducer: Port | LocalAgent | None = None
+        self.users = 0
+
+    def join(self, timeout: float) -> Reducer:
+        """The place at the agent, ready; the same for all states until its epoch ends.
+
+        Raises NotReadyError: not within `timeout` seconds. AgentError: it never will be.
+        """
+        with self._lock:
+            if self._reducer is not None and self._reducer.ready:
+                return self._reducer
+            if self._reducer is not None:
+                close_lane(self._reducer)
+                self._reducer.close()
+                self._reducer = None
+            self._reducer = self._connect(timeout)
+            return self._reducer
+
+    def _connect(self, timeout: float) -> Port | LocalAgent:
+        options = self._options
+        seat = Seat(job_key(), options.rank, options.size, bound=True, take_over=options.take_over)
+
+        deadline = time.monotonic() + timeout
+        if options.agent is not None:
+            return LocalAgent(options.agent, timeout, seat)
+        controller = controller_address(options.controller)
+        name = claim_name(controller, options.node)
+        while True:
+            if self._service is not None:
+                try:
+                    return self._service.attach(seat, timeout)
+                except NotReadyError:
+                    raise  # it stays joined: the others may come
+                except AgentError:
+                    self._close_service()
+                    raise
+            try:
+                return LocalAgent(name, timeout, seat)
+            except NoAgentError:
+                pass
+            try:
+                self._service = Service(
+                    controller,
+                    node=options.node,
+                    interface=options.interface,
+                    tls=options.tls,
+                    operation_timeout=options.operation_timeout,
+                )
+            except ClaimedError:  # another rank was first
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+                continue
+            threading.Thread(target=self._run, args=(self._service,), name="inart-agent", daemon=True).start()
+
+    def _run(self, service: Service) -> None:
+        try:
+            service.run(self._stop)
+        except AgentError:
+            pass  # who attaches is told
+
+    def close(self) -> None:
+        """One user less; with the last one, leave the agent. An agent in this process stays until the node's other
+        ranks have left it too."""
+        with _lock:
+            self.users -= 1
+            if self.users > 0:
+                return
+            _nodes.pop(self._key, None)
+        with self._lock:
+            reducer, self._reducer = self._reducer, None
+            if reducer is not None:
+                close_lane(reducer)
+                reducer.close()
+            service = self._service
+            if service is None:
+                return
+            if service.trainers:
+                _lingering.append(service)
+                threading.Thread(target=self._linger, args=(service,), name="inart-linger", daemon=True).start()
+            else:
+                self._close_service()
+
+    def _linger(self, service: Service) -> None:
+        while service.trainers and service in _lingering:
+            time.sleep(RETRY_SECONDS)
+        with self._lock:
+            self._close_service()
+
+    def _close_service(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            service.close()
+
+
+_lock = threading.Lock()
+_nodes: dict[tuple[Any, ...], Node] = {}
+_lingering: list[Service] = []
+
+
+def node_for(options: Options) -> Node:
+    """The way to the agent that these options name: the same for all who ask."""
+    key = (options.controller, options.agent, options.node, options.interface, os.getpid())
+    with _lock:
+        node = _nodes.get(key)
+        if node is None:
+            node = _nodes[key] = Node(options, key)
+        node.users += 1
+        return node
+
+
+@atexit.register
+def _close_all() -> None:
+    """An agent leaves its job in good order, also when nobody closed the states."""
+    services, _lingering[:] = list(_lingering), []
+    closers: list[Callable[[], None]] = [service.close for service in services]
+    for node in list(_nodes.values()):
+        node.users = 1
+        closers.append(node.close)
+    for close in closers:
+        try:
+            close()
+        except Exception:  # the interpreter is going down; the others are to be closed too
+            continue

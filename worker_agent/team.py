@@ -1,0 +1,136 @@
+"""One order for the operations of all trainers of a node.
+
+All workers of a job must submit the same operations in the same order, and a node is one worker, whatever number of
+ranks it has. The ranks of a node are programs of one kind, so the order is by turns: the first operation of rank 0, of
+rank 1, ..., then the second of each. It is the same on all nodes without a word between them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from worker_agent.agent import Agent
+from worker_agent.engine import ITEM_BYTES, Operation, Work, host_array
+from worker_agent.errors import AbortedError, AllReduceError
+
+
+@dataclass(frozen=True)
+class _Queued:
+    work: Work
+    array: Any
+    op: Operation
+    dtype: str | None
+
+
+class Team:
+    """The trainers of one epoch of an agent. It ends with the epoch: what they submit after it meets no operation of
+    the next, which they enter by a new team.
+
+    Args:
+        agent: ready.
+        size: how many trainers take turns.
+    """
+
+    def __init__(self, agent: Agent, size: int) -> None:
+        self.size = size
+        self._agent = agent
+        self._lock = threading.RLock()  # an operation may end, and its callback come, while it is started
+        self._queues: list[deque[_Queued]] = [deque() for _ in range(size)]
+        self._counts = [0] * size
+        self._turn = 0
+        self._ended = ""
+        config = agent.wait_ready(0)
+        self.epoch, self.workers, self.node, self.index = config.epoch, len(config.workers), config.node, config.index
+        agent.on_stop(self.end)
+        if agent.problem:
+            self.end(agent.problem)
+
+    @property
+    def ended(self) -> str:
+        """Why it has ended; empty while it has not."""
+        return self._ended
+
+    def submit(self, member: int, array: Any, op: Operation, dtype: str | None) -> Work:
+        """As Engine.allreduce_async; started when it is this member's turn."""
+        with self._lock:
+            if self._ended:
+                raise AbortedError(self._ended)
+            if member == self._turn and not self._queues[member]:
+                work = self._agent.allreduce_async(array, op, dtype=dtype)
+                self._counts[member] += 1
+                self._advance()
+                return work
+            memory = host_array(array, dtype)  # what cannot be reduced is refused now
+            if op not in ("sum", "mean"):
+                raise ValueError(f'op must be "sum" or "mean", not {op!r}')
+            work = Work(memory.elements, memory.elements * ITEM_BYTES[memory.dtype])
+            self._counts[member] += 1
+            self._queues[member].append(_Queued(work, array, op, dtype))
+            return work
+
+    def late(self) -> list[str]:
+        """Who the others wait for: local ranks of this node, else workers of the job, as the roots report them."""
+        with self._lock:
+            most = max(self._counts)
+            behind = [f"local rank {member} of {self.node}" for member, n in enumerate(self._counts) if n < most]
+        return behind or self._agent.late()
+
+    def end(self, reason: str) -> None:
+        """Nothing more is taken, and what waits for its turn fails."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = reason
+            waiting = [queued.work for queue in self._queues for queued in queue]
+        self._agent.on_stop(self.end, remove=True)
+        for work in waiting:
+            work.finish(AbortedError(reason))
+
+    def _advance(self) -> None:
+        self._turn = (self._turn + 1) % self.size
+        while self._queues[self._turn]:
+            queued = self._queues[self._turn].popleft()
+            try:
+                queued.work.follow(self._agent.allreduce_async(queued.array, queued.op, dtype=queued.dtype))
+            except AllReduceError as error:
+                queued.work.finish(error)
+            self._turn = (self._turn + 1) % self.size
+
+
+class Port:
+    """A trainer's place in a team of this process: what the hook and the backend need of an agent.
+
+    close: called once, by `close`.
+    """
+
+    def __init__(self, team: Team, member: int, close: Callable[[], None], stats: Callable[[], Any]) -> None:
+        self.world_size, self.node, self.epoch = team.workers, team.node, team.epoch
+        self._team = team
+        self._member = member
+        self._close: Callable[[], None] | None = close
+        self.stats = stats
+
+    @property
+    def ready(self) -> bool:
+        """Whether operations are taken."""
+        return not self._team.ended and self._close is not None
+
+    def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
+        """As Engine.allreduce_async."""
+        if self._close is None:
+            raise AbortedError("the connection to the agent is closed")
+        return self._team.submit(self._member, array, op, dtype)
+
+    def late(self) -> list[str]:
+        """Who the others wait for."""
+        return self._team.late()
+
+    def close(self) -> None:
+        """Leave the team. Again: nothing happens."""
+        close, self._close = self._close, None
+        if close is not None:
+            close()
