@@ -1,18 +1,18 @@
 // Ingress parser and deparser.
 //
-//   start -> ethernet --0x0800--> UDP without options to our group? --yes--> group
-//                     |                                             --no---> ordinary
-//                     --other---> accept                                                 (dropped in ingress)
+//   start -> ethernet --0x0800 to a group MAC--> UDP without options to our group? --yes--> group
+//                     |                                                            --no---> accept   (dropped in ingress)
+//                     --0x0800 to another------> ipv4 -> accept                                      (routed)
+//                     --other------------------> accept                                              (dropped in ingress)
 //
 //   group --a fragment------> accept                                                     (malformed)
 //         --a port of ours--> outer --lengths--> inart --version--> first -> second -> accept
 //         |                         --other----> accept --other---> accept               (malformed)
-//         --another port----> ordinary
+//         --another port----> accept                                                     (dropped in ingress)
 //
-//   ordinary --not to a group MAC address--> ipv4 -> accept
-//            --other-----------------------> accept                                      (dropped in ingress)
-//
-// What a packet is must be known before IPv4 is extracted, as outer or as ipv4: so it is looked at first.
+// What a packet is must be known before IPv4 is extracted, as outer or as ipv4: so it is looked at first. The MAC address
+// is asked at once, since it follows from the group: a bit of it that is kept for later takes a match register from what
+// is compared until then.
 // A packet that is too short for its headers has parser_err set; ingress counts it as malformed, if it is ours.
 // Limits: the length of a frame is not known in ingress, so its lengths are those that IPv4 and UDP say. A frame that is
 // longer than them is taken for what they say; the parser sees the frame check sequence behind a frame, so one that
@@ -51,8 +51,18 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
 
     state parse_ethernet {
         packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ether_type) {
-            ETHERTYPE_IPV4: look_at_destination;
+        transition select(hdr.ethernet.ether_type, hdr.ethernet.destination[40:40]) {
+            (ETHERTYPE_IPV4, 0): parse_ipv4;
+            (ETHERTYPE_IPV4, 1): look_at_protocol;
+            default: accept;
+        }
+    }
+
+    // A state compares 32 bits at most.
+    state look_at_protocol {
+        outer_t outer = packet.lookahead<outer_t>();
+        transition select(outer.version, outer.header_words, outer.protocol) {
+            (4, 5, IPV4_PROTOCOL_UDP): look_at_destination;
             default: accept;
         }
     }
@@ -60,16 +70,8 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
     state look_at_destination {
         outer_t outer = packet.lookahead<outer_t>();
         transition select(outer.destination) {
-            INART_GROUP: look_at_protocol;
-            default: parse_ordinary;
-        }
-    }
-
-    state look_at_protocol {
-        outer_t outer = packet.lookahead<outer_t>();
-        transition select(outer.version, outer.header_words, outer.protocol) {
-            (4, 5, IPV4_PROTOCOL_UDP): look_at_port;
-            default: parse_ordinary;
+            INART_GROUP: look_at_port;
+            default: accept;
         }
     }
 
@@ -77,7 +79,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         outer_t outer = packet.lookahead<outer_t>();
         transition select(outer.fragment, outer.destination_port) {
             (0 &&& IPV4_FRAGMENT_MASK, INART_UDP_PORT_BASE &&& INART_UDP_PORT_MASK): parse_outer;
-            (0 &&& IPV4_FRAGMENT_MASK, _): parse_ordinary;
+            (0 &&& IPV4_FRAGMENT_MASK, _): accept;
             default: malformed;
         }
     }
@@ -108,13 +110,6 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         packet.extract(hdr.first);
         packet.extract(hdr.second);
         transition accept;
-    }
-
-    state parse_ordinary {
-        transition select(hdr.ethernet.destination[40:40]) {
-            0: parse_ipv4;
-            default: accept;
-        }
     }
 
     state parse_ipv4 {
