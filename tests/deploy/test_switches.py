@@ -12,7 +12,7 @@ from controlplane.deploy import connect_targets, load_switches
 from controlplane.rules import Forward, LabelEntry, Route, RuleSet
 from controlplane.runtime.keeper import Keeper
 from controlplane.targets import fabric
-from controlplane.targets.base import TargetError, difference
+from controlplane.targets.base import NotPrimary, TargetError, difference
 from controlplane.targets.kinds import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
@@ -80,6 +80,18 @@ def test_later_controller_takes_over(switch, target, program, until: Callable):
         assert later.load_pipeline()
     finally:
         later.close()
+
+
+def test_switch_of_a_controller_that_has_gone_is_free(switch, program):
+    for _ in range(2):
+        target = P4RuntimeTarget("s1", switch.address, 7, program)
+        target.polite = True
+        target.connect(20.0)
+        second = P4RuntimeTarget("s1", switch.address, 7, program)
+        second.polite = True
+        with pytest.raises(NotPrimary, match="has a controller that lives"):
+            second.connect(20.0)
+        target.close()
 
 
 def test_killed_switch_is_filled_again(switch, target, until: Callable):

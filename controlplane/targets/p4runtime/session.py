@@ -40,6 +40,10 @@ class WriteRejected(Exception):
         super().__init__(reason)
 
 
+class Outranked(NotPrimary):
+    """Nobody holds the switch, but somebody with a higher election id did: only such a one may."""
+
+
 def new_election_id() -> tuple[int, int]:
     """An election id that is larger than that of every controller started before on this machine."""
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
@@ -123,8 +127,10 @@ class Session:
             raise self.explain(answer, "the handshake")
         if answer is None:
             raise TargetError(f"{self.where} closed the P4Runtime stream; is device id {self.device_id} right?")
-        if answer.arbitration.status.code != code_pb2.OK:
-            held = answer.arbitration.election_id
+        code, held = answer.arbitration.status.code, answer.arbitration.election_id
+        if code == code_pb2.NOT_FOUND:
+            raise Outranked(f"{self.where} is free, but had a controller with a higher election id: check the clocks")
+        if code != code_pb2.OK:
             raise NotPrimary(
                 f"{self.where} is held by another controller (election id {held.high}, {held.low}): "
                 "end that one first, or check that the clocks agree"

@@ -22,7 +22,7 @@ from controlplane.targets.base import (
 )
 from controlplane.targets.connecting import connect_within
 from controlplane.targets.p4runtime.program import LABEL_TABLE, VERDICT_COUNTER, Program
-from controlplane.targets.p4runtime.session import Session, WriteRejected, new_election_id
+from controlplane.targets.p4runtime.session import Outranked, Session, WriteRejected, new_election_id
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2
 from p4src.protocol import VERDICTS
 
@@ -102,6 +102,8 @@ class P4RuntimeTarget:
         """Ask with the lowest election id, which takes the switch from nobody. Raises NotPrimary."""
         try:
             Session(self.name, self.device_id, self.address, LOWEST_ELECTION_ID, tls=self.tls).close()
+        except Outranked:
+            return
         except NotPrimary as error:
             if time.monotonic() < patience:
                 raise TargetError(str(error)) from None
