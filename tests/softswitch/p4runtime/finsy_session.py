@@ -1,5 +1,5 @@
-"""What test_finsy.py lets finsy do: run with the Python of an environment that has it (finsy needs a newer protobuf
-than p4runtime-shell takes). Arguments: address, folder with the programs. Prints a line for each thing that worked."""
+"""What test_finsy.py lets finsy do: run with the Python of an environment that has it (finsy brings its own messages,
+which protobuf takes once). Arguments: address, folder with the programs. Prints a line for each thing that worked."""
 
 from __future__ import annotations
 
