@@ -45,6 +45,8 @@ def parse() -> argparse.Namespace:
                              f"{', '.join(ALL)}")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one trial [2]")
     parser.add_argument("--no-bmv2", action="store_true", help="measure softswitch only")
+    parser.add_argument("--realtime", action="store_true",
+                        help="in a trial generator and switch go before everything else on the machine")  # fmt: skip
     parser.add_argument("--output", type=Path, default=RESULTS, help=f"directory for report and plots [{RESULTS}]")
     arguments = parser.parse_args()
     for name in arguments.what:
@@ -77,9 +79,11 @@ def traffic(
             yield Row(section, workload.name, name, trial.cpu_us, "us of CPU/packet", note)
 
 
-def measure(wanted: Sequence[str], seconds: float, switches: tuple[str, ...]) -> Iterator[Row]:
+def measure(
+    wanted: Sequence[str], seconds: float, switches: tuple[str, ...], realtime: bool = False
+) -> Iterator[Row]:
     """All that was asked for."""
-    with Bench() as bench:
+    with Bench(realtime) as bench:
         for section, workloads in (("traffic", WORKLOADS), ("tables", TABLE_WORKLOADS)):
             makes = [make for name, make in workloads.items() if section in wanted or name in wanted]
             yield from traffic(section, makes, switches, bench, seconds)
@@ -138,7 +142,7 @@ def main() -> int:
     machine = f"{os.cpu_count()} CPUs, which generator and switch share."
     print(f"{machine} Load {os.getloadavg()[0]:.1f}", flush=True)
     rows: list[Row] = []
-    for row in measure(arguments.what, arguments.seconds, switches):
+    for row in measure(arguments.what, arguments.seconds, switches, arguments.realtime):
         show(row, rows)
         rows.append(row)
     whole = [row for row in rows if row.section in arguments.what]

@@ -162,6 +162,7 @@ class _TwoByVeth:
             self.first.close()
             raise
         self.cpu_seconds = self.first.cpu_seconds
+        self.threads = self.first.threads
         self.close = self.first.close
 
 
@@ -179,6 +180,9 @@ class _TwoBmv2:
 
     def cpu_seconds(self) -> float:
         return self.first.cpu_seconds() + self.second.cpu_seconds()
+
+    def threads(self) -> list[int]:
+        return [*self.first.threads(), *self.second.threads()]
 
     def close(self) -> None:
         self.first.close()

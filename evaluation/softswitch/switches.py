@@ -27,8 +27,16 @@ class Switch(Protocol):
     def cpu_seconds(self) -> float:
         """CPU time that its threads have used so far."""
 
+    def threads(self) -> list[int]:
+        """Thread ids of its data plane, at least."""
+
     def close(self) -> None:
         """Stop it."""
+
+
+def threads_of(pid: int | str) -> list[int]:
+    """Thread ids of a process."""
+    return [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def process_seconds(pid: int | str) -> float:
@@ -71,6 +79,9 @@ class Softswitch:
     def cpu_seconds(self) -> float:
         return process_seconds("self")
 
+    def threads(self) -> list[int]:
+        return threads_of("self")
+
     def close(self) -> None:
         self.fabric.close()
 
@@ -108,6 +119,10 @@ class Process:
     def cpu_seconds(self) -> float:
         assert self.process is not None
         return process_seconds(self.process.pid)
+
+    def threads(self) -> list[int]:
+        assert self.process is not None
+        return threads_of(self.process.pid)
 
     def resident_bytes(self) -> int:
         assert self.process is not None
