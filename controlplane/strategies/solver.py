@@ -15,6 +15,8 @@ import highspy
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from controlplane.strategies.deadline import deadline
+
 Reals = NDArray[np.float64]
 INFINITY = float(highspy.kHighsInf)
 STOPPED = (
@@ -194,12 +196,14 @@ class Outcome:
 
 
 def solve_model(model: Any, what: str, *, time_limit: float | None = None, **options: float | str) -> Outcome:
-    """Solves a Pyomo model with HiGHS and loads its best solution. options: HiGHS's.
+    """Solves a Pyomo model with HiGHS and loads its best solution, before the deadline passes. options: HiGHS's.
 
     Raises NoSolution, NotInTime, SolverError as `Program.solve`.
     """
     import pyomo.environ as pyo
 
+    limits = [seconds for seconds in (time_limit, deadline().left) if seconds is not None]
+    time_limit = min(limits, default=None)
     solver: Any = pyo.SolverFactory("appsi_highs")
     solver.highs_options = {"threads": 1, **options}
     if time_limit is not None:

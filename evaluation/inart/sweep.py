@@ -17,7 +17,7 @@ from controlplane.evaluate import evaluate
 from controlplane.generators import fattree, testbed
 from controlplane.job import Job, place_job
 from controlplane.plan import Plan
-from controlplane.plan.__main__ import ps_ingress_bytes
+from controlplane.plan.report import ps_ingress_bytes
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology
 

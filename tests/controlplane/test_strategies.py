@@ -217,6 +217,7 @@ def test_nothing_with_one_tree_per_root_beats_the_exact_optimum(instance):
             best = get_strategy("exact")(topology, job)
         except (*REFUSALS, ValueError):
             assume(False)
+    assume(best.proven_mbps <= best.rate_mbps * (1 + 1e-5))  # else time was over
     check_plan(best, topology)
     for name in ("lbmm", "atp", "atp-strict", "equal", "inart-strict", "inart-paper", "r-inart"):
         try:

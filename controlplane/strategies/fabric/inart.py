@@ -22,17 +22,19 @@ from controlplane.strategies.fabric.equivalent import Lifting, Merged, merge_equ
 from controlplane.strategies.fabric.lbmm import lbmm
 from controlplane.strategies.fabric.limited_trees import (
     access_switches,
-    cost,
+    best_of,
     cramped_switches,
     few_trees,
     fits,
     unlimited,
 )
 from controlplane.strategies.fabric.master import Master, to_trees
+from controlplane.strategies.fabric.strict import inart_strict
 from controlplane.topology import Topology, TopologyError
 
 TOLERANCE = 1e-6
 NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
+STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
 LIFTING_S = 5.0  # for the copies' rates
 
 
@@ -79,7 +81,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     if not plans:
         assert refusal is not None
         raise refusal
-    return min(plans, key=lambda plan: cost(plan, limits))
+    return best_of(plans, limits)
 
 
 def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:
@@ -154,11 +156,12 @@ def _lifted(
 
 
 def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
-    """Those that can run here."""
+    """Those that can run here, and ours with one tree per parameter server."""
     plans = []
-    for baseline in (lbmm, atp, atp_strict, equal):
+    strict = (inart_strict,) if len(job.workers) <= STRICT_WORKERS else ()
+    for baseline in (lbmm, atp, atp_strict, equal, *strict):
         try:
             plans.append(baseline(network.topology, job, seed=seed, frozen_split=frozen_split))
-        except (Infeasible, TopologyError):
+        except (Infeasible, TopologyError, DoesNotFit):
             continue  # a baseline that cannot run here has no trees to offer
     return plans

@@ -19,11 +19,13 @@ from controlplane.plan.model import Plan, Tree
 from controlplane.plan.packets import packet_seconds
 from controlplane.routing import Network
 from controlplane.strategies.common import Infeasible, Split, finish
+from controlplane.strategies.deadline import deadline
 from controlplane.strategies.fabric.atp import atp, atp_strict
 from controlplane.strategies.fabric.equal import equal
 from controlplane.strategies.fabric.lbmm import lbmm
 from controlplane.strategies.fabric.master import Master, to_trees
-from controlplane.strategies.fabric.worker_groups import Instance, packed_plans
+from controlplane.strategies.fabric.strict import inart_strict
+from controlplane.strategies.fabric.worker_groups import ASSIGNED_WORKERS, Instance, packed_plans
 from controlplane.topology import Topology, TopologyError
 
 STEP = 1.5  # from one number of trees to the next
@@ -31,6 +33,7 @@ BISECTIONS = 12
 LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed for
 ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
 WORTH = 1.01  # padding up to this factor above the least possible time is not looked at
+SAME = 1e-9  # relative difference that says nothing
 DROPPED = 0.15  # of the trees, in one round of trimming
 
 REFUSALS = (Infeasible, DoesNotFit, TopologyError)
@@ -62,12 +65,17 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
     offer(lambda: [finish(topology, job, "inart", first.trees, seed)])
     if plans and cost(plans[0], limits)[0] <= WORTH * _least_seconds(network, job, plans[0], limits):
         return plans[0]
-    for baseline in (lbmm, atp, atp_strict, equal):
+    strict = (inart_strict,) if len(job.workers) <= ASSIGNED_WORKERS else ()
+    for baseline in (lbmm, atp, atp_strict, equal, *strict):
+        if plans and deadline().passed():
+            break
         offer(lambda baseline=baseline: [baseline(topology, job, seed=seed, frozen_split=frozen_split)])  # type: ignore[misc]
     numbers = _numbers(job, first, frozen_split)
     trimmed: dict[int, Plan] = {}
     left = first
     for trees in reversed(numbers):
+        if plans and deadline().passed():
+            break
         try:
             left = trimmed[trees] = _trimmed(network, replace(job, max_trees=trees), left, frozen_split)
         except REFUSALS as error:
@@ -75,6 +83,8 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
             break
     plans += [replace(plan, job=job) for plan in trimmed.values()]
     for trees in numbers:
+        if (plans or trimmed) and deadline().passed():
+            break
         found: list[Plan] = []
         try:
             found = _packed(network, job, trees, seed, frozen_split)
@@ -87,7 +97,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
     if not plans:
         nearest = sorted((e for e in refusals if isinstance(e, DoesNotFit)), key=lambda e: e.needed - e.available)
         raise nearest[0] if nearest else refusals[-1]
-    best = min(plans, key=lambda plan: cost(plan, limits))
+    best = best_of(plans, limits)
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
 
@@ -218,6 +228,15 @@ def fits(plan: Plan, topology: Topology) -> bool:
     except DoesNotFit:
         return False
     return True
+
+
+def best_of(plans: Sequence[Plan], limits: Held) -> Plan:
+    """Of the plans that are best as far as rounding tells, the one with the fewest trees."""
+    costs = [cost(plan, limits) for plan in plans]
+    seconds = min(second for second, _, _ in costs) * (1 + SAME)
+    rate = max(-negative for second, negative, _ in costs if second <= seconds) / (1 + SAME)
+    same = [p for p, (second, negative, _) in zip(plans, costs, strict=True) if second <= seconds and -negative >= rate]
+    return min(same, key=lambda plan: (len(plan.trees), -plan.rate_mbps))
 
 
 def cost(plan: Plan, limits: Held) -> tuple[float, float, int]:

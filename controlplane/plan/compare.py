@@ -1,0 +1,106 @@
+"""All strategies on one instance, each printed as it comes; those that cannot run there say why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from typing import Any
+
+from controlplane.job import Job
+from controlplane.plan.limits import held
+from controlplane.plan.planning import ERRORS, solve, timed
+from controlplane.plan.report import Planned, communication_seconds, packet_report, planned, ps_ingress_bytes
+from controlplane.strategies import STRATEGIES, get_strategy
+from controlplane.strategies.fabric.bounds import Bound, cheap_bound
+from controlplane.topology import Topology
+
+COMPARED = ("inart", "inart-strict", "inart-paper", "r-inart", "atp", "atp-strict", "lbmm", "equal", "exact")
+LIMIT_EACH_S = 60.0  # of compare, where no limit is given
+
+ONE_TREE_EACH = ("exact",)
+"""What these prove holds for one tree per parameter server only."""
+
+
+def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
+    names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
+    for name in names:
+        get_strategy(name)  # a name that does not exist is an error, not a row
+    bound: Bound | None = None
+    if arguments.prove:
+        from controlplane.strategies.fabric.prove import proven_bound
+
+        with timed(arguments.time_limit):
+            bound = proven_bound(topology, job)
+    counted = held(topology).values_per_packet is not None
+    if not arguments.json:
+        print(_head(counted), flush=True)
+    rows = []
+    for name in names:
+        row = _row(arguments, name, topology, job, bound)
+        rows.append(row)
+        if not arguments.json:
+            print(_line(row, counted), flush=True)
+    proven = {
+        row["strategy"]: row["proven_mbps"]
+        for row in rows
+        if "proven_mbps" in row and row["strategy"] not in ONE_TREE_EACH
+    }
+    for row in rows:  # what one strategy proves holds for the trees of all
+        if proven and row.get("trees"):
+            row["gap"] = max(0.0, 1 - row["rate_mbps"] / min(row["bound_mbps"], *proven.values()))
+    if arguments.json:
+        print(json.dumps({"topology": topology.name, "job": job.to_json(), "strategies": rows}, indent=2))
+        return
+    if any(row.get("trees") for row in rows):
+        best = cheap_bound(topology, job)
+        best = bound if bound is not None and bound.mbps < best.mbps else best
+        print(f"bound for any scheme: {best.mbps:.4f} Mbit/s ({best.what})")
+    for name, mbps in proven.items():
+        print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
+
+
+def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job, bound: Bound | None) -> dict[str, Any]:
+    try:
+        with timed(arguments.time_limit or LIMIT_EACH_S) as limit:
+            plan, seconds = solve(arguments, name, topology, job)
+        found: Planned = planned(plan, topology, seconds, limit.cut_short, bound)
+    except ERRORS as error:
+        return {"strategy": name, "refused": str(error)}
+    rate = found.evaluation.rate_mbps
+    return {
+        "strategy": name,
+        "rate_mbps": rate,
+        "bound_mbps": found.bound.mbps,
+        "bound": found.bound.what,
+        "gap": found.gap,
+        **({} if plan.proven_mbps is None else {"proven_mbps": plan.proven_mbps}),
+        "bottleneck": found.evaluation.bottleneck.to_json(),
+        "trees": len(plan.trees),
+        "communication_seconds": communication_seconds(plan, rate),
+        **packet_report(plan, topology, rate),
+        **({} if found.windows is None else {"window_mbps": found.windows.rate_mbps}),
+        "ps_ingress_bytes": ps_ingress_bytes(plan),
+        "solve_seconds": seconds,
+        "cut_short": found.cut_short,
+    }
+
+
+def _head(counted: bool) -> str:
+    heads = f"{'rate Mbit/s':>12}{'gap':>9}{'trees':>7}{'time s':>10}"
+    heads += f"{'in packets s':>14}" * counted + f"{'PS bytes':>12}{'solve s':>9}"
+    return f"{'strategy':<14}{heads}  bottleneck"
+
+
+def _line(row: dict[str, Any], counted: bool) -> str:
+    if "refused" in row:
+        return f"{row['strategy']:<14}  {row['refused']}"
+    return (
+        f"{row['strategy']:<14}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{row['trees']:>7}"
+        f"{row['communication_seconds']:>10.4f}"
+        + (f"{row.get('packet_seconds', math.nan):>14.4f}" if counted else "")
+        + f"{row['ps_ingress_bytes']:>12.0f}{row['solve_seconds']:>9.3f}"
+        f"  {row['bottleneck']['kind'].replace('_', ' ')} {row['bottleneck']['name']}"
+        + " (best so far: time was over)"
+        * row["cut_short"]
+    )

@@ -1,0 +1,166 @@
+"""What commands say of a plan: named bounds, limits of time, what windows carry, what fewer trees cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.generators import fattree, random_topology, testbed
+from controlplane.job import place_job
+from controlplane.plan.__main__ import main
+from controlplane.plan.cost import windows
+from controlplane.plan.limits import Limits, limited
+from controlplane.plan.pareto import fewest, plans
+from controlplane.plan.planning import timed
+from controlplane.rules import build
+from controlplane.strategies import get_strategy
+from controlplane.strategies.deadline import deadline
+from controlplane.strategies.fabric.bounds import cheap_bound
+from controlplane.strategies.fabric.prove import proven_bound
+from tests.controlplane.instances import examples, instances
+from tests.controlplane.test_strategies import FIG1, REFUSALS, check_plan
+
+
+def test_the_gap_is_to_the_best_bound_and_names_it(capsys):
+    thin = ["--topology", "fattree:k=4,oversubscription=8", "--job", "workers=12,ps=2,seed=0"]
+    assert main(thin) == 0
+    printed = capsys.readouterr().out
+    assert "(gap 0.00 %): links of rack e" in printed
+    assert main([*thin, "--json", "--prove"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["gap"] == pytest.approx(0, abs=1e-6) and not found["cut_short"]
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=5, max_workers=5))
+def test_what_is_proven_holds(instance):
+    topology, job = instance
+    try:
+        plan = get_strategy("inart")(topology, job)
+    except REFUSALS:
+        return
+    proven = proven_bound(topology, job)
+    assert plan.rate_mbps <= proven.mbps * (1 + 1e-6) <= cheap_bound(topology, job).mbps * (1 + 2e-6)
+
+
+def test_exact_keeps_what_it_has_when_time_is_over(capsys):
+    topology = testbed()
+    job = FIG1
+    with timed(0.7) as limit:
+        try:
+            plan = get_strategy("exact")(topology, job)
+        except ValueError as refusal:
+            pytest.skip(f"nothing was found in 0.7 s here: {refusal}")
+    check_plan(plan, topology)
+    assert plan.proven_mbps >= plan.rate_mbps
+    assert limit.cut_short == (plan.proven_mbps > plan.rate_mbps * (1 + 1e-5))
+
+
+def test_exact_takes_one_worker_and_four_servers():
+    topology = fattree(6)
+    job = place_job(topology, 1, 4, seed=1)
+    plan = get_strategy("exact")(topology, job)
+    check_plan(plan, topology)
+    assert plan.rate_mbps == pytest.approx(20)
+
+
+def test_the_first_interrupt_ends_the_search():
+    before = signal.getsignal(signal.SIGINT)
+    with timed(None) as limit:
+        assert not deadline().passed()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert deadline().passed() and limit.cut_short
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_compare_limits_each(capsys):
+    thin = ["--topology", "fattree:k=6,oversubscription=4,bandwidth=10-30,seed=1", "--job", "workers=50,ps=4,seed=1"]
+    assert main(["compare", *thin, "--time-limit", "0.01", "--strategies", "inart", "lbmm"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("inart ") and lines[1].endswith("(best so far: time was over)")
+    assert lines[2].startswith("lbmm ") and "time was over" not in lines[2]
+
+
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.sampled_from(["v1model", "tna"]), st.floats(1, 1000))
+def test_windows_are_what_the_rules_give(instance, target, faster):
+    topology, job = instance
+    limits = Limits.of_target(target)
+    try:
+        plan = get_strategy("inart")(limited(topology, limits), job)
+    except REFUSALS:
+        return
+    found = windows(plan, limited(topology, limits), plan.rate_mbps)
+    assert found is not None
+    deployed = build(plan, topology, limits, job_id=1, epoch=1)
+    given_out = {tree.tree: tree.slots for a in deployed.agents.values() for tree in a.worker_trees}
+    assert list(found.slots) == [given_out[i] for i in range(len(plan.trees))]
+    # No tree needs more than it carries at the rate that is printed, and one needs all of it.
+    needs = [found.rate_mbps * tree.share / mbps for tree, mbps in zip(plan.trees, found.carries_mbps, strict=True)]
+    assert max(needs) == pytest.approx(1) == pytest.approx(needs[found.tree])
+
+
+def test_fast_links_outrun_the_windows(capsys):
+    fast = ["--topology", "fattree:k=4,bandwidth=100000,aggregation=100000,ingress=100000", "--job", "workers=8,ps=2"]
+    assert main([*fast, "--target", "tna"]) == 0
+    printed = capsys.readouterr().out
+    assert "Mbit/s per worker only: tree" in printed
+    assert main(["--topology", "testbed", "--target", "v1model"]) == 0
+    assert "per worker: enough" in capsys.readouterr().out
+
+
+def test_fewer_trees_for_a_part_of_the_rate(tmp_path, capsys):
+    topology = fattree(4)
+    job = place_job(topology, 12, 2, seed=1)
+    strategy = get_strategy("inart")
+    best = strategy(topology, job)
+    front = plans(best, topology, strategy)
+    assert front[-1].rate_mbps == pytest.approx(best.rate_mbps)
+    assert all(a.rate_mbps < b.rate_mbps and len(a.trees) < len(b.trees) for a, b in pairwise(front))
+    for part in ("90%", "0.75"):
+        share = {"90%": 0.9, "0.75": 0.75}[part]
+        few = fewest(best, topology, part, strategy)
+        check_plan(few, topology)
+        assert few.rate_mbps >= share * best.rate_mbps * (1 - 1e-9) and few.job == job
+        assert len(few.trees) <= min(len(p.trees) for p in front if p.rate_mbps >= share * best.rate_mbps)
+    picture = tmp_path / "pareto.png"
+    assert main(["pareto", "--topology", "testbed", "--plot", str(picture)]) == 0
+    assert picture.stat().st_size > 5_000 and "entries" in capsys.readouterr().out
+    assert main(["--topology", "testbed", "--rate-at-least", "most"]) == 2
+    assert "--rate-at-least must be a part of the rate, like 90% or 0.9, got 'most'" in capsys.readouterr().err
+
+
+def test_too_many_workers_are_said(capsys):
+    assert main(["--topology", "leafspine:leaves=10,spines=2,servers=8", "--job", "workers=70,ps=2,seed=1"]) == 0
+    assert "70 workers, bitmaps have 64 bits" in capsys.readouterr().out
+
+
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=5, max_workers=7))
+def test_limited_in_trees_ours_is_no_worse_than_strict(instance):
+    topology, job = instance
+    few = replace(job, max_trees=len(job.parameter_servers))
+    try:
+        strict = get_strategy("inart-strict")(topology, few)
+    except REFUSALS:
+        return
+    plan = get_strategy("inart")(topology, few)
+    check_plan(plan, topology)
+    assert plan.rate_mbps >= strict.rate_mbps * (1 - 1e-9)
+    assert get_strategy("inart")(topology, job).rate_mbps >= plan.rate_mbps * (1 - 1e-9)
+
+
+def test_two_trees_on_the_network_where_strict_was_better():
+    topology = random_topology(5, 10, 3, seed=32)
+    job = replace(place_job(topology, 7, 2, seed=0), max_trees=2)
+    strict = get_strategy("inart-strict")(topology, job)
+    assert get_strategy("inart")(topology, job).rate_mbps >= strict.rate_mbps * (1 - 1e-9)
