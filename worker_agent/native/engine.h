@@ -96,13 +96,14 @@ static inline void pause_until(struct pollfd *descriptors, unsigned count, uint6
     ppoll(descriptors, count, limit, NULL);
 }
 
-/* Sleeps as `sleep` says, not holding the lock; which sources have packets, and whether somebody woke it. */
-static inline bool engine_rest(struct engine_thread *t, const struct engine_sleep *sleep, uint64_t woken, uint32_t *ready)
+/* Sleeps as `sleep` says, not holding the lock; which sources of `io` have packets, and whether somebody woke it. Others
+ * may give the thread other lanes meanwhile: these stay open until it is back. */
+static inline bool engine_rest(struct engine_thread *t, const struct io *io, const struct engine_sleep *sleep, uint64_t woken, uint32_t *ready)
 {
     struct pollfd descriptors[1 + INART_MOST_LANES] = {{.fd = t->event, .events = POLLIN}};
-    unsigned sources = t->io ? t->io->sources : 0;
+    unsigned sources = io ? io->sources : 0;
     for (unsigned i = 0; i < sources; i++)
-        descriptors[1 + i] = (struct pollfd){.fd = t->io->source[i], .events = POLLIN};
+        descriptors[1 + i] = (struct pollfd){.fd = io->source[i], .events = POLLIN};
     uint64_t now = inart_now();
     bool looked = false;
     if (sleep->until > now) {
@@ -152,9 +153,10 @@ static inline void *engine_run(void *argument)
         }
         struct engine_sleep sleep = t->work(t);
         t->wakeups++;
+        const struct io *io = t->io;
         engine_leave(t);
         uint32_t ready = 0;
-        if (engine_rest(t, &sleep, woken, &ready)) {
+        if (engine_rest(t, io, &sleep, woken, &ready)) {
             uint64_t count;
             if (read(t->event, &count, sizeof count) < 0) { /* somebody else's wake-up was enough */
             }
