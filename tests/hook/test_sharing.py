@@ -1,0 +1,165 @@
+"""One agent a node: who is it, who gets in, who is refused, and who takes over. Processes on a node, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.hook.conftest import ROOT, Network, wait_until
+from worker_agent.errors import AgentError, ClaimedError
+from worker_agent.local_ranks import Place, arrange
+from worker_agent.shared import local_rank
+from worker_agent.socket_protocol import ProtocolViolation, Seat, bind_claim, claim_name, holder
+
+RANK = """
+import sys
+import numpy as np
+from worker_agent.errors import AgentError
+from worker_agent.shared import Options, node_for
+controller, rank, size, take_over = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "take"
+node = node_for(Options(controller, operation_timeout=60.0, rank=rank, size=size, take_over=take_over))
+reducer = None
+for line in sys.stdin:
+    try:
+        if line == "join\\n":
+            reducer = node.join(30.0)
+            print("joined", reducer.world_size, flush=True)
+        elif line.startswith("sum"):
+            value = float(line.split()[1])
+            arrays = [np.full(3000, value + i, np.float32) for i in range(3)]
+            works = [reducer.allreduce_async(array) for array in arrays]
+            for work in works:
+                work.wait(60)
+            print("sums", *(float(array[0]) for array in arrays), flush=True)
+        else:
+            node.close()
+            print("closed", flush=True)
+    except AgentError as error:
+        print("error", error, flush=True)
+"""
+
+
+class Trainer:
+    """A process of a node."""
+
+    def __init__(self, network: Network, node: str, *words: object, job: str = "first") -> None:
+        environment = {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": job, "PATH": "/usr/bin:/bin"}
+        command = ["ip", "netns", "exec", network.namespaces.hosts[node], sys.executable, "-c", RANK]
+        self.process = subprocess.Popen(
+            [*command, network.address, *map(str, words)],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        network.processes.append(self.process)
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+def tell(trainers: list[Trainer], *lines: str) -> list[str]:
+    for trainer, line in zip(trainers, lines * len(trainers) if len(lines) == 1 else lines, strict=True):
+        trainer.say(line)
+    return [trainer.hear() for trainer in trainers]
+
+
+@pytest.mark.namespaces
+def test_the_first_rank_is_the_agent_and_ranks_take_turns(network):
+    network.run_server()
+    trainers = [Trainer(network, node, rank, 2, "no") for node in ("w0", "w1") for rank in (0, 1)]
+    assert tell(trainers, "join") == ["joined 2"] * 4
+    # Rank 0 of each node has 1 and 10, rank 1 has 100 and 1000: a part meets its like of the other node.
+    sums = tell(trainers, "sum 1", "sum 100", "sum 10", "sum 1000")
+    assert sums == ["sums 11.0 13.0 15.0", "sums 1100.0 1102.0 1104.0"] * 2
+    epoch = network.controller.roster.epoch
+    another = Trainer(network, "w0", 0, 2, "no", job="second")
+    (refused,) = tell([another], "join")
+    assert "this node's agent is in use by process" in refused
+    assert "take_over=True" in refused
+    assert network.controller.roster.epoch == epoch, "nobody was thrown out"
+    assert tell(trainers, "sum 1", "sum 100", "sum 10", "sum 1000") == sums
+    # In good order: the agent's own process first, the others are served on.
+    assert tell(trainers, "close") == ["closed"] * 4
+
+
+@pytest.mark.namespaces
+def test_another_job_takes_over_when_it_says_so(network):
+    network.run_server()
+    first = [Trainer(network, node, 0, 1, "no") for node in ("w0", "w1")]
+    assert tell(first, "join") == ["joined 2"] * 2
+    assert tell(first, "sum 1", "sum 2") == ["sums 3.0 5.0 7.0"] * 2
+    second = [Trainer(network, node, 0, 1, "take", job="second") for node in ("w0", "w1")]
+    assert tell(second, "join") == ["joined 2"] * 2
+    for trainer in first:
+        (answer,) = tell([trainer], "sum 1")
+        assert answer.startswith("error"), answer
+    # What the takeover stopped has settled when both are in the same epoch.
+    wait_until(lambda: network.controller.roster.running, "the job runs again")
+
+    def summed() -> bool:
+        answers = tell(second, "join") and tell(second, "sum 1", "sum 2")
+        return answers == ["sums 3.0 5.0 7.0"] * 2
+
+    wait_until(summed, "the second job sums")
+
+
+def test_a_claim_is_held_by_one_and_names_its_holder():
+    name = claim_name("10.0.0.1:9600", "test-claim")
+    assert name != claim_name("10.0.0.1:9600", "another")
+    with bind_claim(name) as claim:
+        with pytest.raises(ClaimedError, match="runs already, in process"):
+            bind_claim(name)
+        assert "process" in holder(name)
+        claim.close()
+    bind_claim(name).close()
+
+
+def test_jobs_of_a_node_have_claims_of_their_own(monkeypatch):
+    before = claim_name("c:1", "w0")
+    monkeypatch.setenv("INART_JOB", "other")
+    assert claim_name("c:1", "w0") != before
+
+
+@pytest.mark.parametrize("words", [{"rank": 2, "ranks": 2}, {"rank": -1}, {"ranks": 0}, {"rank": "0"}, {"job": 3}])
+def test_seats_that_make_no_sense_are_refused(words):
+    with pytest.raises(ProtocolViolation, match="a rank below its ranks"):
+        Seat.from_json({"type": "hello", **words})
+
+
+def test_local_ranks_come_from_the_launcher(monkeypatch):
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    assert local_rank() == (0, 1)
+    monkeypatch.setenv("SLURM_LOCALID", "3")
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
+    assert local_rank() == (3, 4)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert local_rank() == (1, 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(AgentError, match="makes no sense"):
+        local_rank()
+
+
+def test_nodes_are_found_and_uneven_ones_refused():
+    def places(*spec: str) -> list[Place]:
+        return [Place(text[0], int(text[1])) for text in spec]
+
+    assert arrange(places("a0", "a1", "b0", "b1"), 2) == ([2, 3], 2)
+    # Dealt out in turns, as Slurm may do it: ordered by the rank on the node.
+    assert arrange(places("a1", "b0", "a0", "b1"), 0) == ([2, 0], 2)
+    assert arrange(places("a3", "b3", "c3"), 1) == ([1], 3)
+    with pytest.raises(AgentError, match="the nodes have 1, 2 ranks"):
+        arrange(places("a0", "a1", "b0"), 0)
+    with pytest.raises(AgentError, match="different local ranks"):
+        arrange(places("a0", "b1"), 0)
