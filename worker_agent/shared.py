@@ -9,6 +9,7 @@ A process has one place at the agent, whatever number of states uses it, so that
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from worker_agent.socket_protocol import Seat, claim_name
 from worker_agent.team import Port
 
 RETRY_SECONDS = 0.05
+
+logger = logging.getLogger("inart")
 
 
 class Reducer(Protocol):
@@ -138,6 +141,7 @@ class Node:
                     interface=options.interface,
                     tls=options.tls,
                     operation_timeout=options.operation_timeout,
+                    log=lambda line: logger.info("%s", line),
                 )
             except ClaimedError:  # another rank was first
                 if time.monotonic() > deadline:

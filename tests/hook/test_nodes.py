@@ -11,9 +11,8 @@ from tests.hook.processes import Rank
 from tests.hook.test_training import start_agents
 
 
-def run_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arguments) -> list[dict]:
+def start_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arguments) -> list[Rank]:
     """Two nodes of so many ranks each, with the environment that torchrun would give them."""
-    network.run_server()
     store, started = str(folder / "store"), []
     for number, where in enumerate(start_agents(network)):
         for local in range(ranks):
@@ -22,7 +21,13 @@ def run_nodes(scenario: str, network: Network, folder: Path, ranks: int, **argum
             started.append(
                 Rank(scenario, rank=rank, store=store, world=2 * ranks, environment=environment, **where, **arguments)
             )
-    return [rank.result() for rank in started]
+    return started
+
+
+def run_nodes(scenario: str, network: Network, folder: Path, ranks: int, **arguments) -> list[dict]:
+    """The same with a parameter server, to the end."""
+    network.run_server()
+    return [rank.result() for rank in start_nodes(scenario, network, folder, ranks, **arguments)]
 
 
 @pytest.mark.namespaces
@@ -34,6 +39,40 @@ def test_several_ranks_of_a_node_share_its_agent(network, tmp_path, ranks, dtype
         assert result["losses"] == pytest.approx(result["expected"], rel=tolerance)
     assert len({result["digest"] for result in results}) == 1
     assert network.switch.verdicts()["completed"] > 0
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(400)
+def test_ranks_of_a_node_outlive_the_parameter_server_and_return_together(network, tmp_path):
+    server = network.run_server()
+    started = start_nodes("survive", network, tmp_path, 2)
+    for wanted in (True, False, True):
+        for rank in started:
+            rank.connection.send(wanted)
+        for rank in started:
+            turn = rank.receive()
+            assert turn["in_network"] == wanted, turn
+            assert turn["losses"] == pytest.approx(turn["expected"], rel=1e-5)
+        if wanted and server.poll() is None:
+            server.kill()
+            server.wait()
+        elif not wanted:
+            network.run_server()
+    for rank in started:
+        rank.connection.send(None)
+    results = [rank.result() for rank in started]
+    assert len({tuple(result["steps"]) for result in results}) == 1, "all leave and return at the same steps"
+    assert any("s0 is gone" in text for text in results[0]["warnings"])
+
+
+@pytest.mark.namespaces
+def test_without_fallback_all_ranks_of_a_node_have_the_error(network, tmp_path):
+    server = network.run_server()
+    started = start_nodes("lose", network, tmp_path, 2)
+    assert [rank.receive() for rank in started] == ["trained"] * 4
+    server.kill()
+    for rank in started:
+        assert "s0 is gone" in rank.result()["error"]
 
 
 @pytest.mark.namespaces
