@@ -190,6 +190,9 @@ class LocalAgent:
                 message, _ = self._connection.receive()
                 if message["type"] == "late":
                     self._late.put([str(name) for name in message.get("names", ())])
+                elif message["type"] == "ended":
+                    with self._lock:
+                        self._lost = self._lost or str(message.get("message"))
                 elif message["type"] == "refused":
                     raise ConnectionLost(str(message.get("message")))
                 else:

@@ -298,6 +298,9 @@ class _Trainer:
         team = present()
         welcome = {"workers": team.workers, "node": team.node, "index": team.index, "epoch": team.epoch}
         self.connection.send({"type": "welcome", **welcome})
+        if place.seat.bound:
+            # Also one that has nothing under way must hear of it, to come back with the others.
+            team.on_end(lambda reason: self._answer({"type": "ended", "message": reason}))
         while True:
             message, descriptors = self.connection.receive()
             if message["type"] == "bye":

@@ -12,6 +12,7 @@ JSON messages over SOCK_SEQPACKET, one a packet; tensors are in shared memory (m
     {"type": "allreduce", "id": i, "region": r, "elements": n, "dtype": d, "op": o} ->
                                                   <- {"type": "done", "id": i, "seconds": s}
                                                   <- {"type": "failed", "id": i, "error": class, "message": ...}
+                                                  <- {"type": "ended", "message": ...}       of a bound trainer's epoch
     {"type": "late"} ->                           <- {"type": "late", "names": [...]}         who is waited for
     {"type": "bye"} ->                                                                         a trainer that is done
 """

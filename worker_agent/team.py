@@ -43,6 +43,7 @@ class Team:
         self._counts = [0] * size
         self._turn = 0
         self._ended = ""
+        self._listeners: list[Callable[[str], None]] = []
         config = agent.wait_ready(0)
         self.epoch, self.workers, self.node, self.index = config.epoch, len(config.workers), config.node, config.index
         agent.on_stop(self.end)
@@ -53,6 +54,14 @@ class Team:
     def ended(self) -> str:
         """Why it has ended; empty while it has not."""
         return self._ended
+
+    def on_end(self, listener: Callable[[str], None]) -> None:
+        """`listener(reason)` when it ends; at once when it has."""
+        with self._lock:
+            if not self._ended:
+                self._listeners.append(listener)
+                return
+        listener(self._ended)
 
     def submit(self, member: int, array: Any, op: Operation, dtype: str | None) -> Work:
         """As Engine.allreduce_async; started when it is this member's turn."""
@@ -86,9 +95,12 @@ class Team:
                 return
             self._ended = reason
             waiting = [queued.work for queue in self._queues for queued in queue]
+            listeners, self._listeners = self._listeners, []
         self._agent.on_stop(self.end, remove=True)
         for work in waiting:
             work.finish(AbortedError(reason))
+        for listener in listeners:
+            listener(reason)
 
     def _advance(self) -> None:
         self._turn = (self._turn + 1) % self.size
