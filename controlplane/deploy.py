@@ -22,6 +22,7 @@ from pathlib import Path
 
 from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
+from controlplane.inputs import parse_json, unknown_name
 from controlplane.job import JobError, parse_job
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, limited
@@ -66,7 +67,7 @@ def load_switches(path: Path) -> dict[str, SwitchAddress]:
     """
     example = '{"s1": {"address": "127.0.0.1:9559", "device_id": 1}}'
     try:
-        data = json.loads(path.read_text())
+        data = parse_json(path.read_text())
     except OSError as error:
         raise DeployError(f"cannot read switches file {path}: {error.strerror}; it looks like {example}") from None
     except ValueError as error:
@@ -78,6 +79,8 @@ def load_switches(path: Path) -> dict[str, SwitchAddress]:
     for name, entry in data.items():
         address = entry.get("address") if isinstance(entry, dict) else None
         device_id = entry.get("device_id") if isinstance(entry, dict) else None
+        if isinstance(entry, dict) and (unknown := unknown_name(entry, ("address", "device_id", "tls"))):
+            raise DeployError(f"switches file {path}: {name}: {unknown}")
         if not isinstance(address, str) or ":" not in address:
             raise DeployError(f"switches file {path}: {name} needs an address host:port, got {address!r}")
         if not isinstance(device_id, int) or isinstance(device_id, bool) or device_id < 0:

@@ -11,6 +11,7 @@ SPEEDS_GBPS = {"1G": 1, "10G": 10, "25G": 25, "40G": 40, "50G": 50, "100G": 100}
 FECS = ("none", "firecode", "rs")
 AUTONEGOTIATIONS = ("default", "on", "off")
 LANES = {"1G": 1, "10G": 1, "25G": 1, "40G": 4, "50G": 2, "100G": 4}
+LAST_CONNECTOR = 65  # of the largest Tofino switches: 64 ports, and one of 10G
 SETTINGS = ("speed", "fec", "autoneg")
 
 
@@ -44,8 +45,10 @@ class FrontPanelPort:
 def parse_name(name: Any) -> tuple[int, int]:
     """ "1/0" -> (1, 0). Raises FrontPanelError."""
     match = re.fullmatch(r"(\d{1,3})/([0-7])", name) if isinstance(name, str) else None
-    if match is None or match[1] == "0":
-        raise FrontPanelError(f'a front-panel port is "CONNECTOR/CHANNEL" like "1/0" (connectors from 1), got {name!r}')
+    if match is None or not 1 <= int(match[1]) <= LAST_CONNECTOR:
+        raise FrontPanelError(
+            f'a front-panel port is "CONNECTOR/CHANNEL" like "1/0" (connectors 1 to {LAST_CONNECTOR}), got {name!r}'
+        )
     return int(match[1]), int(match[2])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -10,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from controlplane.inputs import parse_json, unknown_name
 from controlplane.topology import Topology, natural_key
 
 UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 DEFAULT_MODEL_BYTES = 1_000_000
+FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees")
 
 
 class JobError(ValueError):
@@ -72,6 +73,8 @@ class Job:
         """Raises JobError, naming the missing or wrong field."""
         if not isinstance(data, Mapping):
             raise JobError(f"a job is a JSON object, got {data!r}")
+        if unknown := unknown_name(data, FIELDS):
+            raise JobError(f"job: {unknown}")
         for key in ("workers", "parameter_servers"):
             value = data.get(key)
             if (
@@ -147,7 +150,7 @@ def parse_job(spec: str, topology: Topology) -> Job:
     if spec and "=" not in spec:
         path = Path(spec)
         try:
-            data = json.loads(path.read_text())
+            data = parse_json(path.read_text())
         except OSError as error:
             raise JobError(
                 f"cannot read job file {path}: {error.strerror}; a job is a file or workers=8,ps=2,seed=1"

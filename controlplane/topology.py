@@ -6,7 +6,6 @@ All rates are Mbit/s. Links are directed and full duplex: an undirected file sta
 from __future__ import annotations
 
 import ipaddress
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -17,9 +16,15 @@ from typing import Any
 import networkx as nx
 
 from controlplane.frontpanel import SETTINGS, SPEEDS_GBPS, FrontPanelError, FrontPanelPort, make_port, overlaps
+from controlplane.inputs import parse_json, unknown_name
 
 NODE_NUMBERS = ("aggregation_mbps", "ingress_mbps", "used_aggregation_mbps", "used_ingress_mbps")
 LINK_NUMBERS = ("bandwidth_mbps", "delay_ms", "used_bandwidth_mbps")
+SWITCH_LIMITS = ("slots", "label_entries", "multicast_groups", "fan_in", "max_workers", "values_per_packet")
+ABOUT = ("name", "label", "description", "x", "y")
+"""For people and for drawing; nothing here reads them."""
+NODE_ATTRIBUTES = ("kind", *NODE_NUMBERS, "ip", "mac", "role", "loopback_ports", *SWITCH_LIMITS, *ABOUT)
+LINK_ATTRIBUTES = (*LINK_NUMBERS, "ports", "front_panel", *SETTINGS, *ABOUT)
 FIRST_ADDRESS = ipaddress.IPv4Address("10.0.0.1")
 KINDS = ("switch", "server")
 
@@ -98,6 +103,7 @@ class Topology:
         self._ports = {node: self._assign_ports(node) for node in self.nodes}
         self._panels = {switch: self._front_panel(switch) for switch in self.switches}
         self._addresses = self._assign_addresses()
+        self._check_macs()
 
     # --- nodes ---
 
@@ -279,6 +285,13 @@ class Topology:
             candidate += 1
         return addresses
 
+    def _check_macs(self) -> None:
+        owners: dict[str, str] = {}
+        for server in self.servers:
+            other = owners.setdefault(self.mac(server).lower(), server)
+            if other != server:
+                raise TopologyError(f"servers {other} and {server} have the same MAC address {self.mac(server)}")
+
     # --- files ---
 
     @classmethod
@@ -289,7 +302,7 @@ class Topology:
             path = Path(source)
             name = path.stem
             try:
-                source = json.loads(path.read_text())
+                source = parse_json(path.read_text())
             except OSError as error:
                 raise TopologyError(f"cannot read topology file {path}: {error.strerror}") from None
             except ValueError as error:
@@ -312,6 +325,8 @@ class Topology:
             if node in nodes:
                 raise TopologyError(f"node {node!r} is given twice")
             nodes[node] = {key: value for key, value in entry.items() if key != "id"}
+            if unknown := unknown_name(nodes[node], NODE_ATTRIBUTES):
+                raise TopologyError(f"node {node!r}: {unknown}")
         links: list[tuple[str, str, Mapping[str, Any]]] = []
         for entry in edge_list:
             if not isinstance(entry, Mapping) or not all(
@@ -320,6 +335,8 @@ class Topology:
                 raise TopologyError(f'each link needs "source" and "target" (node ids), got {entry!r}')
             u, v = str(entry["source"]), str(entry["target"])
             attributes = {key: value for key, value in entry.items() if key not in ("source", "target", "key")}
+            if unknown := unknown_name(attributes, LINK_ATTRIBUTES):
+                raise TopologyError(f"link {u} -> {v}: {unknown}")
             links.append((u, v, attributes))
             if not source.get("directed", False):
                 links.append((v, u, attributes))
@@ -409,6 +426,8 @@ def _checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
             raise TopologyError(f"node {node!r}: ip must be an IPv4 address, got {attributes['ip']!r}") from None
     if "mac" in result and not re.fullmatch(r"([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}", str(result["mac"])):
         raise TopologyError(f"node {node!r}: mac must be like 02:00:0a:00:00:07, got {attributes['mac']!r}")
+    if "mac" in result and int(result["mac"][:2], 16) & 1:
+        raise TopologyError(f"node {node!r}: mac {result['mac']} is a group's (its first byte is odd), not a server's")
     if result.get("role") not in (None, "worker", "parameter_server"):
         raise TopologyError(f'node {node!r}: role must be "worker" or "parameter_server", got {result["role"]!r}')
     return result

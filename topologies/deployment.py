@@ -1,8 +1,6 @@
 """A plan on the switches of an emulation, and the controller that its agents join."""
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from controlplane.deploy import DEFAULT_ARTIFACTS, SwitchAddress, connect_targets, load_artifact
 from controlplane.plan import Plan
@@ -32,8 +30,7 @@ class Fabric:
         self.emulation = emulation
         self.log = log
         self.kind = P4RuntimeKind(load_artifact(artifacts))
-        self._directory = tempfile.TemporaryDirectory(prefix="inart-epoch-")
-        self.epochs = EpochStore(Path(self._directory.name) / "epoch")
+        self.epochs = EpochStore(emulation.directory / "epoch")
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
         self.targets: list[SwitchTarget] = connect_targets(addresses, self.kind, CONNECT_SECONDS, log)
 
@@ -52,7 +49,6 @@ class Fabric:
     def __exit__(self, *_: object) -> None:
         for target in self.targets:
             target.close()
-        self._directory.cleanup()
 
 
 class Service:

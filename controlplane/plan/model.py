@@ -6,7 +6,7 @@ Immutable, comparable, JSON round trip. A route is the tuple of nodes from its f
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from controlplane.inputs import parse_json
 from controlplane.job import Job
 from controlplane.topology import Topology
 
@@ -204,9 +205,9 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Raises PlanError or JobError, naming the missing field."""
+        """Raises PlanError or JobError, naming the missing or wrong field."""
         try:
-            return cls(
+            plan = cls(
                 Job.from_json(data["job"]),
                 str(data["strategy"]),
                 float(data["rate_mbps"]),
@@ -217,6 +218,10 @@ class Plan:
                 None if data.get("proven_mbps") is None else float(data["proven_mbps"]),
                 tuple(tuple(str(node) for node in route) for route in data.get("detours", ())),
             )
+            for what, value in (("rate_mbps", plan.rate_mbps), *(("share", tree.share) for tree in plan.trees)):
+                if not (math.isfinite(value) and value >= 0):
+                    raise PlanError(f"plan: {what} must be a number of at least 0, got {value}")
+            return plan
         except KeyError as error:
             raise PlanError(f"plan: field {error} is missing") from None
         except (TypeError, ValueError) as error:
@@ -227,7 +232,7 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         try:
-            content = json.loads(Path(path).read_text())
+            content = parse_json(Path(path).read_text())
         except OSError as error:
             raise PlanError(f"cannot read plan file {path}: {error.strerror}") from None
         except ValueError as error:  # no text, or no JSON

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import grpc
 
+from controlplane.inputs import parse_json
 from controlplane.job import Job, parse_job
 from controlplane.plan import Plan
 from controlplane.rpc import inart_pb2 as pb
@@ -133,7 +134,7 @@ class Controller:
             updater = self.jobs.get(request.job).updater
             if updater is None:
                 raise UpdateError("this controller cannot change its plan")
-            given = Topology.load(json.loads(request.topology)) if request.topology else None
+            given = Topology.load(parse_json(request.topology)) if request.topology else None
             state = updater.state(given, request.changes, request.without)
             update = updater.update(state, request.strategy or None, dry_run=request.dry_run)
         except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
@@ -145,7 +146,7 @@ class Controller:
         try:
             network = self._network()
             if request.plan:
-                admission = network.admission(Plan.from_json(json.loads(request.plan)))
+                admission = network.admission(Plan.from_json(parse_json(request.plan)))
             else:
                 job = parse_given_job(request.job, network)
                 admission = network.admit(job, request.strategy or "inart", request.seed)
@@ -196,7 +197,7 @@ def parse_given_job(text: str, network: Network) -> Job:
     Raises JobError, TopologyError.
     """
     if text.lstrip().startswith("{"):
-        job = Job.from_json(json.loads(text))
+        job = Job.from_json(parse_json(text))
         job.check(network.topology)
         return job
     busy = {node for job in network.jobs for node in job.roster.configs}

@@ -22,9 +22,10 @@ from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.p4runtime.program import Program
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.targets.show import deployment_json, deployment_lines, rule_lines
-from controlplane.topology import Topology
+from controlplane.topology import Topology, TopologyError
 from p4src.artifacts import Artifact
 
+LAST_PORT = 510  # v1model has 9 bits, and 511 drops
 SLACK = 1e-6
 """Relative; rates are sums of fractions."""
 
@@ -51,7 +52,9 @@ class Kind(ABC):
         """A switch, not connected yet. Without a topology everything of ours can be read and removed."""
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Raises DoesNotFit where the switches cannot hold or carry the plan."""
+        """Raises DoesNotFit where switches cannot hold or carry the plan, TopologyError where it is not for them."""
+        for node in (*plan.job.workers, *plan.job.parameter_servers):
+            topology.access_switch(node)
         check_fits(plan, limited(topology, self.limits))
 
     def lines(self, plan: Plan, deployment: Deployment, topology: Topology) -> Iterator[str]:
@@ -72,6 +75,15 @@ class P4RuntimeKind(Kind):
     def __init__(self, artifact: Artifact) -> None:
         super().__init__(artifact)
         self.program = Program.load(artifact.program, artifact.p4info)
+
+    def check(self, plan: Plan, topology: Topology) -> None:
+        """Also where a port has a number that these switches do not have."""
+        super().check(plan, topology)
+        for switch in topology.switches:
+            for neighbour in topology.neighbours(switch):
+                port = topology.port(switch, neighbour)
+                if port > LAST_PORT:
+                    raise TopologyError(f"switch {switch}: port {port} towards {neighbour}: ports are 1 to {LAST_PORT}")
 
     def target(
         self, name: str, address: str, device_id: int, *, tls: Tls | None = None, topology: Topology | None = None

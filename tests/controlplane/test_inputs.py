@@ -1,0 +1,101 @@
+"""What people write wrongly is refused in words, with what they may have meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.deploy import main
+from controlplane.frontpanel import FrontPanelError, make_port
+from controlplane.generators import testbed
+from controlplane.job import Job, JobError, parse_job
+from controlplane.plan import Plan, PlanError
+from controlplane.plan.limits import ATTRIBUTES
+from controlplane.strategies import get_strategy
+from controlplane.topology import SWITCH_LIMITS, Topology, TopologyError
+
+NET = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
+JOB = parse_job("workers=4,ps=2", NET)
+
+
+def changed(what: str, name: str, **attributes: Any) -> dict[str, Any]:
+    """The testbed with other attributes of one node or link."""
+    data = NET.to_json()
+    for entry in data[what]:
+        if name in (entry.get("id"), f"{entry.get('source')}-{entry.get('target')}"):
+            entry.update(attributes)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            changed("nodes", "V1", agregation_mbps=5),
+            "node 'V1': unknown attribute 'agregation_mbps'; did you mean aggr",
+        ),
+        (changed("nodes", "V1", slotz=5), "unknown attribute 'slotz'; did you mean slots"),
+        (
+            changed("edges", "V1-V2", bandwidth=5),
+            "link V1 -> V2: unknown attribute 'bandwidth'; did you mean bandwidth_",
+        ),
+        (changed("nodes", "W1", mac="01:00:5e:00:00:01"), "node 'W1': mac 01:00:5e:00:00:01 is a group's"),
+        (changed("nodes", "W1", mac=NET.mac("W2")), "servers W1 and W2 have the same MAC address"),
+    ],
+)
+def test_topologies(data, words):
+    with pytest.raises(TopologyError, match=words):
+        Topology.load(data)
+
+
+def test_names_of_limits_are_said_once_each():
+    assert set(SWITCH_LIMITS) == set(ATTRIBUTES)
+
+
+def test_jobs():
+    with pytest.raises(JobError, match="unknown attribute 'worker'; did you mean workers"):
+        Job.from_json({**JOB.to_json(), "worker": ["W1"]})
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+def test_plans(rate):
+    plan = get_strategy("atp")(NET, JOB).to_json()
+    with pytest.raises(PlanError, match="rate_mbps must be a number of at least 0"):
+        Plan.from_json({**plan, "rate_mbps": rate})
+    plan["trees"][0]["share"] = rate
+    with pytest.raises(PlanError, match="share must be a number of at least 0"):
+        Plan.from_json(plan)
+
+
+@pytest.mark.parametrize("kind", ["topology", "job", "plan", "switches"])
+def test_files_nested_too_deeply(kind, tmp_path, capsys):
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 100_000)
+    files = {"topology": str(file), "job": str(file), "plan": str(file), "switches": str(file)}
+    words = ["--topology", files["topology"] if kind == "topology" else "testbed"]
+    words += ["--plan", files["plan"]] if kind == "plan" else ["--job", files["job"] if kind == "job" else "ps=1"]
+    assert main([*words, *(["--bmv2", "--switches", str(file)] if kind == "switches" else ["--dry-run"])]) in (1, 2)
+    assert "nested too deeply" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["99/0", "0/1", "66/0", "1/8", "1"])
+def test_front_panel_ports_that_no_switch_has(name):
+    with pytest.raises(FrontPanelError):
+        make_port(name, {"speed": "100G"})
+
+
+def test_ports_that_the_switches_do_not_have(tmp_path, capsys):
+    (tmp_path / "net.json").write_text(json.dumps(changed("edges", "V1-V2", ports={"V1": 600, "V2": 1})))
+    assert main(["--topology", str(tmp_path / "net.json"), "--job", "workers=4,ps=2", "--dry-run"]) == 1
+    assert "switch V1: port 600 towards V2: ports are 1 to 510" in capsys.readouterr().err
+
+
+def test_server_on_two_switches_is_refused_before_anything_is_installed(tmp_path, capsys):
+    data = NET.to_json()
+    data["edges"].append({"source": "W1", "target": "V2", "bandwidth_mbps": 60})
+    Path(tmp_path / "net.json").write_text(json.dumps(data))
+    assert main(["--topology", str(tmp_path / "net.json"), "--job", "workers=6,ps=2", "--dry-run"]) == 1
+    assert "server W1 must hang on exactly one switch" in capsys.readouterr().err
