@@ -192,7 +192,16 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="CHANGE",
         help="NODE.X_mbps=N or NODE-NODE.X_mbps=N",
     )
-    plan.add_argument("--without", action="append", default=[], metavar="SWITCH", help="keep this switch off")
+    plan.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="keep a switch, link (V1-V2) or PS off",
+    )
+    plan.add_argument(
+        "--with", dest="restored", action="append", default=[], metavar="NAME", help="use it again (status: kept off)"
+    )
     plan.add_argument("--strategy", metavar="NAME", help="default: that of the running plan")
     plan.add_argument("--dry-run", action="store_true", help="plan and evaluate, change nothing")
     plan.add_argument("--output", type=Path, metavar="FILE", help="write the new plan; deploy takes it with --plan")
@@ -235,6 +244,7 @@ def run_replan(arguments: argparse.Namespace) -> None:
         topology=topology,
         changes=arguments.changes,
         without=arguments.without,
+        restored=arguments.restored,
         strategy=arguments.strategy or "",
         dry_run=arguments.dry_run,
         job=arguments.job,

@@ -32,6 +32,7 @@ from controlplane.runtime.controller import Bound, Controller, listen
 from controlplane.runtime.end_signal import EndSignal
 from controlplane.runtime.epochs import EpochStore, default_file
 from controlplane.runtime.events import EventLog
+from controlplane.runtime.failures import Watch
 from controlplane.runtime.jobs import JobsError, Network, deployment_of, found
 from controlplane.runtime.room import JOB_IDS
 from controlplane.runtime.switches import Switches
@@ -176,8 +177,10 @@ def serve(arguments: argparse.Namespace, listening: Bound, network: Network, log
     end = EndSignal()
     network.switches.watch()
     controller = Controller(network, log=log)
+    watch = Watch(network, log)
     try:
         port = controller.start(listening)
+        watch.start()
         where = arguments.serve
         if not where.startswith("unix:"):
             where = f"{where.rpartition(':')[0]}:{port}"
@@ -189,6 +192,7 @@ def serve(arguments: argparse.Namespace, listening: Bound, network: Network, log
         end.wait()
         log("stopping; the rules stay on the switches (deploy --remove takes them off)")
     finally:
+        watch.close()
         controller.stop()
         network.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, pairwise
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
@@ -100,21 +100,45 @@ class Taken:
 
     def gaps(self, slots: int) -> list[tuple[int, int]]:
         """The ranges between, of a memory of so many slots."""
-        ends = [0, *(end for _, end in self.slots)]
-        firsts = [*(min(first, slots) for first, _ in self.slots), slots]
-        return [(end, first) for end, first in zip(ends, firsts, strict=True) if end < first]
+        found, end = [], 0
+        for first, after in (*self.slots, (slots, slots)):
+            if end < min(first, slots):
+                found.append((end, min(first, slots)))
+            end = max(end, after)
+        return found
 
 
 NOTHING = Taken()
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where a plan's trees are on the switches: slots of each tree, the first one by aggregation point and tree, and
+    group numbers by switch and ports, for as many as have one."""
+
+    sizes: tuple[int, ...]
+    slots: Mapping[tuple[str, int], int]
+    groups: Mapping[str, Mapping[tuple[int, ...], int]]
+
+
+@dataclass(frozen=True)
 class Deployment:
-    """What one plan version puts on the switches and hands to the agents; next_label: the first label not used."""
+    """What one plan version puts on the switches and hands to the agents.
+
+    first_label, next_label: its labels, the latter not included. slots: the first one by aggregation point and tree.
+    """
 
     rulesets: dict[str, RuleSet]
     agents: dict[str, AgentConfig]
     next_label: int
+    first_label: int = 1
+    slots: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Slots of each tree."""
+        worker = next(config for config in self.agents.values() if config.role == "worker")
+        return tuple(tree.slots for tree in worker.worker_trees)
 
 
 def build(
@@ -126,12 +150,13 @@ def build(
     epoch: int,
     first_label: int = 1,
     taken: Mapping[str, Taken] | None = None,
+    places: Places | None = None,
 ) -> Deployment:
     """Rules of every switch and configuration of every agent of the plan's job.
 
     first_label: labels are numbered from here. taken: what is not free, per switch, so that this can be installed
-    beside other jobs and versions. Both `limits` and what the topology's switches have of their own
-    (controlplane/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
+    beside other jobs and versions. places: where that is settled. Both `limits` and what the topology's switches have
+    of their own (controlplane/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
     """
     plan.check(topology)
     if plan.multicasts:
@@ -140,7 +165,7 @@ def build(
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
         raise DoesNotFit(point, Resource.WORKERS, len(plan.job.workers), limits.max_workers)
-    builder = _Builder(plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {})
+    builder = _Builder(plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {}, places=places)
     for index, tree in enumerate(plan.trees):
         builder.add_tree(index, tree)
     return builder.deployment(epoch)
@@ -158,16 +183,22 @@ class _Builder:
         job_id: int,
         first_label: int,
         taken: Mapping[str, Taken],
+        places: Places | None,
     ) -> None:
         self.plan, self.topology, self.limits, self.job_id = plan, topology, limits, job_id
-        self.next_label = first_label
+        self.first_label = self.next_label = first_label
         self.taken = taken
         self.bits = {worker: 1 << i for i, worker in enumerate(plan.job.workers)}
         self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
         self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
         self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}
         self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
-        self.slots, self.slot_base = place_slots(plan, topology, limits, taken)
+        self.numbers: dict[str, dict[tuple[int, ...], int]] = {}
+        if places is None:
+            self.slots, self.slot_base = place_slots(plan, topology, limits, taken)
+        else:
+            self.slots, self.slot_base = places.sizes, dict(places.slots)
+            self.numbers = {v: dict(groups) for v, groups in places.groups.items()}
 
     def label(self) -> int:
         self.next_label += 1
@@ -247,8 +278,9 @@ class _Builder:
             else:
                 groups = self.groups[node]
                 if ports not in groups:
-                    used = {*groups.values(), *self.taken.get(node, NOTHING).groups}
-                    groups[ports] = next(number for number in count(1) if number not in used)
+                    known = self.numbers.get(node, {})
+                    used = {*groups.values(), *known.values(), *self.taken.get(node, NOTHING).groups}
+                    groups[ports] = known.get(ports) or next(number for number in count(1) if number not in used)
                 action = Replicate(groups[ports])
             self.entries[node].append(LabelEntry(topology.port(node, parent[node]), return_label, action))
         answers: dict[str, int] = {}
@@ -299,7 +331,7 @@ class _Builder:
                     root_trees=tuple(self.root_trees.get(node, ())),
                     address=self.topology.address(node),
                 )
-        return Deployment(rulesets, agents, self.next_label)
+        return Deployment(rulesets, agents, self.next_label, self.first_label, dict(self.slot_base))
 
 
 def expected_bitmaps(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:
@@ -353,16 +385,21 @@ def _into(gaps: Sequence[tuple[int, int]], indices: Sequence[int], sizes: Sequen
     bases: dict[int, int] = {}
     free = list(gaps)
     for index in sorted(indices, key=lambda i: (-sizes[i], i)):
-        size = sizes[index]
-        for place, (first, end) in enumerate(free):
-            base = -(-first // size) * size
-            if base + size <= end:
-                free[place : place + 1] = [gap for gap in ((first, base), (base + size, end)) if gap[0] < gap[1]]
-                bases[index] = base
-                break
-        else:
+        base = aligned(free, sizes[index])
+        if base is None:
             return None
+        bases[index] = base
     return bases
+
+
+def aligned(free: list[tuple[int, int]], size: int) -> int | None:
+    """The first place for so many slots (a power of two), taken out of the free ranges; None: there is none."""
+    for number, (first, end) in enumerate(free):
+        base = -(-first // size) * size
+        if base + size <= end:
+            free[number : number + 1] = [gap for gap in ((first, base), (base + size, end)) if gap[0] < gap[1]]
+            return base
+    return None
 
 
 def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int) -> float:

@@ -7,6 +7,7 @@ from controlplane.plan import Plan
 from controlplane.rules import RuleSet, routes
 from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.failures import Watch
 from controlplane.runtime.jobs import Network
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
@@ -34,9 +35,12 @@ class Fabric:
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
         self.targets: list[SwitchTarget] = connect_targets(addresses, self.kind, CONNECT_SECONDS, log)
 
-    def serve(self, plan: Plan) -> "Service":
-        """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit."""
-        return Service(self, plan)
+    def serve(self, plan: Plan, *, answers_failures: bool = False) -> "Service":
+        """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit.
+
+        answers_failures: the controller leads the job around what fails, as `deploy --serve` does.
+        """
+        return Service(self, plan, answers_failures)
 
     def install_routes(self) -> None:
         """IPv4 between all hosts, and no aggregation. Raises FabricError."""
@@ -54,7 +58,7 @@ class Fabric:
 class Service:
     """One installed plan and its controller; leaving the context ends the controller, the rules stay."""
 
-    def __init__(self, owner: Fabric, plan: Plan) -> None:
+    def __init__(self, owner: Fabric, plan: Plan, answers_failures: bool = False) -> None:
         self.plan = plan
         self.network = Network(
             owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, pace=1 - HEADROOM, log=owner.log
@@ -64,6 +68,9 @@ class Service:
         job = self.network.run(plan, deployment, JOB_ID)
         self.roster = job.roster
         self._controller = Controller(self.network, log=owner.log)
+        self._watch = Watch(self.network, owner.log)
+        if answers_failures:
+            self._watch.start()
         try:
             port = self._controller.start(f"{owner.emulation.controller_host}:0")
         except BaseException:
@@ -75,5 +82,6 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._watch.close()
         self._controller.stop()
         self.network.close()

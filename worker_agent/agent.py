@@ -175,7 +175,11 @@ class Agent(Member):
     def _statistics(self) -> tuple[Mapping[str, float], Sequence[pb.TreeReport]]:
         stats = self.stats()
         numbers = {name: value for name, value in asdict(stats).items() if isinstance(value, int | float) and value}
-        return {**numbers, "resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}, ()
+        trees = [pb.TreeReport(tree=tree.tree) for tree in stats.trees]
+        for report, tree in zip(trees, stats.trees, strict=True):
+            if tree.oldest_unanswered < tree.next_sequence:
+                report.oldest_chunk = tree.oldest_unanswered
+        return {**numbers, "resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}, trees
 
     def __enter__(self) -> Agent:
         return self

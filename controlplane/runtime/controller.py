@@ -121,6 +121,8 @@ class Controller:
             reply.job, reply.strategy, reply.planned_rate_mbps = plan.job, plan.strategy, plan.rate_mbps
             reply.plan_version = plan.version
         reply.jobs.extend(map(job_status, self.jobs))
+        if self.network is not None:
+            reply.without.extend(f"{name} ({why})" for name, why in self.network.off.items())
         if self.network is not None and self.network.switches.keepers:
             keepers = self.network.switches.keepers
             with ThreadPoolExecutor(min(32, len(keepers))) as pool:
@@ -131,12 +133,17 @@ class Controller:
 
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
         try:
-            updater = self.jobs.get(request.job).updater
-            if updater is None:
+            if self.network is None:
                 raise UpdateError("this controller cannot change its plan")
-            given = Topology.load(parse_json(request.topology)) if request.topology else None
-            state = updater.state(given, request.changes, request.without)
-            update = updater.update(state, request.strategy or None, dry_run=request.dry_run)
+            update = self.network.replan(
+                request.job,
+                given=Topology.load(parse_json(request.topology)) if request.topology else None,
+                changes=request.changes,
+                off=request.without,
+                restored=request.restored,
+                strategy=request.strategy or None,
+                dry_run=request.dry_run,
+            )
         except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
             self._log(f"replan refused: {error}")
             _refuse(context, error)

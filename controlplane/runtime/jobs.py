@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.evaluate import evaluate, unit_loads
@@ -17,13 +18,14 @@ from controlplane.runtime.room import JOB_IDS, place, split
 from controlplane.runtime.roster import Refused, Roster
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
-from controlplane.runtime.update import Updater
+from controlplane.runtime.update import Update, UpdateError, Updater
 from controlplane.strategies import get_strategy
-from controlplane.targets.base import SwitchTarget
+from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.kinds import Kind
-from controlplane.topology import Topology
+from controlplane.topology import Topology, TopologyError
 from p4src.protocol import VERSION
 
+REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
 LEAST_SHARE = 1e-3
 """Of what a job alone would get: one that would get less is not admitted."""
 
@@ -161,6 +163,8 @@ class Network:
         self._epochs = epochs or EpochStore()
         self._pace = pace
         self._changing = threading.RLock()
+        self.off: dict[str, str] = {}  # what is kept off, and why: "lost", "operator"
+        self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
 
     # -- jobs that come and go --------------------------------------------------------------------------------------
 
@@ -283,8 +287,108 @@ class Network:
 
     @property
     def state(self) -> Topology:
-        """The network as it is now: with what is known to be used by others, without what is kept off."""
-        return self.topology
+        """The network as it is now, without what is kept off."""
+        return without(self.topology, self.off)
+
+    def state_of(self, job: RunningJob) -> Topology:
+        """As `state`, with the changes that a job's last plan was made for."""
+        with self._changing:
+            return without(self._bases.get(job.name, self.topology), self.off)
+
+    def replan(
+        self,
+        name: str = "",
+        *,
+        given: Topology | None = None,
+        changes: Sequence[str] = (),
+        off: Sequence[str] = (),
+        restored: Sequence[str] = (),
+        strategy: str | None = None,
+        dry_run: bool = False,
+    ) -> Update:
+        """As an operator orders it: plan a job again for the network's present state, and change over.
+
+        off, restored: switches, links ("V1-V2") and parameter servers that are kept off from now on, or no more; that
+        holds for all jobs, and what runs is led around them first. Raises JobsError, UpdateError, TopologyError and
+        what planning raises.
+        """
+        job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
+        with self._changing:
+            wrong = [one for one in restored if one not in self.off]
+            if wrong:
+                raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.off) or 'nothing'}")
+            later = {one: why for one, why in self.off.items() if one not in restored} | dict.fromkeys(off, "operator")
+            without(self.topology, later)
+            bases = {
+                one.name: one.updater.state(given or self._bases.get(one.name, self.topology), changes)
+                for one in ([job] if job is not None else self.jobs)
+                if one.updater is not None
+            }
+            if not dry_run:
+                self.off = later
+        if not dry_run and off:
+            self._lead_around()
+        made = []
+        for one in [job] if job is not None else list(self.jobs):
+            if one.updater is None:
+                raise UpdateError("this controller cannot change its plan")
+            state = without(bases[one.name], later)
+            made.append(one.updater.update(state, strategy, dry_run=dry_run))
+            if not dry_run:
+                self._bases[one.name] = bases[one.name]
+        self.changed()
+        if not made:
+            raise JobsError("there is no job")
+        return next((update for update in made if update.changed), made[0])
+
+    def lose(self, causes: Mapping[str, str]) -> None:
+        """Something has failed: what runs is led around it, and then planned again. causes: why, by name."""
+        with self._changing:
+            self.off |= dict.fromkeys(causes, "lost")
+        for cause in causes.values():
+            self.log(f"lost: {cause}")
+        self._lead_around()
+        self._replan_soon()
+
+    def restore(self, names: Sequence[str], why: str) -> None:
+        """Something is back and is used again."""
+        with self._changing:
+            self.off = {one: reason for one, reason in self.off.items() if one not in names}
+        self.log(f"{', '.join(names)} can be used again: {why}")
+        self._replan_soon()
+
+    def _lead_around(self) -> None:
+        for job in self.jobs:
+            if job.updater is None:
+                continue
+            began = time.monotonic()
+            try:
+                trees, moved = job.updater.repair(self.state_of(job))
+            except (UpdateError, ValueError) as error:
+                self.log(f"job {job.name} {error}")
+                continue
+            if trees:
+                ways = ", ".join(sorted({f"{after} adds instead of {before}" for _, before, after in moved}))
+                took = f"{1e3 * (time.monotonic() - began):.0f} ms"
+                self.log(f"job {job.name}: {trees} trees led around it in {took}{'; ' if ways else ''}{ways}")
+
+    def _replan_soon(self) -> None:
+        """Plan all jobs again, from a thread of its own: a change of plan waits for operations to end."""
+        threading.Thread(target=self._replan_all, args=(dict(self.off),), name="replan", daemon=True).start()
+
+    def _replan_all(self, off: Mapping[str, str]) -> None:
+        for job in self.jobs:
+            for pause in REPLAN_PAUSES:
+                if dict(self.off) != dict(off) or job.updater is None:
+                    break  # something else has happened; that has a thread of its own
+                try:
+                    update = job.updater.update(self.state_of(job))
+                    if update.changed:
+                        self.log(f"job {job.name}: version {update.plan.version} at {update.plan.rate_mbps:.4g} Mbit/s")
+                    break
+                except (UpdateError, TargetError, ValueError) as error:
+                    self.log(f"job {job.name} was not planned again: {error}")
+                    time.sleep(pause)
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""
@@ -319,6 +423,20 @@ def deployment_of(
     deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken, installed=installed)
     kind.check(plan, topology)
     return deployment
+
+
+def without(topology: Topology, off: Iterable[str]) -> Topology:
+    """The topology without these switches, links ("V1-V2", both directions) and servers. Raises TopologyError."""
+    nodes, links = [], []
+    for name in off:
+        ends = [(u, v) for u, v in topology.links if name in (f"{u}-{v}", f"{v}-{u}")]
+        if name in topology:
+            nodes.append(name)
+        elif ends:
+            links += ends
+        else:
+            raise TopologyError(f"the network has no switch, link (like V1-V2) or parameter server {name!r}")
+    return topology.replace(remove_nodes=nodes, remove_links=links)
 
 
 def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:

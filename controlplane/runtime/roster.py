@@ -43,6 +43,7 @@ class Member:
     statistics: dict[str, float] = field(default_factory=dict)
     trees: dict[int, pb.TreeReport] = field(default_factory=dict)
     reported: float | None = None
+    oldest: dict[int, tuple[int, float]] = field(default_factory=dict)  # by tree: oldest open chunk, and since when
 
 
 class Roster:
@@ -148,8 +149,22 @@ class Roster:
                 return
             member.statistics = dict(request.statistics)
             member.trees = {tree.tree: tree for tree in request.trees}
-            member.reported = time.monotonic()
-            self._look_for_silent(member.reported)
+            member.reported = now = time.monotonic()
+            open_chunks = {tree.tree: tree.oldest_chunk for tree in request.trees if tree.HasField("oldest_chunk")}
+            before = member.oldest
+            member.oldest = {
+                tree: before[tree] if tree in before and before[tree][0] == chunk else (chunk, now)
+                for tree, chunk in open_chunks.items()
+            }
+            self._look_for_silent(now)
+
+    def stalled(self, seconds: float) -> bool:
+        """Whether an agent of the running job has had the same oldest open chunk for so long."""
+        with self._lock:
+            now = time.monotonic()
+            return self._running and any(
+                now - since >= seconds for member in self._members.values() for _, since in member.oldest.values()
+            )
 
     # -- changing the plan; see handover.py -------------------------------------------------------------------------
 
@@ -160,6 +175,24 @@ class Roster:
                 return False
             self._take(configs)
             return True
+
+    def restart(self, configs: Mapping[str, AgentConfig], reason: str) -> None:
+        """Other configurations, also for other nodes; what runs is stopped with the reason. Nodes that are not in the
+        job any more are told, and a new epoch begins when all that are have joined."""
+        with self._lock:
+            self._fail_handover(reason)
+            if self._running:
+                self._abort(reason, "")
+            for node in [node for node in self._members if node not in configs]:
+                member = self._members.pop(node)
+                member.events.put(pb.Event(refused=pb.Refused(reason=reason)))
+                member.events.put(None)
+            self._take(configs)
+            missing = self._missing()
+            if missing:
+                self._tell_waiting(missing)
+            else:
+                self._start()
 
     def prepare(self, configs: Mapping[str, AgentConfig], timeout: float) -> Handover:
         """Make all agents ready for `configs`; workers hold their operations back until switch_over or withdraw.
@@ -204,7 +237,7 @@ class Roster:
             self.epoch = handover.epoch
             for node, member in self._members.items():
                 member.running = (self.epoch, config_digest(self.configs[node]))
-                member.statistics, member.trees, member.reported = {}, {}, None
+                member.statistics, member.trees, member.reported, member.oldest = {}, {}, None, {}
                 member.events.put(pb.Event(switch_over=pb.SwitchOver(epoch=self.epoch, first_operation=first)))
             self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
             return first
@@ -376,7 +409,7 @@ class Roster:
         self._fail_handover(reason)
         for other in self._members.values():
             if self._running or other.running[0]:
-                other.events.put(pb.Event(abort=pb.Abort(reason=reason, nodes=[node])))
+                other.events.put(pb.Event(abort=pb.Abort(reason=reason, nodes=[node] if node else [])))
             other.running = (0, "")
         self._running = False
 

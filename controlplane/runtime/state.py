@@ -96,7 +96,8 @@ def _json(stored: Stored) -> dict[str, Any]:
     return {
         "job_id": stored.job_id,
         "plan": stored.plan.to_json(),
-        "next_label": deployment.next_label,
+        "labels": [deployment.first_label, deployment.next_label],
+        "slots": [[switch, tree, first] for (switch, tree), first in deployment.slots.items()],
         "agents": {node: config.to_json() for node, config in deployment.agents.items()},
         "switches": {switch: _rules_json(rules) for switch, rules in deployment.rulesets.items()},
     }
@@ -115,7 +116,10 @@ def _rules_json(rules: RuleSet) -> dict[str, Any]:
 def _job(data: Mapping[str, Any]) -> Stored:
     rulesets = {switch: _rules(switch, entry) for switch, entry in data["switches"].items()}
     agents = {node: AgentConfig.from_json(config) for node, config in data["agents"].items()}
-    return Stored(data["job_id"], Plan.from_json(data["plan"]), Deployment(rulesets, agents, data["next_label"]))
+    first, after = data["labels"]
+    slots = {(switch, tree): slot for switch, tree, slot in data["slots"]}
+    deployment = Deployment(rulesets, agents, after, first, slots)
+    return Stored(data["job_id"], Plan.from_json(data["plan"]), deployment)
 
 
 def _rules(switch: str, data: Mapping[str, Any]) -> RuleSet:

@@ -36,6 +36,7 @@ class Switches:
         self._jobs = {job: {v: part(rules) for v, rules in parts.items()} for job, parts in (jobs or {}).items()}
         self._log = log
         self._lock = threading.RLock()
+        self._written: dict[str, RuleSet] = {}
         self.targets = tuple(targets)
         self.keepers: tuple[Keeper, ...] = ()
 
@@ -98,6 +99,7 @@ class Switches:
     def fill(self) -> int:
         """Bring every switch to what it shall hold; how many changes that took. Raises FabricError."""
         with self._lock:
+            self._written.clear()
             return self._write()
 
     def remove(self, job: int) -> int:
@@ -111,9 +113,15 @@ class Switches:
         for keeper in self.keepers:
             keeper.rules = self._wanted(keeper.target.name)
         off = self.off()
-        reachable = [target for target in self.targets if target.name not in off]
-        wanted = {target.name: self._wanted(target.name) for target in reachable}
-        return sum(one.changes for one in fabric.install(reachable, wanted, self._log))
+        wanted = {target.name: self._wanted(target.name) for target in self.targets if target.name not in off}
+        # A switch whose rules stay is not read for that; its keeper sees to it that it has them.
+        wanted = {switch: rules for switch, rules in wanted.items() if self._written.get(switch) != rules}
+        for switch in wanted:
+            self._written.pop(switch, None)
+        targets = [target for target in self.targets if target.name in wanted]
+        changes = sum(one.changes for one in fabric.install(targets, wanted, self._log))
+        self._written.update(wanted)
+        return changes
 
     def close(self) -> None:
         """Stop watching. The rules stay on the switches."""

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from controlplane.evaluate import evaluate
+from controlplane.job import JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, Limits, limited
+from controlplane.plan.repair import CannotRepair, Repair, intact, repair
 from controlplane.plan.replan import Difference, difference, replan
-from controlplane.rules import Deployment, RuleSet
+from controlplane.rules import Deployment, Places, RuleSet, Taken, aligned, build
 from controlplane.runtime.handover import HandoverError
 from controlplane.runtime.room import build_beside, union
 from controlplane.runtime.roster import Roster
 from controlplane.runtime.switches import Switches
+from controlplane.strategies import get_strategy
 from controlplane.targets import fabric
 from controlplane.topology import Topology, TopologyError
 
@@ -51,6 +54,14 @@ class Update:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Version:
+    """A plan as it is installed."""
+
+    plan: Plan
+    deployment: Deployment
+
+
 class Updater:
     """Changes the plan of one deployed job, one change at a time.
 
@@ -80,10 +91,12 @@ class Updater:
         left: Callable[[Topology], Topology] = lambda topology: topology,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.plan = plan
         self.topology = topology
         self._whole = topology
-        self._deployment = deployment
+        self._current = Version(plan, deployment)
+        self._beside: Version | None = None  # installed, but not switched over to
+        self._draining: Version | None = None  # switched over from, but not retired
+        self._spent: dict[str, set[tuple[int, int]]] = {}  # slots that the running epoch has used and left
         self._limits = limits
         self._switches = switches
         self._roster = roster
@@ -93,12 +106,30 @@ class Updater:
         self._check = check
         self._left = left
         self._changed = changed
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # one change of plan at a time
+        self._placing = (
+            threading.RLock()
+        )  # one change of entries at a time; a repair does not wait for a change of plan
+
+    @property
+    def plan(self) -> Plan:
+        """What runs now."""
+        return self._current.plan
 
     @property
     def deployment(self) -> Deployment:
-        """What is installed now."""
-        return self._deployment
+        """What is installed of it."""
+        return self._current.deployment
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """What is installed: the plan that runs, and in a change of plan the one before or after it."""
+        with self._placing:
+            return tuple(v for v in (self._draining, self._current, self._beside) if v is not None)
+
+    @property
+    def _deployment(self) -> Deployment:
+        return self._current.deployment
 
     def state(
         self, topology: Topology | None = None, changes: Iterable[str] = (), without: Iterable[str] = ()
@@ -148,6 +179,73 @@ class Updater:
         finally:
             self._lock.release()
 
+    def repair(self, topology: Topology) -> tuple[int, tuple[tuple[int, str, str], ...]]:
+        """Lead what runs around what `topology`, the network's present state, lacks: in place, without telling agents,
+        also in a change of plan. How many trees, and (tree, switch that added, switch that took over).
+
+        Raises UpdateError: it cannot be done; nothing is changed then.
+        """
+        with self._placing:
+            before = self._draining, self._current, self._beside
+            spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
+            trees = 0
+            moved: list[tuple[int, str, str]] = []
+            gaps: dict[str, list[tuple[int, int]]] = {}
+            for switch, taken in self._switches.taken().items():
+                used = Taken(slots=tuple(sorted((*taken.slots, *self._spent.get(switch, ())))))
+                gaps[switch] = used.gaps(self._limits.slots)
+            try:
+                after = []
+                for version in before:
+                    if version is None or all(intact(tree, topology) for tree in version.plan.trees):
+                        after.append(version)
+                        continue
+                    repaired, found = self._repaired(version, topology, gaps)
+                    after.append(repaired)
+                    trees += len(found.trees)
+                    moved += found.moved
+                if trees:
+                    self._draining, current, self._beside = after
+                    self._current = current or self._current
+                    self._install()
+            except (CannotRepair, DoesNotFit, UpdateError) as error:
+                self._draining, current, self._beside = before
+                self._current = current or self._current
+                self._spent = spent
+                raise UpdateError(f"cannot be led around what is gone: {error}") from None
+        if trees:
+            self._changed()
+        return trees, tuple(moved)
+
+    def _repaired(
+        self, version: Version, topology: Topology, gaps: dict[str, list[tuple[int, int]]]
+    ) -> tuple[Version, Repair]:
+        old = version.deployment
+        sizes, slots = old.sizes, dict(old.slots)
+
+        def take(switch: str, tree: int) -> bool:
+            place = aligned(gaps.get(switch, []), sizes[tree])
+            if place is not None:
+                slots[switch, tree] = place
+            return place is not None
+
+        found = repair(version.plan, topology, take)
+        for index, point, _ in found.moved:
+            first = slots.pop((point, index))
+            self._spent.setdefault(point, set()).add((first, first + sizes[index]))
+        groups = {v: {group.ports: group.group for group in rules.groups} for v, rules in old.rulesets.items()}
+        made = build(
+            found.plan,
+            topology,
+            self._limits,
+            job_id=self._job_id,
+            epoch=0,
+            first_label=old.first_label,
+            taken=self._switches.taken(),
+            places=Places(sizes, slots, groups),
+        )
+        return Version(found.plan, replace(made, agents=old.agents)), found
+
     def end(self) -> None:
         """No change from now on; one under way ends first. Call it when the roster is closed."""
         self._lock.acquire()
@@ -157,11 +255,18 @@ class Updater:
     def _plan(self, topology: Topology, strategy: str | None) -> tuple[Plan, float, Difference]:
         """The better of a new plan and the running one at the rate that it can still have."""
         topology = self._left(topology)
+        left = tuple(root for root in self.plan.job.parameter_servers if root in topology)
         try:
             before = evaluate(self.plan, topology).rate_mbps
-        except PlanError:
+        except (PlanError, JobError):
             before = 0.0  # it needs something that is not there any more
-        new = replan(self.plan, limited(topology, self._limits), strategy=strategy)
+        if left == self.plan.job.parameter_servers:
+            new = replan(self.plan, limited(topology, self._limits), strategy=strategy)
+        else:
+            job = replace(self.plan.job, parameter_servers=left)
+            planner = get_strategy(strategy or self.plan.strategy)
+            new = planner(limited(topology, self._limits), job, seed=self.plan.seed or 0)
+            new = new.with_version(self.plan.version + 1)
         if strategy is None and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
         try:
@@ -171,46 +276,59 @@ class Updater:
         return new, before, difference(self.plan, new)
 
     def _change(self, result: Update, topology: Topology) -> Update:
-        old = self._deployment
         paced = replace(result.plan, rate_mbps=result.plan.rate_mbps * self._pace)
-        try:
-            taken = self._switches.taken()
-            new = build_beside(paced, topology, self._limits, old, job_id=self._job_id, taken=taken)
-        except DoesNotFit as error:
-            raise UpdateError(f"there is no room for the new version beside the running one: {error}") from None
-        for name in self._switches.off():
-            if name in new.rulesets and new.rulesets[name].labels:
-                raise UpdateError(
-                    f"the new plan needs switch {name}, which does not answer: plan with --without {name}"
-                )
-        before = self._switches.rules(self._job_id)
-        added = self._install(
-            {v: union(rules, [new.rulesets[v]] if v in new.rulesets else []) for v, rules in before.items()}
-        )
+        with self._placing:
+            try:
+                taken = self._switches.taken()
+                old = self._current.deployment
+                new = build_beside(paced, topology, self._limits, old, job_id=self._job_id, taken=taken)
+            except DoesNotFit as error:
+                raise UpdateError(f"there is no room for the new version beside the running one: {error}") from None
+            for name in self._switches.off():
+                if name in new.rulesets and new.rulesets[name].labels:
+                    raise UpdateError(
+                        f"the new plan needs switch {name}, which does not answer: plan with --without {name}"
+                    )
+            self._beside = Version(result.plan, new)
+            try:
+                added = self._install()
+            except UpdateError:
+                self._beside = None
+                raise
         epoch = first = 0
         held = 0.0
         try:
-            if not self._roster.exchange(new.agents):
+            if set(new.agents) != set(old.agents):
+                gone = ", ".join(node for node in old.agents if node not in new.agents)
+                self._roster.restart(new.agents, f"the job goes on without {gone}")
+            elif not self._roster.exchange(new.agents):
                 asked = time.monotonic()
                 handover = self._roster.prepare(new.agents, PREPARE_SECONDS)
                 first, epoch = self._roster.switch_over(handover), handover.epoch
                 held = time.monotonic() - asked
         except HandoverError as error:
-            self._install(before)
+            with self._placing:
+                self._beside = None
+                self._install()
             raise UpdateError(f"the plan stays as it is: {error}") from None
-        self.plan, self.topology, self._deployment = result.plan, topology, new
+        with self._placing:
+            assert self._beside is not None
+            self._draining, self._current, self._beside = self._current, self._beside, None
+            self.topology = topology
         self._changed()
         if epoch:
             try:
                 self._roster.retire(handover)
             except HandoverError as error:
                 self._log(f"the job stopped during the change of plan; it begins anew with the new one: {error}")
-        try:
-            removed = self._install(new.rulesets)
-        except UpdateError as error:
-            removed = 0
-            self._log(f"the new plan runs; entries of the old one are left until the next change: {error}")
-            self._switches.keep(self._job_id, new.rulesets)
+        removed = 0
+        with self._placing:
+            self._draining, self._spent = None, {}
+            try:
+                removed = self._install()
+            except UpdateError as error:
+                self._log(f"the new plan runs; entries of the old one are left until the next change: {error}")
+                self._switches.keep(self._job_id, self._rulesets())
         return replace(
             result,
             entries_added=added,
@@ -220,9 +338,20 @@ class Updater:
             held_seconds=held,
         )
 
-    def _install(self, rulesets: Mapping[str, RuleSet]) -> int:
+    # -- with _placing held -----------------------------------------------------------------------------------------
+
+    def _rulesets(self) -> dict[str, RuleSet]:
+        """What all versions that are there have on the switches."""
+        found: dict[str, RuleSet] = {}
+        for version in (self._draining, self._current, self._beside):
+            if version is not None:
+                for switch, rules in version.deployment.rulesets.items():
+                    found[switch] = union(found[switch], [rules]) if switch in found else rules
+        return found
+
+    def _install(self) -> int:
         try:
-            return self._switches.install(self._job_id, rulesets)
+            return self._switches.install(self._job_id, self._rulesets())
         except fabric.FabricError as error:
             raise UpdateError(f"the plan stays as it is: {error}") from None
 

@@ -53,6 +53,8 @@ def install(
             f"the plan needs switches that are not in the switches file: {', '.join(sorted(unknown))}; "
             'add them as "NAME": {"address": "HOST:PORT", "device_id": N}'
         )
+    if not targets:
+        return []
     loaded = _everywhere(targets, lambda target: target.load_pipeline())
     _raise_failures(loaded, "does not take the program")
     replaced = {name: bool(result) for name, result in loaded.items()}

@@ -22,6 +22,7 @@ from controlplane.plan.limits import DoesNotFit
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import fetch_status
 from controlplane.rules import NOTHING, RuleSet, Taken
+from controlplane.runtime import failures
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.jobs import JobsError, Network, deployment_of, found
 from controlplane.runtime.room import JOB_IDS, first_label, job_of, last_label, split
@@ -33,6 +34,7 @@ from controlplane.targets.base import difference
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.kinds import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.topology import TopologyError
 from p4src.artifacts import find
 from p4src.protocol import VERSION
 from tests.deploy.fake_switch import FakeSwitch
@@ -273,6 +275,67 @@ def _union(switch: str, installed: dict[int, dict[str, RuleSet]]) -> RuleSet:
 def test_labels_say_whose_they_are(job_id):
     assert job_of(first_label(job_id)) == job_of(last_label(job_id)) == job_id
     assert 0 < first_label(job_id) <= last_label(job_id) < 1 << 32
+
+
+def test_switch_that_dies_is_gone_around_and_used_again_when_it_is_back(rig, until, monkeypatch):
+    monkeypatch.setattr(failures, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(failures, "STEADY_SECONDS", 0.3)
+    one, two = rig.add(ONE, "atp"), rig.add(ACROSS, "inart")
+    hosts = {TREE.access_switch(server) for server in SERVERS}
+    used = [switch for switch, rules in rig.entries(two.job_id).items() if rules.labels and switch not in hosts]
+    switch = used[0]
+    configs = two.roster.configs
+    rig.network.switches.watch()
+    watch = failures.Watch(rig.network, rig.log.append)
+    watch.start()
+    try:
+        port, number = rig.switches[switch].port, rig.switches[switch].device_id
+        rig.switches[switch].stop()
+        until(lambda: rig.network.off == {switch: "lost"}, "it is noticed")
+        until(lambda: any("led around it" in line for line in rig.log), "the job is led around it")
+        until(lambda: all(switch not in flow.route for tree in two.updater.plan.trees for flow in tree.flows))
+        assert set(two.roster.configs) == set(configs)
+        rig.switches[switch] = FakeSwitch(number, port)
+        until(lambda: rig.network.off == {}, "it is used again", 30)
+        until(lambda: any(f"{switch} can be used again" in line for line in rig.log), "that is said")
+    finally:
+        watch.close()
+    assert one.updater.plan.job == ONE
+
+
+def test_operator_keeps_things_off_and_takes_that_back(rig):
+    one = rig.add(ONE)
+    before = one.updater.plan
+    update = rig.network.replan(off=["c1", "c2-a1"])
+    assert rig.network.off == {"c1": "operator", "c2-a1": "operator"}
+    routes = [flow.route for tree in one.updater.plan.trees for flow in tree.flows]
+    assert not any("c1" in route for route in routes)
+    assert not any({u, v} == {"c2", "a1"} for route in routes for u, v in pairwise(route))
+    with pytest.raises(JobsError, match="c3 is not kept off; kept off: c1, c2-a1"):
+        rig.network.replan(restored=["c3"])
+    with pytest.raises(TopologyError, match="no switch, link"):
+        rig.network.replan(off=["c99"])
+    rig.network.replan(restored=["c1", "c2-a1"])
+    assert rig.network.off == {}
+    assert one.updater.plan.rate_mbps == pytest.approx(before.rate_mbps, rel=1e-3)
+    assert update.plan.job == ONE
+
+
+def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig):
+    job = Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000)
+    running = rig.add(job)
+    members = {}
+    for node, config in running.roster.configs.items():
+        members[node] = running.roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION))
+    epoch = running.roster.epoch
+    rig.network.replan(off=[SERVERS[10]])
+    assert running.updater.plan.job.parameter_servers == (SERVERS[6],)
+    assert running.roster.epoch > epoch
+    assert running.roster.running, "those that are left go on at once, in a new epoch"
+    kinds = []
+    while (event := members[SERVERS[10]].events.get(timeout=5)) is not None:
+        kinds.append(event.WhichOneof("kind"))
+    assert kinds[-1] == "refused"
 
 
 # -- as operators run it ----------------------------------------------------------------------------------------------

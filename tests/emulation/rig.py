@@ -49,8 +49,18 @@ def paper_testbed(rate: float) -> Topology:
 class Rig:
     """A context manager: the network is up and routed, the plan is on it, nothing has joined yet."""
 
-    def __init__(self, kind: str, topology: Topology, strategy: str = "atp", workers: int = 6, roots: int = 2) -> None:
+    def __init__(
+        self,
+        kind: str,
+        topology: Topology,
+        strategy: str = "atp",
+        workers: int = 6,
+        roots: int = 2,
+        *,
+        answers_failures: bool = False,
+    ) -> None:
         self.topology = topology
+        self.answers_failures = answers_failures
         self.job = place_job(topology, workers, roots, seed=SEED)
         self.plan: Plan = get_strategy(strategy)(topology, self.job, seed=SEED)
         assert self.plan.rate_mbps == evaluate(self.plan, topology).rate_mbps
@@ -64,7 +74,7 @@ class Rig:
         try:
             self.zygote = Zygote(self.emulation, MODULES)
             self.fabric = Fabric(self.emulation, self.log.append)
-            self.service: Service = self.fabric.serve(self.plan)
+            self.service: Service = self.fabric.serve(self.plan, answers_failures=self.answers_failures)
         except BaseException:
             self.emulation.stop()
             raise

@@ -1,0 +1,210 @@
+"""What the controller does by itself when something of the network fails, and when it is back.
+
+A switch that does not answer, and a link behind which nothing arrives any more, are kept off: every job is led around
+them in place (plan/repair.py), so that what is under way goes on, and is then planned again for what is left. A switch
+that has been back for some time is used again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from controlplane.plan import Plan
+from controlplane.rules import Aggregate, Deployment
+from controlplane.runtime.jobs import Network
+from controlplane.runtime.update import Version
+from controlplane.targets.base import TargetError
+from controlplane.topology import Topology
+
+LOST_SECONDS = 1.0
+"""How long a switch may be away: one that restarts at once is filled again and nothing else happens."""
+STEADY_SECONDS = 30.0
+"""How long a switch must answer before it is used again."""
+STALLED_SECONDS = 1.5
+"""How long a tree may make no progress before its packets are followed."""
+FOLLOW_SECONDS = 0.5
+LOOK_SECONDS = 0.2
+SENT_AT_LEAST = 2
+"""Packets that must have gone into a link, of which none came out, before it counts as lost."""
+
+Entry = tuple[str, int, int]  # switch, ingress port, label
+
+
+@dataclass
+class Followed:
+    """A job whose packets are being followed: what entries had counted when that began."""
+
+    versions: tuple[Version, ...]
+    counted: dict[Entry, int]
+    looked: float
+    suspects: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Watch:
+    """Watches a network from a thread, from `start` to `close`.
+
+    log: gets one line per event.
+    """
+
+    network: Network
+    log: Callable[[str], None] = lambda line: None
+    _away: dict[str, float] = field(default_factory=dict)
+    _back: dict[str, float] = field(default_factory=dict)
+    _followed: dict[str, Followed] = field(default_factory=dict)
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="failures", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            try:
+                self._look_at_switches()
+                self._look_at_trees()
+            except Exception as error:  # the watch must not end; whatever it was is said
+                self.log(f"watching for failures: {type(error).__name__}: {error}")
+                self._closed.wait(1.0)
+
+    def _look_at_switches(self) -> None:
+        now = time.monotonic()
+        lost, steady = [], []
+        for keeper in self.network.switches.keepers:
+            name = keeper.target.name
+            if keeper.state == "connected":
+                self._away.pop(name, None)
+                since = self._back.setdefault(name, now)
+                if self.network.off.get(name) == "lost" and now - since >= STEADY_SECONDS:
+                    steady.append(name)
+            else:
+                self._back.pop(name, None)
+                if now - self._away.setdefault(name, now) >= LOST_SECONDS and name not in self.network.off:
+                    lost.append(name)
+        if lost:
+            self.network.lose({name: f"switch {name} does not answer" for name in lost})
+        if steady:
+            self.network.restore(steady, f"answering for {STEADY_SECONDS:g} s")
+
+    def _look_at_trees(self) -> None:
+        for job in self.network.jobs:
+            if job.updater is None or not job.roster.stalled(STALLED_SECONDS):
+                self._followed.pop(job.name, None)
+                continue
+            now = time.monotonic()
+            versions = job.updater.versions
+            followed = self._followed.get(job.name)
+            if followed is not None and followed.versions != versions:
+                del self._followed[job.name]
+                continue
+            if followed is not None and now - followed.looked < FOLLOW_SECONDS:
+                continue
+            topology = self.network.topology
+            hops = [hop for version in versions for hop in hops_of(version.plan, version.deployment, topology)]
+            counted = self._count({entry[0] for hop in hops for entry in (*hop.into, hop.out)})
+            if followed is None:
+                self._followed[job.name] = Followed(versions, counted, now)
+                continue
+            dead = dead_links(hops, followed.counted, counted) - set(self.network.off)
+            # Twice in a row: counters are not read at one moment.
+            if dead & followed.suspects:
+                causes = {link: f"nothing comes out of link {link}" for link in sorted(dead & followed.suspects)}
+                self._followed.pop(job.name, None)
+                self.network.lose(causes)
+            else:
+                followed.suspects, followed.looked = dead, now
+
+    def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
+        counted: dict[Entry, int] = {}
+        for keeper in self.network.switches.keepers:
+            if keeper.target.name in switches and keeper.state == "connected":
+                try:
+                    labels = keeper.target.read_counters().labels
+                except TargetError:
+                    continue
+                counted |= {
+                    (keeper.target.name, port, label): packets for (port, label), (packets, _) in labels.items()
+                }
+        return counted
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A flow's way over one link: entries that send it in, the entry that takes it out, the link's name."""
+
+    into: tuple[Entry, ...]
+    out: Entry
+    link: str
+
+
+def dead_links(hops: Iterable[Hop], before: Mapping[Entry, int], after: Mapping[Entry, int]) -> set[str]:
+    """Links into which packets went and out of which none came, by what the entries counted meanwhile."""
+    found: dict[str, bool] = {}
+    for hop in hops:
+        known = [entry for entry in (*hop.into, hop.out) if entry not in before or entry not in after]
+        if known:
+            continue
+        if after[hop.out] > before[hop.out]:
+            found[hop.link] = False
+        elif sum(after[entry] - before[entry] for entry in hop.into) >= SENT_AT_LEAST:
+            found.setdefault(hop.link, True)
+    return {link for link, dead in found.items() if dead}
+
+
+def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[Hop]:
+    """Every way of every flow of a plan over a link between switches."""
+
+    def hop(into: Iterable[Entry], node: str, after: str, label: int) -> Hop:
+        return Hop(tuple(into), (after, topology.port(after, node), label), f"{node}-{after}")
+
+    def along(route: tuple[str, ...], label: int) -> Iterable[Hop]:
+        for before, node, after in zip(route, route[1:], route[2:], strict=False):
+            if topology.kind(node) == topology.kind(after) == "switch":
+                yield hop([(node, topology.port(node, before), label)], node, after, label)
+
+    configs = deployment.agents
+    trees = {node: {tree.tree: tree for tree in config.worker_trees} for node, config in configs.items()}
+    sums = {
+        (switch, entry.label): entry.action.next_label
+        for switch, rules in deployment.rulesets.items()
+        for entry in rules.labels
+        if isinstance(entry.action, Aggregate)
+    }
+    for index, tree in enumerate(plan.trees):
+        partial: dict[str, int] = {}
+        inputs: dict[str, list[Entry]] = {}
+        waiting = [(a.worker, a.point, a.route, trees[a.worker][index].up_label) for a in tree.assignments]
+        onwards = {relay.node: relay for relay in tree.relays}
+        while waiting:
+            _, point, route, label = waiting.pop()
+            yield from along(route, label)
+            if point == tree.root:
+                continue
+            inputs.setdefault(point, []).append((point, topology.port(point, route[-2]), label))
+            if point not in partial:
+                partial[point] = sums[point, label]
+                relay = onwards[point]
+                waiting.append((point, relay.next, relay.route, partial[point]))
+        for point, label in partial.items():
+            after = onwards[point].route[1]
+            if topology.kind(after) == "switch":
+                yield hop(inputs[point], point, after, label)
+        parent = {child: above for above, child in tree.return_edges}
+        for above, child in tree.return_edges:
+            if above != tree.root and topology.kind(child) == "switch":
+                label = trees[tree.assignments[0].worker][index].return_label
+                yield hop([(above, topology.port(above, parent[above]), label)], above, child, label)
+        for a in tree.assignments:
+            way = [a.worker]
+            while way[-1] != tree.root:
+                way.append(parent[way[-1]])
+            yield from along(tuple(reversed(way)), trees[a.worker][index].answer_label)

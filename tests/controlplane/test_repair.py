@@ -1,0 +1,120 @@
+"""A plan that is led around what has failed adds every gradient once, under the names that its agents know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from controlplane import rules
+from controlplane.generators import fattree
+from controlplane.job import place_job
+from controlplane.plan.repair import CannotRepair, intact, repair
+from controlplane.rules import Deployment, Places, Taken, aligned
+from controlplane.runtime.failures import dead_links, hops_of
+from controlplane.runtime.jobs import without
+from controlplane.strategies import get_strategy
+from controlplane.topology import Topology, TopologyError
+from tests.controlplane.instances import examples, instances, random_plan
+from tests.controlplane.test_rules import LIMITS, check_deployment
+
+TREE = fattree(4, 100.0)
+JOB = place_job(TREE, 8, 2, seed=3)
+PLAN = get_strategy("inart")(TREE, JOB)
+
+
+def around(plan, deployment: Deployment, state: Topology) -> tuple[Deployment, object]:
+    """As the controller does it."""
+    gaps = {v: Taken.by(of).gaps(LIMITS.slots) for v, of in deployment.rulesets.items()}
+    slots = dict(deployment.slots)
+
+    def take(switch: str, tree: int) -> bool:
+        place = aligned(gaps[switch], deployment.sizes[tree])
+        if place is not None:
+            slots[switch, tree] = place
+        return place is not None
+
+    found = repair(plan, state, take)
+    for index, point, _ in found.moved:
+        del slots[point, index]
+    groups = {v: {group.ports: group.group for group in of.groups} for v, of in deployment.rulesets.items()}
+    places = Places(deployment.sizes, slots, groups)
+    made = rules.build(found.plan, state, LIMITS, job_id=3, epoch=7, first_label=deployment.first_label, places=places)
+    return made, found
+
+
+CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=CHECKS)
+@given(instances(), st.integers(0, 10**6), st.data())
+def test_every_gradient_is_added_once_around_what_is_gone(instance, seed, data):
+    topology, job = instance
+    plan = random_plan(topology, job, seed)
+    deployment = rules.build(plan, topology, LIMITS, job_id=3, epoch=7)
+    between = [f"{u}-{v}" for u, v in topology.links if topology.kind(u) == topology.kind(v) == "switch"]
+    gone = data.draw(st.sampled_from([*topology.switches, *between]))
+    state = without(topology, [gone])
+    try:
+        made, found = around(plan, deployment, state)
+    except CannotRepair:
+        assume(False)
+    check_deployment(found.plan, state, made)
+    assert made.agents == deployment.agents, "no worker and no parameter server has to be told"
+    for index, tree in enumerate(plan.trees):
+        if index not in found.trees:
+            assert intact(tree, state)
+            assert found.plan.trees[index] == tree
+            for point in tree.points:
+                assert made.slots[point, index] == deployment.slots[point, index], "what holds sums stays where it is"
+
+
+@pytest.mark.parametrize("switch", [v for v in TREE.switches if v[0] in "ca"])
+def test_any_switch_of_a_fat_tree_that_no_server_hangs_on_can_fail(switch):
+    deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
+    state = without(TREE, [switch])
+    made, found = around(PLAN, deployment, state)
+    check_deployment(found.plan, state, made)
+    assert made.agents == deployment.agents
+    assert not any(switch in flow.route for tree in found.plan.trees for flow in tree.flows)
+    used = {v for v, of in deployment.rulesets.items() if of.labels}
+    assert bool(found.trees) == (switch in used)
+
+
+def test_what_has_no_way_around_is_said():
+    edge = TREE.access_switch(JOB.workers[0])
+    with pytest.raises(CannotRepair, match="is cut off"):
+        repair(PLAN, without(TREE, [edge]))
+    point = next(p for tree in PLAN.trees for p in tree.points if p[0] in "ca")
+    with pytest.raises(CannotRepair, match=f"no switch has room to add instead of {point}"):
+        repair(PLAN, without(TREE, [point]), lambda switch, tree: False)
+    with pytest.raises(TopologyError, match=r"no switch, link .* or parameter server 'c9'"):
+        without(TREE, ["c9"])
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.data())
+def test_link_that_swallows_packets_is_found_by_what_its_ends_count(data):
+    deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
+    hops = list(hops_of(PLAN, deployment, TREE))
+    gone = data.draw(st.sampled_from(sorted({hop.link for hop in hops})))
+    entries = {entry for hop in hops for entry in (*hop.into, hop.out)}
+    have = {(v, e.ingress_port, e.label) for v, of in deployment.rulesets.items() for e in of.labels}
+    assert entries <= have
+    before = dict.fromkeys(entries, 100)
+    # Everything goes on being sent again; behind the link nothing comes.
+    after = dict.fromkeys(entries, 103) | {hop.out: 100 for hop in hops if hop.link == gone}
+    assert dead_links(hops, before, after) == {gone}
+    assert dead_links(hops, before, before) == set(), "silence is no failure"
+    assert dead_links(hops, before, dict.fromkeys(entries, 103)) == set()
+    unknown = {entry: count for entry, count in after.items() if entry[0] != gone.split("-")[0]}
+    assert dead_links(hops, before, unknown) == set(), "a switch that does not answer is another matter"
+
+
+def test_repaired_plan_keeps_job_shares_and_number_of_trees():
+    found = repair(PLAN, without(TREE, ["c1"]))
+    assert found.plan == replace(PLAN, trees=found.plan.trees)
+    assert [tree.share for tree in found.plan.trees] == [tree.share for tree in PLAN.trees]
+    assert [tree.root for tree in found.plan.trees] == [tree.root for tree in PLAN.trees]

@@ -1,0 +1,68 @@
+"""A switch or a link fails in the middle of an all-reduce: the controller notices, and no trainer does."""
+
+import time
+
+import pytest
+
+from controlplane.generators import fattree
+from controlplane.topology import Topology
+from tests.emulation.rig import Rig
+from tests.emulation.test_allreduce import SIZE
+
+RATE = 30.0
+
+
+def dead(rig: Rig, switch: str) -> None:
+    """Nothing that the switch sends or is sent arrives any more; its controller can still talk to it."""
+    for neighbour in rig.topology.neighbours(switch):
+        rig.emulation.shape(switch, neighbour, loss=1.0)
+        if neighbour in rig.topology.switches:
+            rig.emulation.shape(neighbour, switch, loss=1.0)
+
+
+def spine(rig: Rig) -> str:
+    """A switch that adds, with no server on it."""
+    hosts = {rig.topology.access_switch(node) for node in (*rig.job.workers, *rig.job.parameter_servers)}
+    adding = [point for tree in rig.plan.trees for point in tree.points if point not in hosts]
+    return max(set(adding), key=adding.count)
+
+
+def tree() -> Topology:
+    return fattree(4, RATE, aggregation_mbps=None)
+
+
+def test_switch_that_dies_in_the_middle_is_gone_around_and_no_sum_is_lost() -> None:
+    with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
+        rig.start_all()
+        rig.allreduce(SIZE // 4).check()
+        before = time.monotonic()
+        rig.allreduce(SIZE).check()
+        usual = time.monotonic() - before
+        switch = spine(rig)
+        before = time.monotonic()
+        rig.submit(SIZE)
+        time.sleep(usual / 4)  # in the middle of it; whenever it is, the sum is right
+        dead(rig, switch)
+        rig.collect().check()
+        took = time.monotonic() - before
+        rig.allreduce(SIZE // 4).check()
+        print(f"{switch} died: {took:.2f} s instead of {usual:.2f} s")
+        assert any("led around it" in line for line in rig.log), rig.log
+        assert not any("gave up" in line or "is gone" in line for line in rig.log), "no agent noticed"
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_link_that_swallows_everything_is_found(way: str) -> None:
+    with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
+        rig.start_all()
+        one = rig.plan.trees[0]
+        switches = rig.topology.switches
+        up = [(u, v) for flow in one.flows for u, v in zip(flow.route, flow.route[1:], strict=False)]
+        links = up if way == "up" else list(one.return_edges)
+        u, v = next((u, v) for u, v in links if u in switches and v in switches)
+        rig.submit(SIZE)
+        rig.emulation.shape(u, v, loss=1.0)
+        rig.collect().check()
+        rig.allreduce(SIZE // 4).check()
+        assert any(line == f"lost: nothing comes out of link {u}-{v}" for line in rig.log), rig.log
+        assert not any("gave up" in line or "is gone" in line for line in rig.log)
