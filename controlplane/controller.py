@@ -122,15 +122,21 @@ def format_added(reply: pb.AddJobReply) -> str:
         f"job {reply.name}: {reply.rate_mbps:.4g} Mbit/s per worker, bottleneck {reply.bottleneck}",
         f"workers {', '.join(reply.workers)}; parameter servers {', '.join(reply.parameter_servers)}",
     ]
-    for other in reply.others:
-        stays = abs(other.before_mbps - other.after_mbps) < 1e-6 * other.before_mbps
-        after = "stays" if stays else f"then {other.after_mbps:.4g}"
-        lines.append(f"job {other.name}: {other.before_mbps:.4g} Mbit/s, {after}")
+    lines += _rate_lines(reply.others)
     if reply.job_id:
         lines.append(f"installed as job {reply.job_id}: {reply.entries} changes on the switches; its agents can join")
     else:
         lines.append("nothing was installed (--dry-run)")
     return "\n".join(lines)
+
+
+def _rate_lines(rates: Sequence[pb.JobRate]) -> list[str]:
+    lines = []
+    for other in rates:
+        stays = abs(other.before_mbps - other.after_mbps) < 1e-6 * other.before_mbps
+        after = "stays" if stays else f"then {other.after_mbps:.4g}"
+        lines.append(f"job {other.name}: {other.before_mbps:.4g} Mbit/s, {after}")
+    return lines
 
 
 def message_dict(message: Message) -> dict[str, Any]:
@@ -212,9 +218,12 @@ def make_parser() -> argparse.ArgumentParser:
     add.add_argument("--strategy", default="inart")
     add.add_argument("--seed", type=int, default=0)
     add.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
+    add.add_argument("--share", action="store_true", help="plan all jobs together, fairly (default: what they leave)")
+    add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its rate over this is what is made fair")
     add.add_argument("--dry-run", action="store_true", help="say what everybody would get, install nothing")
     show = orders.add_parser("show", help="everything about one job")
     remove = orders.add_parser("remove", help="end a job and take its entries off the switches")
+    remove.add_argument("--share", action="store_true", help="plan those that stay together, with what it leaves")
     for order in (show, remove):
         order.add_argument("job", metavar="NAME")
     listed = orders.add_parser("list", help="the jobs in a table")
@@ -263,14 +272,21 @@ def run_job(arguments: argparse.Namespace) -> None:
             given = Path(given).read_text()
         plan = arguments.plan.read_text() if arguments.plan else ""
         request = pb.AddJobRequest(
-            job=given, strategy=arguments.strategy, seed=arguments.seed, plan=plan, dry_run=arguments.dry_run
+            job=given,
+            strategy=arguments.strategy,
+            seed=arguments.seed,
+            plan=plan,
+            dry_run=arguments.dry_run,
+            share=arguments.share,
+            weight=arguments.weight,
         )
         reply = _ask(arguments, "add_job", request)
         _print(arguments, reply, format_added(reply))
     elif arguments.order == "remove":
-        gone = _ask(arguments, "remove_job", pb.RemoveJobRequest(name=arguments.job))
+        gone = _ask(arguments, "remove_job", pb.RemoveJobRequest(name=arguments.job, share=arguments.share))
         later = f"; {', '.join(gone.later)} when it answers again" if gone.later else ""
-        _print(arguments, gone, f"job {arguments.job} removed: {gone.entries} entries{later}")
+        lines = [f"job {arguments.job} removed: {gone.entries} entries{later}", *_rate_lines(gone.others)]
+        _print(arguments, gone, "\n".join(lines))
     else:
         name = arguments.job if arguments.order == "show" else ""
         status = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=name)

@@ -37,18 +37,22 @@ class AddJobReply(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
-    __slots__ = ["dry_run", "job", "plan", "seed", "strategy"]
+    __slots__ = ["dry_run", "job", "plan", "seed", "share", "strategy", "weight"]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     dry_run: bool
     job: str
     plan: str
     seed: int
+    share: bool
     strategy: str
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+    weight: float
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
     __slots__ = ["joined", "joined_seconds", "node", "peer", "reported_seconds", "role", "statistics"]
@@ -194,18 +198,22 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class RemoveJobReply(_message.Message):
-    __slots__ = ["entries", "later"]
+    __slots__ = ["entries", "later", "others"]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     LATER_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     entries: int
     later: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, entries: _Optional[int] = ..., later: _Optional[_Iterable[str]] = ...) -> None: ...
+    others: _containers.RepeatedCompositeFieldContainer[JobRate]
+    def __init__(self, entries: _Optional[int] = ..., later: _Optional[_Iterable[str]] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ...) -> None: ...
 
 class RemoveJobRequest(_message.Message):
-    __slots__ = ["name"]
+    __slots__ = ["name", "share"]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    share: bool
+    def __init__(self, name: _Optional[str] = ..., share: bool = ...) -> None: ...
 
 class ReplanReply(_message.Message):
     __slots__ = ["entries_added", "entries_removed", "epoch", "first_operation", "held_seconds", "outcome", "plan", "rate_before_mbps", "rate_mbps", "seconds", "trees_added", "trees_kept", "trees_removed", "version"]

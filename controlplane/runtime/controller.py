@@ -156,7 +156,11 @@ class Controller:
                 admission = network.admission(Plan.from_json(parse_json(request.plan)))
             else:
                 job = parse_given_job(request.job, network)
-                admission = network.admit(job, request.strategy or "inart", request.seed)
+                strategy = request.strategy or "inart"
+                if request.share:
+                    admission = network.shared(job, strategy, request.seed, request.weight or 1.0)
+                else:
+                    admission = network.admit(job, strategy, request.seed)
             plan = admission.plan
             reply = pb.AddJobReply(
                 name=plan.job.name,
@@ -171,19 +175,23 @@ class Controller:
                 ],
             )
             if not request.dry_run:
-                running, reply.entries = network.add(plan)
+                weight = request.weight or 1.0
+                running, reply.entries = network.add(plan, weight=weight, others=admission.plans)
                 reply.job_id = running.job_id
             return reply
-        except (JobsError, TargetError, ValueError) as error:
+        except (JobsError, TargetError, UpdateError, ValueError) as error:
             self._log(f"a job was not added: {error}")
             _refuse(context, error)
 
     def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
         try:
-            entries, later = self._network().remove(request.name)
-        except (JobsError, TargetError) as error:
+            network = self._network()
+            entries, later = network.remove(request.name)
+            rates = network.rebalance() if request.share else {}
+        except (JobsError, TargetError, UpdateError, ValueError) as error:
             _refuse(context, error)
-        return pb.RemoveJobReply(entries=entries, later=later)
+        others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]
+        return pb.RemoveJobReply(entries=entries, later=later, others=others)
 
     def _network(self) -> Network:
         if self.network is None:

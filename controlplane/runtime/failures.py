@@ -2,14 +2,14 @@
 
 A switch that does not answer, and a link behind which nothing arrives any more, are kept off: every job is led around
 them in place (plan/repair.py), so that what is under way goes on, and is then planned again for what is left. A switch
-that has been back for some time is used again.
+that did not answer and has been back for some time is used again; what was found silent, when an operator says so.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controlplane.plan import Plan
@@ -91,7 +91,7 @@ class Watch:
                 if now - self._away.setdefault(name, now) >= LOST_SECONDS and name not in self.network.off:
                     lost.append(name)
         if lost:
-            self.network.lose({name: f"switch {name} does not answer" for name in lost})
+            self.network.lose({name: f"switch {name} does not answer" for name in lost}, "lost")
         if steady:
             self.network.restore(steady, f"answering for {STEADY_SECONDS:g} s")
 
@@ -114,12 +114,17 @@ class Watch:
             if followed is None:
                 self._followed[job.name] = Followed(versions, counted, now)
                 continue
-            dead = dead_links(hops, followed.counted, counted) - set(self.network.off)
+            dead = silent(hops, followed.counted, counted) - set(self.network.off)
             # Twice in a row: counters are not read at one moment.
             if dead & followed.suspects:
-                causes = {link: f"nothing comes out of link {link}" for link in sorted(dead & followed.suspects)}
                 self._followed.pop(job.name, None)
-                self.network.lose(causes)
+                causes = {
+                    name: f"nothing that is sent to switch {name} comes in"
+                    if name in topology
+                    else f"nothing comes out of link {name}"
+                    for name in sorted(dead & followed.suspects)
+                }
+                self.network.lose(causes, "silent")
             else:
                 followed.suspects, followed.looked = dead, now
 
@@ -158,6 +163,21 @@ def dead_links(hops: Iterable[Hop], before: Mapping[Entry, int], after: Mapping[
         elif sum(after[entry] - before[entry] for entry in hop.into) >= SENT_AT_LEAST:
             found.setdefault(hop.link, True)
     return {link for link, dead in found.items() if dead}
+
+
+def silent(hops: Sequence[Hop], before: Mapping[Entry, int], after: Mapping[Entry, int]) -> set[str]:
+    """As `dead_links`; instead of its links, a switch into which packets went over several and that counted none."""
+    dead = dead_links(hops, before, after)
+    into: dict[str, set[str]] = {}
+    for hop in hops:
+        if hop.link in dead:
+            into.setdefault(hop.out[0], set()).add(hop.link)
+    entries = {entry for hop in hops for entry in (*hop.into, hop.out)}
+    alive = {entry[0] for entry in entries if after.get(entry, 0) > before.get(entry, 0)}
+    for switch, links in into.items():
+        if len(links) > 1 and switch not in alive:
+            dead = (dead - links) | {switch}
+    return dead
 
 
 def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[Hop]:

@@ -6,6 +6,7 @@ prepare --all are ready--> switch over --workers are done with the old--> retire
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class Handover:
     drained: set[str] = field(default_factory=set)
     first_operation: int | None = None
     failure: str = ""
+    switched: float | None = None
 
     @property
     def workers(self) -> list[str]:
@@ -55,6 +57,7 @@ class Handover:
 
     def choose_operation(self) -> int:
         """The first operation that no worker has started: all hold theirs back, so all can still switch there."""
+        self.switched = time.monotonic()
         self.first_operation = max(self.next_operations[node] for node in self.workers)
         return self.first_operation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from controlplane.evaluate import evaluate, unit_loads
 from controlplane.job import Job
@@ -20,6 +20,7 @@ from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import Update, UpdateError, Updater
 from controlplane.strategies import get_strategy
+from controlplane.strategies.fabric.sharing import Demand, share
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.kinds import Kind
 from controlplane.topology import Topology, TopologyError
@@ -45,9 +46,21 @@ class PlanSummary:
 
 
 class RunningJob:
-    """One job: its plan and its agents. updater: changes the plan while it runs; None: it cannot be changed."""
+    """One job: its plan and its agents. updater: changes the plan while it runs; None: it cannot be changed.
 
-    def __init__(self, plan: PlanSummary, roster: Roster, updater: Updater | None = None, job_id: int = 1) -> None:
+    weight: where jobs share a network fairly, its rate over this is what is fair.
+    """
+
+    def __init__(
+        self,
+        plan: PlanSummary,
+        roster: Roster,
+        updater: Updater | None = None,
+        job_id: int = 1,
+        *,
+        weight: float = 1.0,
+    ) -> None:
+        self.weight = weight
         self._plan = plan
         self.roster = roster
         self.updater = updater
@@ -125,11 +138,15 @@ class Jobs:
 
 @dataclass(frozen=True)
 class Admission:
-    """What a job would get beside those that run. others: their rates before and after, Mbit/s."""
+    """What a job would get beside those that run. others: their rates before and after, Mbit/s.
+
+    plans: the others', where all are planned together.
+    """
 
     plan: Plan
     bottleneck: str
     others: dict[str, tuple[float, float]]
+    plans: dict[str, Plan] = field(default_factory=dict)
 
 
 class Network:
@@ -163,7 +180,7 @@ class Network:
         self._epochs = epochs or EpochStore()
         self._pace = pace
         self._changing = threading.RLock()
-        self.off: dict[str, str] = {}  # what is kept off, and why: "lost", "operator"
+        self.off: dict[str, str] = {}  # what is kept off, and why: "lost", "silent", "operator"
         self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
 
     # -- jobs that come and go --------------------------------------------------------------------------------------
@@ -216,12 +233,14 @@ class Network:
         if changes:
             self.log(f"{changes} changes brought the switches to what they shall hold")
         for stored in jobs:
-            self.run(stored.plan, stored.deployment, stored.job_id)
+            self.run(stored.plan, stored.deployment, stored.job_id).weight = stored.weight
 
     def stored(self) -> list[Stored]:
         """The jobs as they are now, for a controller that starts again."""
         return [
-            Stored(job.job_id, job.updater.plan, job.updater.deployment) for job in self.jobs if job.updater is not None
+            Stored(job.job_id, job.updater.plan, job.updater.deployment, job.weight)
+            for job in self.jobs
+            if job.updater is not None
         ]
 
     def admit(self, job: Job, strategy: str, seed: int = 0) -> Admission:
@@ -250,13 +269,57 @@ class Network:
         bottleneck = f"{now.bottleneck.kind.replace('_', ' ')} {now.bottleneck.name}"
         return Admission(plan, bottleneck, others)
 
-    def add(self, plan: Plan) -> tuple[RunningJob, int]:
-        """Install and run a plan as a new job; how many changes that took. Raises as `admission` and `install`."""
+    def shared(self, job: Job, strategy: str, seed: int = 0, weight: float = 1.0) -> Admission:
+        """Plans for a job and all that run, together: weighted max-min fair. Raises Infeasible, JobsError."""
+        self._check_name(job.name)
+        alone = get_strategy(strategy)(limited(self.state, self.kind.limits), job, seed=seed)
+        *others, plan = self._fair([Demand(job, (alone,), weight)])
+        names = [running.name for running in self._sharers()]
+        plans = dict(zip(names, others, strict=True))
+        rates = {name: (self.jobs.get(name).plan.rate_mbps, one.rate_mbps) for name, one in plans.items()}
+        return Admission(plan, "what all jobs share", rates, plans)
+
+    def _sharers(self) -> list[RunningJob]:
+        return [job for job in self.jobs if job.updater is not None]
+
+    def _fair(self, more: Sequence[Demand] = ()) -> list[Plan]:
+        demands = []
+        for job in self._sharers():
+            assert job.updater is not None
+            plan = job.updater.plan
+            demands.append(Demand(plan.job, (plan,), job.weight, plan.split))
+        return share(self.state, [*demands, *more])
+
+    def rebalance(self, plans: Mapping[str, Plan] | None = None) -> dict[str, tuple[float, float]]:
+        """Change all running jobs over to fair rates (or to these plans), those that get less first; rates before and
+        after. Raises UpdateError, Infeasible: those that were changed already stay so."""
+        with self._changing:
+            if plans is None:
+                jobs = self._sharers()
+                plans = dict(zip([job.name for job in jobs], self._fair() if jobs else [], strict=True))
+            rates = {}
+            for name in sorted(plans, key=lambda one: plans[one].rate_mbps - self.jobs.get(one).plan.rate_mbps):
+                job = self.jobs.get(name)
+                assert job.updater is not None
+                before = job.plan.rate_mbps
+                job.updater.update(self.state_of(job), plan=plans[name])
+                rates[name] = before, job.plan.rate_mbps
+            return rates
+
+    def add(
+        self, plan: Plan, *, weight: float = 1.0, others: Mapping[str, Plan] | None = None
+    ) -> tuple[RunningJob, int]:
+        """Install and run a plan as a new job; how many changes that took. others: plans that make room for it, to
+        which the running jobs are changed over before. Raises as `admission`, `install` and `rebalance`."""
         with self._changing:
             self._check_name(plan.job.name)
+            if others:
+                self.rebalance(others)
             job_id = self.free_id()
             deployment, changes = self.install(plan, job_id)
             job = self.run(plan, deployment, job_id)
+            job.weight = weight
+            self.changed()
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
             return job, changes
 
@@ -341,10 +404,10 @@ class Network:
             raise JobsError("there is no job")
         return next((update for update in made if update.changed), made[0])
 
-    def lose(self, causes: Mapping[str, str]) -> None:
-        """Something has failed: what runs is led around it, and then planned again. causes: why, by name."""
+    def lose(self, causes: Mapping[str, str], reason: str) -> None:
+        """Something has failed: what runs is led around it, and then planned again. causes: what was seen, by name."""
         with self._changing:
-            self.off |= dict.fromkeys(causes, "lost")
+            self.off = self.off | dict.fromkeys(causes, reason)
         for cause in causes.values():
             self.log(f"lost: {cause}")
         self._lead_around()

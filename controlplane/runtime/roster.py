@@ -159,9 +159,13 @@ class Roster:
             self._look_for_silent(now)
 
     def stalled(self, seconds: float) -> bool:
-        """Whether an agent of the running job has had the same oldest open chunk for so long."""
+        """Whether an agent of the running job has had the same oldest open chunk for so long, or what ran before a
+        change of plan has not ended in that time."""
         with self._lock:
             now = time.monotonic()
+            handover = self._handover
+            if handover is not None and handover.switched is not None and now - handover.switched >= seconds:
+                return True
             return self._running and any(
                 now - since >= seconds for member in self._members.values() for _, since in member.oldest.values()
             )

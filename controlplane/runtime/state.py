@@ -33,6 +33,7 @@ class Stored:
     job_id: int
     plan: Plan
     deployment: Deployment
+    weight: float = 1.0
 
 
 def default_folder(addresses: Iterable[str]) -> Path:
@@ -95,6 +96,7 @@ def _json(stored: Stored) -> dict[str, Any]:
     deployment = stored.deployment
     return {
         "job_id": stored.job_id,
+        "weight": stored.weight,
         "plan": stored.plan.to_json(),
         "labels": [deployment.first_label, deployment.next_label],
         "slots": [[switch, tree, first] for (switch, tree), first in deployment.slots.items()],
@@ -119,7 +121,7 @@ def _job(data: Mapping[str, Any]) -> Stored:
     first, after = data["labels"]
     slots = {(switch, tree): slot for switch, tree, slot in data["slots"]}
     deployment = Deployment(rulesets, agents, after, first, slots)
-    return Stored(data["job_id"], Plan.from_json(data["plan"]), deployment)
+    return Stored(data["job_id"], Plan.from_json(data["plan"]), deployment, data["weight"])
 
 
 def _rules(switch: str, data: Mapping[str, Any]) -> RuleSet:

@@ -158,9 +158,12 @@ class Updater:
                 raise TopologyError(f"{switch} is not a switch, and only switches can be kept off")
         return apply_changes(base, changes).replace(remove_nodes=without)
 
-    def update(self, topology: Topology, strategy: str | None = None, *, dry_run: bool = False) -> Update:
+    def update(
+        self, topology: Topology, strategy: str | None = None, *, plan: Plan | None = None, dry_run: bool = False
+    ) -> Update:
         """Plan for `topology` with every parameter server's share kept, and change over to that plan.
 
+        plan: change over to this one instead, whose shares are the running one's.
         Returns when nothing of the old version is left. Raises UpdateError, and what planning raises (Infeasible,
         PlanError, JobError): the job runs on as before.
         """
@@ -168,7 +171,7 @@ class Updater:
             raise UpdateError("another change of plan is under way")
         try:
             began = time.monotonic()
-            new, before, trees = self._plan(topology, strategy)
+            new, before, trees = self._plan(topology, strategy, plan)
             result = Update(new, before, trees)
             same = not trees.added and not trees.removed and abs(new.rate_mbps - self.plan.rate_mbps) <= SAME
             shares = all(abs(self.plan.trees[i].share - new.trees[j].share) <= SAME for i, j in trees.kept)
@@ -252,8 +255,12 @@ class Updater:
 
     # -- with the lock held -----------------------------------------------------------------------------------------
 
-    def _plan(self, topology: Topology, strategy: str | None) -> tuple[Plan, float, Difference]:
+    def _plan(self, topology: Topology, strategy: str | None, given: Plan | None) -> tuple[Plan, float, Difference]:
         """The better of a new plan and the running one at the rate that it can still have."""
+        if given is not None:
+            new = given.with_version(self.plan.version + 1)
+            self._fits(new, limited(topology, self._limits))
+            return new, self.plan.rate_mbps, difference(self.plan, new)
         topology = self._left(topology)
         left = tuple(root for root in self.plan.job.parameter_servers if root in topology)
         try:
@@ -269,11 +276,14 @@ class Updater:
             new = new.with_version(self.plan.version + 1)
         if strategy is None and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
+        self._fits(new, topology)
+        return new, before, difference(self.plan, new)
+
+    def _fits(self, plan: Plan, topology: Topology) -> None:
         try:
-            self._check(new, topology)
+            self._check(plan, topology)
         except DoesNotFit as error:
             raise UpdateError(f"the new plan does not fit: {error}") from None
-        return new, before, difference(self.plan, new)
 
     def _change(self, result: Update, topology: Topology) -> Update:
         paced = replace(result.plan, rate_mbps=result.plan.rate_mbps * self._pace)

@@ -13,7 +13,7 @@ from controlplane.generators import fattree
 from controlplane.job import place_job
 from controlplane.plan.repair import CannotRepair, intact, repair
 from controlplane.rules import Deployment, Places, Taken, aligned
-from controlplane.runtime.failures import dead_links, hops_of
+from controlplane.runtime.failures import dead_links, hops_of, silent
 from controlplane.runtime.jobs import without
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology, TopologyError
@@ -111,6 +111,22 @@ def test_link_that_swallows_packets_is_found_by_what_its_ends_count(data):
     assert dead_links(hops, before, dict.fromkeys(entries, 103)) == set()
     unknown = {entry: count for entry, count in after.items() if entry[0] != gone.split("-")[0]}
     assert dead_links(hops, before, unknown) == set(), "a switch that does not answer is another matter"
+
+
+def test_switch_that_takes_nothing_in_is_found_as_one(switch: str = "c1"):
+    deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
+    hops = list(hops_of(PLAN, deployment, TREE))
+    links = {hop.link for hop in hops if hop.out[0] == switch}
+    assert len(links) > 1
+    entries = {entry for hop in hops for entry in (*hop.into, hop.out)}
+    before = dict.fromkeys(entries, 0)
+    after = {entry: 0 if entry[0] == switch else 3 for entry in entries}
+    gone = {hop.link for hop in hops if hop.link.startswith(f"{switch}-")}
+    after |= {hop.out: 0 for hop in hops if hop.link in gone}
+    assert silent(hops, before, after) == {switch}
+    one = next(iter(sorted(links)))
+    after = dict.fromkeys(entries, 3) | {hop.out: 0 for hop in hops if hop.link == one}
+    assert silent(hops, before, after) == {one}, "the switch takes in what comes over other links"
 
 
 def test_repaired_plan_keeps_job_shares_and_number_of_trees():

@@ -338,6 +338,20 @@ def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig):
     assert kinds[-1] == "refused"
 
 
+def test_jobs_that_share_get_fair_rates_and_keep_their_key_ranges(rig):
+    one = rig.add(ONE)
+    before, split = one.updater.plan.rate_mbps, one.updater.plan.split
+    rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
+    admission = rig.network.shared(rival, "inart", weight=2.0)
+    assert admission.others["one"][0] == before
+    two, _ = rig.network.add(admission.plan, weight=2.0, others=admission.plans)
+    assert two.plan.rate_mbps == pytest.approx(2 * one.plan.rate_mbps, rel=1e-3)
+    assert one.updater.plan.split == pytest.approx(split)
+    assert one.plan.rate_mbps < before
+    rig.network.remove("rival")
+    assert rig.network.rebalance()["one"][1] == pytest.approx(before, rel=1e-3)
+
+
 # -- as operators run it ----------------------------------------------------------------------------------------------
 
 

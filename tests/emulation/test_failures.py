@@ -36,11 +36,11 @@ def test_switch_that_dies_in_the_middle_is_gone_around_and_no_sum_is_lost() -> N
         rig.start_all()
         rig.allreduce(SIZE // 4).check()
         before = time.monotonic()
-        rig.allreduce(SIZE).check()
+        rig.allreduce(4 * SIZE).check()
         usual = time.monotonic() - before
         switch = spine(rig)
         before = time.monotonic()
-        rig.submit(SIZE)
+        rig.submit(4 * SIZE)
         time.sleep(usual / 4)  # in the middle of it; whenever it is, the sum is right
         dead(rig, switch)
         rig.collect().check()

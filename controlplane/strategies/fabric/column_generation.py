@@ -69,7 +69,7 @@ def generate(
         attempts = [(smooth, False), (prices, False), *([(prices, True)] if exact else [])]
         for used, exactly in attempts:
             pricing.update(used, master.link_use(values))
-            added, least = _price_roots(master, pricing, prices, used, exactly)
+            added, least = price_roots(master, pricing, prices, used, exactly)
             if added or limit.passed():
                 break
         if not added or (used is prices and least >= 1 - gap and exactly == exact):
@@ -83,7 +83,7 @@ def generate(
     return master, values
 
 
-def _price_roots(master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool) -> tuple[bool, float]:
+def price_roots(master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool) -> tuple[bool, float]:
     """Adds each root's cheap trees under the prices `used`; whether one gains under `prices`, and the least price.
 
     After every tree, what it uses becomes dearer by what its part of the rate would take up, so that the trees of one

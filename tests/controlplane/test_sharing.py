@@ -1,0 +1,90 @@
+"""Jobs that share a network: rates are fair, and no capacity is used twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from controlplane.evaluate import unit_loads
+from controlplane.generators import fattree
+from controlplane.job import Job, place_job
+from controlplane.plan import Plan
+from controlplane.runtime.jobs import with_loads
+from controlplane.strategies import Infeasible, get_strategy
+from controlplane.strategies.fabric.sharing import Demand, share
+from controlplane.topology import Topology
+from tests.controlplane.instances import examples, instances
+
+inart = get_strategy("inart")
+
+
+def fullest(topology: Topology, plans: list[Plan]) -> float:
+    """The largest load over its capacity, of all plans together."""
+    loads: dict[object, float] = {}
+    for plan in plans:
+        plan.check(topology)
+        links, switches, roots = unit_loads(plan, topology.results_on_links)
+        for capacity, found in (
+            (lambda link: topology.residual_bandwidth_mbps(*link), links),
+            (topology.residual_aggregation_mbps, switches),
+            (topology.residual_ingress_mbps, roots),
+        ):
+            for what, load in found.items():
+                loads[capacity.__name__, what] = loads.get((capacity.__name__, what), 0.0) + load * plan.rate_mbps / (
+                    capacity(what)
+                )
+    return max(loads.values())
+
+
+def demand(topology: Topology, job: Job, weight: float = 1.0) -> Demand:
+    return Demand(job, (inart(topology, job),), weight)
+
+
+def test_two_large_jobs_get_the_fair_bound():
+    """Planned one after the other they get 19.39 and 1.82 Mbit/s; their servers' links bound the fair rate at 10.6."""
+    tree = fattree(6)
+    one = place_job(tree, 22, 2, seed=1, name="one")
+    rest = tree.replace(remove_nodes=[*one.workers, *one.parameter_servers])
+    two = place_job(rest, 22, 2, seed=2, name="two")
+    first = inart(tree, one)
+    after = inart(with_loads(tree, [first]), two)
+    assert (first.rate_mbps, after.rate_mbps) == (pytest.approx(19.39, abs=0.01), pytest.approx(1.82, abs=0.01))
+    plans = share(tree, [demand(tree, one), demand(tree, two)])
+    assert min(plan.rate_mbps for plan in plans) >= 0.97 * 10.6
+    assert fullest(tree, plans) <= 1 + 1e-6
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.integers(1, 4))
+def test_rates_are_in_the_ratio_of_weights_where_everything_is_shared(instance, weight):
+    topology, job = instance
+    try:
+        alone = demand(topology, job)
+    except Infeasible:
+        assume(False)
+    rival = Job("rival", job.workers, job.parameter_servers, job.model_bytes)
+    plans = share(topology, [alone, Demand(rival, (inart(topology, rival),), float(weight))])
+    assert fullest(topology, plans) <= 1 + 1e-6
+    assert plans[1].rate_mbps >= weight * plans[0].rate_mbps * (1 - 1e-3)
+    assert sum(plan.rate_mbps for plan in plans) >= alone.start[0].rate_mbps * (1 - 1e-3)
+
+
+def test_split_that_is_frozen_stays():
+    tree = fattree(4)
+    one, two = place_job(tree, 4, 2, seed=1, name="one"), place_job(tree, 5, 1, seed=5, name="two")
+    split = {one.parameter_servers[0]: 0.7, one.parameter_servers[1]: 0.3}
+    start = inart(tree, one, frozen_split=split)
+    plans = share(tree, [Demand(one, (start,), 1.0, start.split), demand(tree, two)])
+    assert plans[0].split == pytest.approx(start.split)
+    assert fullest(tree, plans) <= 1 + 1e-6
+    assert min(plan.rate_mbps for plan in plans) >= 0.5 * min(start.rate_mbps, inart(tree, two).rate_mbps)
+
+
+def test_what_nobody_else_can_use_is_given():
+    nodes = {name: {"kind": "switch" if name[0] == "s" else "server"} for name in ("s1", "w1", "p1", "s2", "w2", "p2")}
+    links = [(("w1", "s1"), 10.0), (("p1", "s1"), 10.0), (("w2", "s2"), 100.0), (("p2", "s2"), 100.0)]
+    both = [(u, v, {"bandwidth_mbps": rate}) for ends, rate in links for u, v in (ends, ends[::-1])]
+    apart = Topology(nodes, both)
+    jobs = [Job("slow", ("w1",), ("p1",), 1), Job("fast", ("w2",), ("p2",), 1)]
+    assert [plan.rate_mbps for plan in share(apart, [demand(apart, job) for job in jobs])] == pytest.approx([10, 100])
