@@ -23,9 +23,9 @@ LOST_SECONDS = 1.0
 """How long a switch may be away: one that restarts at once is filled again and nothing else happens."""
 STEADY_SECONDS = 30.0
 """How long a switch must answer before it is used again."""
-STALLED_SECONDS = 1.5
+STALLED_SECONDS = 0.9
 """How long a tree may make no progress before its packets are followed."""
-FOLLOW_SECONDS = 0.5
+FOLLOW_SECONDS = 0.3
 LOOK_SECONDS = 0.2
 SENT_AT_LEAST = 2
 """Packets that must have gone into a link, of which none came out, before it counts as lost."""
