@@ -172,8 +172,8 @@ def measure_hierarchy(k: int, divisor: float, aggregation_mbps: float, seed: int
     plan = get_strategy("inart")(topology, job)
     network = prepare(topology, job)
     _, choices = solve_capacity(network, job)
-    plan = plan_choices(topology, job, "inart", choices, seed, network=network)
-    start = [plan, *baselines(network, job, seed, None)]
+    first = plan_choices(topology, job, "inart", choices, seed, network=network)
+    start = [first, *baselines(network, job, seed, None)]
     generated = generate(network, job, start, bound(topology, job), single_level=True)
     assert generated is not None
     flat = finish(topology, job, "inart", to_trees(*generated), seed)
