@@ -190,14 +190,14 @@ def test_a_callback_may_submit_the_next_operation(make_rig: MakeRig) -> None:
 def test_a_late_worker_costs_few_packets(make_rig: MakeRig) -> None:
     """Nothing is lost, so nothing is flushed but the one chunk a tree that the others have asked for again."""
     rig = make_rig()
-    before = tensors(8, WORKERS, 30_000)
+    before = tensors(8, WORKERS, 60_000)
     after = [tensor.copy() for tensor in before]
     works = [engine.allreduce_async(tensor) for engine, tensor in zip(rig.engines[:-1], after, strict=False)]
     wait_until(lambda: all(tree.resent_timeout >= 3 for tree in rig.engines[0].stats().trees), "timers have run")
     assert rig.servers[0].stats().trees[0].missing == ("w3",)
     works.append(rig.engines[-1].allreduce_async(after[-1]))
     finish(works)
-    check(before, after, starts(rig, 30_000), VALUES)
+    check(before, after, starts(rig, 60_000), VALUES)
     verdicts = rig.switch.verdicts()
     assert verdicts["flushed"] + verdicts["stale"] < 0.1 * verdicts["absorbed"]
     assert verdicts["flushed"] <= 20
