@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from controlplane.generators import parse_topology
-from controlplane.job import JobError, parse_job
+from controlplane.job import JobError, parse_bytes, parse_job
 from controlplane.plan.model import PlanError
 from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
@@ -29,8 +29,6 @@ from controlplane.topology import TopologyError
 from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
-
-SUFFIXES = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
 def address(text: str) -> tuple[str, int]:
@@ -43,10 +41,9 @@ def address(text: str) -> tuple[str, int]:
 
 def amount(text: str) -> int:
     """4M: 4,000,000."""
-    factor = SUFFIXES.get(text[-1:], 1)
     try:
-        value = int(float(text.removesuffix(text[-1]) if factor > 1 else text) * factor)
-    except ValueError:
+        value = parse_bytes(text.replace("k", "K"))  # of values here, but written alike
+    except JobError:
         value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 (4M, 250k, 1000)")

@@ -30,9 +30,9 @@ FRAME_BYTES = 1514
 BITS = 8e-6  # Mbit in a byte
 
 
-def mathis_mbps(rtt_seconds: float, loss: float) -> float:
+def mathis_mbps(rtt_seconds: float, loss: float, segment_bytes: int = SEGMENT_BYTES) -> float:
     """What a TCP connection reaches at this round trip and loss: MSS / RTT sqrt(3 / 2 p) (Mathis et al., 1997)."""
-    return SEGMENT_BYTES * BITS / rtt_seconds * math.sqrt(1.5 / loss)
+    return segment_bytes * BITS / rtt_seconds * math.sqrt(1.5 / loss)
 
 
 class _Connection:

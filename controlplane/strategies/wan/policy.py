@@ -1,6 +1,6 @@
 """Strategies over time: a policy gets events and answers with tasks. It knows no socket and no simulator.
 
-The simulator (controlplane/simulate/tasks.py) and the overlay's coordinator (overlay/coordinator.py) drive the same
+The simulator (overlay/simulation.py) and the overlay's coordinator (overlay/coordinator.py) drive the same
 objects, so that what is measured beside what is simulated compares the network and not two implementations.
 """
 
