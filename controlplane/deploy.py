@@ -24,11 +24,12 @@ from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
 from controlplane.inputs import parse_json, unknown_name
 from controlplane.job import JobError, parse_job
+from controlplane.listening import Listening, add_listen_arguments, open_listening
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, limited
 from controlplane.rpc.client import ControllerError
-from controlplane.rpc.tls import Tls, add_tls_arguments, tls_from
-from controlplane.runtime.controller import Bound, Controller, listen
+from controlplane.rpc.tls import Tls, tls_from
+from controlplane.runtime.controller import Controller
 from controlplane.runtime.end_signal import EndSignal
 from controlplane.runtime.epochs import EpochStore, default_file
 from controlplane.runtime.events import EventLog
@@ -172,14 +173,14 @@ def connect_targets(
     return targets
 
 
-def serve(arguments: argparse.Namespace, listening: Bound, network: Network, log: Callable[[str], None]) -> None:
+def serve(arguments: argparse.Namespace, listening: Listening, network: Network, log: Callable[[str], None]) -> None:
     """Run the controller on the port that it has until SIGINT or SIGTERM."""
     end = EndSignal()
     network.switches.watch()
-    controller = Controller(network, log=log)
+    controller = Controller(network, log=log, access=listening.access)
     watch = Watch(network, log)
     try:
-        port = controller.start(listening)
+        port = controller.start(listening.bound)
         watch.start()
         where = arguments.serve
         if not where.startswith("unix:"):
@@ -222,7 +223,7 @@ def run(arguments: argparse.Namespace) -> None:
     listening = None
     if arguments.serve is not None:  # what can be wrong here is found out before a switch is touched
         epochs.check()
-        listening = listen(arguments.serve, tls_from(arguments))
+        listening = open_listening(arguments, arguments.serve)
     targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
     try:
         others = found(targets)
@@ -323,7 +324,7 @@ def make_parser() -> argparse.ArgumentParser:
     how.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
     how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
     how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
-    add_tls_arguments(parser)
+    add_listen_arguments(parser)
     return parser
 
 

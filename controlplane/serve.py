@@ -26,9 +26,8 @@ from controlplane.deploy import (
     wanted_switches,
 )
 from controlplane.generators import parse_topology
+from controlplane.listening import add_listen_arguments, open_listening
 from controlplane.rpc.client import ControllerError
-from controlplane.rpc.tls import add_tls_arguments, tls_from
-from controlplane.runtime.controller import listen
 from controlplane.runtime.epochs import EpochStore, default_file
 from controlplane.runtime.events import EventLog
 from controlplane.runtime.jobs import JobsError, Network, found
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         jobs = state.load()
         for stored in jobs:
             stored.plan.check(topology)
-        listening = listen(arguments.serve, tls_from(arguments))
+        listening = open_listening(arguments, arguments.serve)
         # From here on switches are touched.
         targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
         try:
@@ -87,7 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
     parser.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
     add_switch_arguments(parser)
-    add_tls_arguments(parser)
+    add_listen_arguments(parser)
     parser.set_defaults(dry_run=False)
     return parser
 

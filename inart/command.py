@@ -1,7 +1,7 @@
 """The command `inart`: one name for the command lines of all packages.
 
     inart plan --topology fattree:k=4 --job workers=8,ps=2
-    inart deploy ... --serve 0.0.0.0:9600
+    inart deploy ... --serve 0.0.0.0:9600 --credentials DIR/controller
     inart ps --controller HOST:PORT
 
 A verb hands the rest of the line to the module that `python -m` runs as well, and imports nothing else: a training node
@@ -37,6 +37,9 @@ VERBS = {
     "job": Verb("controlplane.controller", "add, list, show, remove jobs", ("job",)),
     "status": Verb("controlplane.controller", "who has joined, what is missing", ("status",)),
     "replan": Verb("controlplane.controller", "change the plan under a running job", ("replan",)),
+    "certificates": Verb(
+        "controlplane.certificates", "a private authority and certificates, to try TLS with", extra="control"
+    ),
     "emulate": Verb("topologies.__main__", "an emulated network of P4 switches (root)", extra="emulation"),
     "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",)),
     "ps": Verb("ps_server.__main__", "a parameter server"),

@@ -94,6 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout", type=float, default=0.0, metavar="S", help="give up when it cannot start in this time (0: never)"
     )
+    parser.add_argument("--job", metavar="NAME", help="of a node of several jobs (default: $INART_JOB)")
     add_tls_arguments(parser)
     IoOptions.add_arguments(parser)
     return parser
@@ -111,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.node,
             interface=arguments.interface,
             tls=tls_from(arguments),
+            job=arguments.job,
             log=lambda line: print(f"ps_server: {line}", file=sys.stderr, flush=True),
         )
     except (AgentError, ValueError) as error:

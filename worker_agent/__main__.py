@@ -53,6 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
         command.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")
         command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for joining, and for progress")
+        command.add_argument("--job", metavar="NAME", help="of a node of several jobs (default: $INART_JOB)")
         add_tls_arguments(command)
         IoOptions.add_arguments(command)
     return parser
@@ -71,6 +72,7 @@ def run_allreduce(arguments: argparse.Namespace) -> None:
         interface=arguments.interface,
         tls=tls_from(arguments),
         operation_timeout=arguments.timeout,
+        job=arguments.job,
     ) as agent:
         result = run(agent, trial)
     print(json.dumps(result.to_json()) if arguments.json else result, flush=True)
@@ -90,6 +92,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
         interface=arguments.interface,
         tls=tls_from(arguments),
         operation_timeout=arguments.timeout,
+        job=arguments.job,
         mode=arguments.mode,
         group=arguments.group,
         log=lambda line: print(f"worker_agent: {line}", file=sys.stderr, flush=True),

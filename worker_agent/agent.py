@@ -51,14 +51,14 @@ class Agent(Member):
         interface: str | None = None,
         tls: Tls | None = None,
         operation_timeout: float = DEFAULT_TIMEOUT,
+        job: str | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._operation_timeout = operation_timeout
-        self._tls = tls
         self._relay = Relay(self._report_drained)
         self._hold: threading.Timer | None = None
         self._listeners: list[Callable[[str], None]] = []
-        super().__init__(controller, node, interface=interface, tls=tls, log=log)
+        super().__init__(controller, node, interface=interface, tls=tls, job=job, log=log)
 
     @property
     def world_size(self) -> int:
@@ -206,6 +206,7 @@ def connect(
     interface: str | None = None,
     tls: Tls | None = None,
     operation_timeout: float = DEFAULT_TIMEOUT,
+    job: str | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Agent:
     """Join a job as a worker and wait until all of it is there.
@@ -214,7 +215,7 @@ def connect(
         controller: "host:port" or "unix:path"; None: $INART_CONTROLLER.
         node: name in the topology; None: the one whose address this machine has.
         timeout: seconds to wait for the controller and the other agents.
-        interface, tls, operation_timeout, log: see Agent.
+        interface, tls, operation_timeout, job, log: see Agent.
 
     Raises:
         NotReadyError: after `timeout`, saying which nodes or that the controller is missing.
@@ -226,6 +227,7 @@ def connect(
         interface=interface,
         tls=tls,
         operation_timeout=operation_timeout,
+        job=job,
         log=log,
     )
     try:

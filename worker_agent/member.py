@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from controlplane.agentconfig import AgentConfig, Role
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import Identity, Membership
-from controlplane.rpc.tls import Tls
+from controlplane.rpc.tls import Tls, credentials
 from p4src.protocol import VERSION
 from worker_agent.address import addresses, interface_of
 from worker_agent.errors import AgentError, NotReadyError
@@ -24,6 +25,8 @@ class Member(ABC):
         controller: "host:port".
         node: its name in the topology; None: the controller finds it by this machine's addresses.
         interface: of the data network; None: the one that holds the node's address.
+        tls: None: what $INART_CREDENTIALS names, else plaintext.
+        job: its name; None: $INART_JOB, or the only one that the node is in.
         log: gets one line per event.
     """
 
@@ -36,6 +39,7 @@ class Member(ABC):
         *,
         interface: str | None = None,
         tls: Tls | None = None,
+        job: str | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.controller = controller
@@ -49,7 +53,15 @@ class Member(ABC):
         self._stopped = ""  # why the last epoch ended
         self._failure: AgentError | None = None
         self._closed = threading.Event()
+        if tls is None:
+            try:
+                tls = credentials()
+            except ValueError as error:
+                raise AgentError(str(error)) from None
+        self._tls = tls
         identity = Identity(node or "", tuple(addresses()), self.role, VERSION)
+        if job is not None:
+            identity = replace(identity, job=job)
         self._membership = Membership(controller, identity, self, tls)
         self._reporter = threading.Thread(target=self._report, name="reports", daemon=True)
         self._membership.start()

@@ -74,7 +74,7 @@ class Service:
     `path`.
 
     Args:
-        controller, node, interface, tls, operation_timeout, log: see Agent.
+        controller, node, interface, tls, operation_timeout, job, log: see Agent.
         path: of a socket with permissions of its own; one that nobody listens on is replaced.
         mode, group: its permissions.
 
@@ -91,6 +91,7 @@ class Service:
         interface: str | None = None,
         tls: Tls | None = None,
         operation_timeout: float = DEFAULT_TIMEOUT,
+        job: str | None = None,
         mode: int = 0o660,
         group: str | None = None,
         log: Callable[[str], None] = lambda line: None,
@@ -98,9 +99,9 @@ class Service:
         self._path = Path(path) if path is not None else None
         self._log = log
         self._new_agent = lambda: Agent(
-            controller, node, interface=interface, tls=tls, operation_timeout=operation_timeout, log=log
+            controller, node, interface=interface, tls=tls, operation_timeout=operation_timeout, job=job, log=log
         )
-        self._claim = bind_claim(claim_name(controller, node))
+        self._claim = bind_claim(claim_name(controller, node, job))
         self._listeners = [self._claim]
         try:
             if self._path is not None:

@@ -79,9 +79,11 @@ class Seat:
         return cls(job, rank, size, bound, message.get("take_over") is True)
 
 
-def claim_name(controller: str, node: str | None) -> bytes:
-    """The abstract socket of a node's agent: one for each controller, job and node in a network namespace."""
-    digest = hashlib.sha256(f"{controller}\0{node or ''}\0{os.environ.get('INART_JOB', '')}".encode()).hexdigest()
+def claim_name(controller: str, node: str | None, job: str | None = None) -> bytes:
+    """The abstract socket of a node's agent: one for each controller, job (None: $INART_JOB) and node in a network
+    namespace."""
+    name = os.environ.get("INART_JOB", "") if job is None else job
+    digest = hashlib.sha256(f"{controller}\0{node or ''}\0{name}".encode()).hexdigest()
     return b"\0inart/" + digest[:32].encode()
 
 

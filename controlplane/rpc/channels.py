@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
-from controlplane.rpc.tls import Tls
+from controlplane.rpc.tls import CONTROLLER_NAME, Tls, is_local
 
 Options = Sequence[tuple[str, int]]
 
@@ -55,18 +55,64 @@ class NotFree(OSError):
     """The address cannot be listened on."""
 
 
-def open_channel(address: str, tls: Tls | None = None, options: Options = KEEPALIVE) -> grpc.Channel:
-    """A channel to "host:port"; connects lazily. tls None: plaintext."""
-    both = (*COMMON, *options)
-    if tls is None:
-        return grpc.insecure_channel(address, options=both)
-    return grpc.secure_channel(address, tls.channel_credentials(), options=both)
+class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Sends a token with every call."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def _with(self, details: Any) -> Any:
+        metadata = [*(details.metadata or ()), ("authorization", f"Bearer {self._token}")]
+        return _Details(details.method, details.timeout, metadata, details.credentials, details.wait_for_ready, None)
+
+    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._with(details), request)
+
+    def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._with(details), request)
 
 
-def bind(address: str, tls: Tls | None = None) -> tuple[grpc.Server, int]:
+class _Details(NamedTuple):
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: Any
+    wait_for_ready: bool | None
+    compression: Any
+
+
+def open_channel(
+    address: str, tls: Tls | None = None, options: Options = KEEPALIVE, *, name: str = CONTROLLER_NAME
+) -> grpc.Channel:
+    """A channel to "host:port"; connects lazily. tls None: plaintext.
+
+    name: what the other side's certificate is made out to, where `inart certificates` made it: a certificate of another
+    role does not do. Others must be made out to the address. Raises ValueError: files that cannot be used.
+    """
+    both: list[tuple[str, Any]] = [*COMMON, *options]
+    token = tls.read_token() if tls is not None else ""
+    if tls is None or not tls.encrypted:
+        if token and not is_local(address):
+            raise ValueError(
+                f"a token would be read on the way to {address}: give --tls-ca, the controller's authority"
+            )
+        channel = grpc.insecure_channel(address, options=both)
+    else:
+        if tls.names_roles():
+            both.append(("grpc.ssl_target_name_override", name))
+        channel = grpc.secure_channel(address, tls.channel_credentials(), options=both)
+    return grpc.intercept_channel(channel, _Token(token)) if token else channel
+
+
+def bind(address: str, tls: Tls | None = None, *more: tuple[str, Tls | None]) -> tuple[grpc.Server, int]:
     """A server that has its port, "host:port" (port 0: any free one) or "unix:PATH", but answers nobody before it is
-    started. Raises NotFree."""
+    started. more: further addresses. Returns the first one's port. Raises NotFree, ValueError."""
     server = grpc.server(Threads(), options=SERVER)
+    ports = [_add_port(server, *one) for one in ((address, tls), *more)]
+    return server, ports[0]
+
+
+def _add_port(server: grpc.Server, address: str, tls: Tls | None) -> int:
     try:
         if tls is None:
             port = server.add_insecure_port(address)
@@ -75,5 +121,8 @@ def bind(address: str, tls: Tls | None = None) -> tuple[grpc.Server, int]:
     except RuntimeError:
         port = 0
     if port == 0:
-        raise NotFree(f"cannot listen on {address}: is the port free, the address one of this machine?")
-    return server, port
+        raise NotFree(
+            f"cannot listen on {address}: is the port free, the address one of this machine"
+            + ("?" if tls is None else ", are certificate and key a pair?")
+        )
+    return port

@@ -28,6 +28,11 @@ FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
 
 
+DENIALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, *DENIALS)
+"""Codes whose words say all."""
+
+
 class ControllerError(Exception):
     """The controller cannot be reached or refuses; the message names it and says what to do."""
 
@@ -107,11 +112,18 @@ class Membership:
         pause = FIRST_PAUSE_SECONDS
         while not self._closed.is_set():
             # A new channel each time: an old one would sit out its own, longer back-off.
-            channel = open_channel(self.controller, self._tls)
+            try:
+                channel = open_channel(self.controller, self._tls)
+            except ValueError as error:
+                self.listener.on_refused(str(error))
+                return
             try:
                 if self._follow(channel):
                     pause = FIRST_PAUSE_SECONDS
             except grpc.RpcError as error:
+                if error.code() in DENIALS:
+                    self.listener.on_refused(error.details() or "refused without a reason")
+                    return
                 if not self._closed.is_set():
                     self.listener.on_unreachable(explain(self.controller, error))
             except _Refused:
@@ -241,7 +253,8 @@ def explain(controller: str, error: grpc.RpcError) -> str:
     """A gRPC error in words, with what to check."""
     code, details = error.code(), (error.details() or "").strip()
     hint = {
-        grpc.StatusCode.UNAVAILABLE: "does `python -m controlplane.deploy --serve` run there, with TLS like here?",
+        grpc.StatusCode.UNAVAILABLE: "does `python -m controlplane.deploy --serve` run there, with TLS like here? "
+        "Where it wants TLS: --credentials DIR, as `inart certificates` makes it",
         grpc.StatusCode.DEADLINE_EXCEEDED: "it accepts connections but does not answer",
         grpc.StatusCode.UNIMPLEMENTED: "something else is listening there",
     }.get(code, "")
@@ -250,11 +263,15 @@ def explain(controller: str, error: grpc.RpcError) -> str:
 
 def ask(controller: str, method: str, request: Message, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> Any:
     """What the controller answers to one request of an operator. Raises ControllerError."""
-    with open_channel(controller, tls) as channel:
+    try:
+        channel = open_channel(controller, tls)
+    except ValueError as error:
+        raise ControllerError(str(error)) from None
+    with channel:
         try:
             return getattr(ControllerStub(channel), method)(request, timeout=timeout)
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+            if error.code() in REFUSALS:
                 raise ControllerError(error.details() or "refused without a reason") from None
             raise ControllerError(explain(controller, error)) from None
 

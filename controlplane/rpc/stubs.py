@@ -63,10 +63,24 @@ class ControllerStub:
             setattr(self, name, kind(f"/{SERVICE}/{method}", request.SerializeToString, reply.FromString))
 
 
-def add_to_server(service: ControllerService, server: grpc.Server) -> None:
-    """Register an implementation of the service."""
+Guard = Callable[[str, grpc.ServicerContext], object]
+
+
+def add_to_server(service: ControllerService, server: grpc.Server, guard: Guard = lambda method, context: None) -> None:
+    """Register an implementation of the service. guard: called with every call's method ("Join") before it is answered;
+    ends the call (context.abort) when the caller may not make it."""
     handlers = {}
     for name, (method, request, reply) in METHODS.items():
         kind = grpc.unary_stream_rpc_method_handler if name == "join" else grpc.unary_unary_rpc_method_handler
-        handlers[method] = kind(getattr(service, name), request.FromString, reply.SerializeToString)
+        handlers[method] = kind(
+            _guarded(getattr(service, name), method, guard), request.FromString, reply.SerializeToString
+        )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+def _guarded(answer: Callable[..., Any], method: str, guard: Guard) -> Callable[..., Any]:
+    def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+        guard(method, context)
+        return answer(request, context)
+
+    return guarded

@@ -1,12 +1,20 @@
-"""TLS between agents and controller: which files, and the command-line options for them."""
+"""Who one is to the other side: TLS files or a token, and the command-line options for them."""
 
 from __future__ import annotations
 
 import argparse
+import ipaddress
+import os
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+
+ORGANISATION = "InArt"
+"""Of an authority that `inart certificates` made: its certificates name the role, so that is what is checked."""
+CONTROLLER_NAME = "controller.inart"
+FOLDER_FILES = {"authority": "authority.pem", "certificate": "certificate.pem", "key": "key.pem", "token": "token"}
 
 
 @dataclass(frozen=True)
@@ -14,24 +22,46 @@ class Tls:
     """PEM files. `authority`: certificate of the CA that signed the other side's certificate.
 
     A server with an authority wants certificates from its clients (mutual TLS). A client without certificate and key
-    only checks the server.
+    only checks the server. `token`: a file whose first word says who a client is that has no certificate; alone (no
+    TLS), for a controller on this machine.
     """
 
     certificate: Path | None = None
     key: Path | None = None
     authority: Path | None = None
+    token: Path | None = None
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("TLS: a certificate needs its key, and a key its certificate")
-        for path in (self.certificate, self.key, self.authority):
+        for path in (self.certificate, self.key, self.authority, self.token):
             if path is not None and not path.is_file():
                 raise ValueError(f"TLS: {path} does not exist")
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether there is TLS at all, and not a token alone."""
+        return self.certificate is not None or self.authority is not None
+
     def _read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         files = (self.key, self.certificate, self.authority)
-        key, certificate, authority = (path.read_bytes() if path else None for path in files)
+        try:
+            key, certificate, authority = (path.read_bytes() if path else None for path in files)
+        except OSError as error:
+            raise ValueError(f"TLS: cannot read {error.filename}: {error.strerror}") from None
         return key, certificate, authority
+
+    def read_token(self) -> str:
+        """The client's token; "": it has none. Raises ValueError."""
+        if self.token is None:
+            return ""
+        try:
+            words = self.token.read_text().split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"cannot read the token in {self.token}: {error}") from None
+        if not words:
+            raise ValueError(f"{self.token} holds no token")
+        return words[0]
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         key, certificate, authority = self._read()
@@ -43,16 +73,71 @@ class Tls:
             raise ValueError("TLS: a server needs --tls-cert and --tls-key")
         return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
 
+    def names_roles(self) -> bool:
+        """Whether the authority is one of `inart certificates`. Raises ValueError."""
+        if self.authority is None:
+            return False
+        try:
+            authorities = ssl.create_default_context(cafile=str(self.authority)).get_ca_certs()
+        except (ssl.SSLError, OSError) as error:
+            raise ValueError(f"TLS: {self.authority} is not a certificate in PEM: {error}") from None
+        wanted = (("organizationName", ORGANISATION),)
+        return any(wanted in authority.get("subject", ()) for authority in authorities)
+
+
+def switch_name(switch: str) -> str:
+    """What a switch's certificate is made out to."""
+    return f"{switch.lower()}.switch.inart"
+
+
+def is_local(address: str) -> bool:
+    """Whether "host:port" or "unix:PATH" can be reached from this machine only."""
+    host = address.rpartition(":")[0].strip("[]")
+    if address.startswith("unix:") or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
 
 def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
-    """--tls-cert, --tls-key, --tls-ca."""
-    group = parser.add_argument_group("TLS (default: plaintext; use it where the controller leaves the machine)")
+    """--credentials, --tls-cert, --tls-key, --tls-ca, --token."""
+    group = parser.add_argument_group("who this is (needed where the controller leaves its machine)")
+    group.add_argument(
+        "--credentials",
+        type=Path,
+        metavar="DIR",
+        help="folder of `inart certificates`, instead of the single files (default: $INART_CREDENTIALS)",
+    )
     group.add_argument("--tls-cert", type=Path, metavar="PEM", help="own certificate")
     group.add_argument("--tls-key", type=Path, metavar="PEM", help="its key")
     group.add_argument("--tls-ca", type=Path, metavar="PEM", help="certificate of the authority of the other side")
+    group.add_argument("--token", type=Path, metavar="FILE", help="token, where there is no certificate")
 
 
 def tls_from(arguments: argparse.Namespace) -> Tls | None:
-    """The Tls that the arguments ask for. Raises ValueError."""
-    files = (arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
-    return Tls(*files) if any(files) else None
+    """The Tls that the arguments ask for, else that of $INART_CREDENTIALS. Raises ValueError."""
+    token = getattr(arguments, "token", None)
+    files = (arguments.tls_cert, arguments.tls_key, arguments.tls_ca, token)
+    folder = getattr(arguments, "credentials", None)
+    if any(files):
+        if folder is not None:
+            raise ValueError("TLS: --credentials DIR, or --tls-cert, --tls-key, --tls-ca and --token, not both")
+        return Tls(*files)
+    return credentials(folder)
+
+
+def credentials(folder: Path | None = None) -> Tls | None:
+    """The Tls of a folder with authority.pem, and certificate.pem with key.pem, or token. None: $INART_CREDENTIALS,
+    or none at all. Raises ValueError."""
+    named = folder if folder is not None else os.environ.get("INART_CREDENTIALS") or None
+    if named is None:
+        return None
+    folder = Path(named)
+    there = {part: folder / name for part, name in FOLDER_FILES.items() if (folder / name).is_file()}
+    if not there:
+        raise ValueError(
+            f"credentials: {folder} has none of {', '.join(FOLDER_FILES.values())}; `inart certificates` makes them"
+        )
+    return Tls(**there)

@@ -17,6 +17,7 @@ from controlplane.rpc.channels import NotFree, bind
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.stubs import add_to_server
 from controlplane.rpc.tls import Tls
+from controlplane.runtime.access import Access, Denied
 from controlplane.runtime.events import EventLog
 from controlplane.runtime.jobs import Jobs, JobsError, Network, RunningJob
 from controlplane.runtime.keeper import Keeper
@@ -31,10 +32,12 @@ EVENTS_IN_STATUS = 50
 Bound = tuple[grpc.Server, int]
 
 
-def listen(address: str, tls: Tls | None = None) -> Bound:
-    """A server that has its port, but answers nobody yet; and the port. Raises ControllerError."""
+def listen(address: str, tls: Tls | None = None, *more: tuple[str, Tls | None]) -> Bound:
+    """A server that has its port, but answers nobody yet; and the port. more: further addresses.
+
+    Raises ControllerError."""
     try:
-        return bind(address, tls)
+        return bind(address, tls, *more)
     except NotFree as error:
         raise ControllerError(str(error)) from None
 
@@ -45,9 +48,17 @@ class Controller:
     Args:
         jobs: a network, which operators can add jobs to and remove them from; or jobs alone.
         log: gets one line per event. An `EventLog`: status has its events.
+        access: whom it knows; default: everybody who reaches it may do everything.
     """
 
-    def __init__(self, jobs: Network | Jobs | RunningJob, *, log: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        jobs: Network | Jobs | RunningJob,
+        *,
+        log: Callable[[str], None] = lambda line: None,
+        access: Access | None = None,
+    ) -> None:
+        self.access = access or Access()
         self.network = jobs if isinstance(jobs, Network) else None
         self.jobs = jobs.jobs if isinstance(jobs, Network) else jobs if isinstance(jobs, Jobs) else Jobs(jobs)
         self._log = log
@@ -62,9 +73,16 @@ class Controller:
         """Serve on "host:port" (port 0: any free one), or what `listen` bound; returns the port. Raises
         ControllerError."""
         self._server, port = listen(address, tls) if isinstance(address, str) else address
-        add_to_server(self, self._server)
+        add_to_server(self, self._server, self._guard)
         self._server.start()
         return port
+
+    def _guard(self, method: str, context: grpc.ServicerContext) -> None:
+        try:
+            self.access.check(method, context)
+        except Denied as denied:
+            self._log(f"denied {context.peer()}: {denied}")
+            context.abort(denied.code, str(denied))
 
     def stop(self) -> None:
         """End all streams and the server."""
@@ -76,6 +94,11 @@ class Controller:
     # -- agents (inart.proto) ---------------------------------------------------------------------------------------
 
     def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]:
+        caller = self.access.caller(context)
+        if caller is not None:
+            if request.node and request.node != caller.name:
+                self._deny(context, f"{caller} may not join as {request.node}")
+            request.node = caller.name  # not by addresses: those anybody can give
         try:
             roster = self.jobs.of(request).roster
             member = roster.join(request, context.peer())
@@ -94,19 +117,39 @@ class Controller:
             yield event
 
     def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        self._check_agent(request.agent, context)
         for job in self.jobs:
             job.roster.announce_leave(request.agent, request.failure)
         return pb.LeaveReply()
 
     def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+        caller = self.access.caller(context)
+        if caller is not None and request.node != caller.name:
+            self._deny(context, f"{caller} may not report for {request.node}")
         for job in self.jobs:  # no two jobs have the same epoch
             job.roster.report(request)
         return pb.ReportReply()
 
     def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
+        self._check_agent(request.agent, context)
         for job in self.jobs:
             job.roster.report_update(request)
         return pb.UpdateReportReply()
+
+    def _check_agent(self, agent: str, context: grpc.ServicerContext) -> None:
+        """An agent speaks for its own process only."""
+        caller = self.access.caller(context)
+        if caller is not None:
+            nodes = {
+                node for job in self.jobs for node, member in job.roster.members().items() if member.agent == agent
+            }
+            if nodes - {caller.name}:
+                self._deny(context, f"{caller} may not speak for another node's agent")
+
+    def _deny(self, context: grpc.ServicerContext, words: str) -> NoReturn:
+        self._log(f"denied {context.peer()}: {words}")
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, words)
+        raise AssertionError("abort raises")
 
     # -- operators --------------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class Jobs:
         who = request.node or ", ".join(request.addresses) or "an agent without a name"
         if matching:
             names = ", ".join(job.name for job in matching)
-            raise Refused(f"{who} is in several jobs ({names}): say which with INART_JOB=NAME")
+            raise Refused(f"{who} is in several jobs ({names}): say which with INART_JOB=NAME (--job NAME)")
         there = "; ".join(f"{job.name}: {', '.join(job.roster.configs)}" for job in jobs) or "there is no job"
         raise Refused(f"{who} is not a node of any job ({there})")
 

@@ -26,13 +26,13 @@ class Switch(switches.Switch):
             options += ["--grpc-server-cacert", str(tls["ca.pem"])]
         super().__init__(kind, folder, device_id=DEVICE_ID, address=f"127.0.0.1:{free_port()}", options=options)
 
-    def start(self, tls: Tls | None = None) -> None:
-        """Return when it answers."""
+    def start(self, tls: Tls | None = None, name: str = "s") -> None:
+        """Return when it answers, as `name`."""
         super().start()
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                ask("s", self.address, DEVICE_ID, 1.0, tls)
+                ask(name, self.address, DEVICE_ID, 1.0, tls)
                 return
             except TargetError:
                 assert self.status() is None, self.log()

@@ -17,7 +17,7 @@ import grpc
 from google.rpc import code_pb2
 
 from controlplane.rpc.channels import open_channel
-from controlplane.rpc.tls import Tls
+from controlplane.rpc.tls import Tls, switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, TargetError
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Prefix, Step
 from controlplane.targets.bri.schema import Schema, Table
@@ -122,7 +122,7 @@ class Session:
         deadline = time.monotonic() + timeout
         interface = client.ClientInterface(address, client_id=client_id, device_id=device_id, perform_subscribe=False)
         interface.channel.close()
-        interface.channel = open_channel(address, tls, CHANNEL_OPTIONS)
+        interface.channel = open_channel(address, tls, CHANNEL_OPTIONS, name=switch_name(switch))
         self.stub = DeadlineStub(client.bfruntime_pb2_grpc.BfRuntimeStub(interface.channel), device_id)
         interface.stub = interface.reader_writer_interface.stub = self.stub
         self._interface = interface

@@ -14,7 +14,7 @@ import grpc
 from google.rpc import code_pb2, status_pb2
 
 from controlplane.rpc.channels import open_channel
-from controlplane.rpc.tls import Tls
+from controlplane.rpc.tls import Tls, switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, TargetError
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc
 
@@ -76,7 +76,7 @@ class Session:
         self.device_id = device_id
         self.election_id = election_id
         self.on_lost = on_lost
-        self.channel = open_channel(address, tls, CHANNEL_OPTIONS)
+        self.channel = open_channel(address, tls, CHANNEL_OPTIONS, name=switch_name(switch))
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.ended = threading.Event()
         self.demoted = False
@@ -242,7 +242,7 @@ class Answer:
 def ask(switch: str, address: str, device_id: int, timeout: float, tls: Tls | None = None) -> Answer:
     """Whether a switch answers and has the device, without becoming its controller. Raises TargetError."""
     where = f"switch {switch} ({address}, device {device_id})"
-    with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
+    with open_channel(address, tls, CHANNEL_OPTIONS, name=switch_name(switch)) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(
             device_id=device_id, response_type=p4runtime_pb2.GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE

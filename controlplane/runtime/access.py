@@ -1,0 +1,172 @@
+"""Who may do what at a controller: roles from certificates and tokens.
+
+A certificate says who it is for with a URI in its subject's alternative names, inart://ROLE/NAME, as `inart
+certificates` makes it. A token file says it for those who have no certificates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import grpc
+
+SCHEME = "inart://"
+CLIENT_ROLES = ("node", "operator", "viewer")
+ROLES = (*CLIENT_ROLES, "controller", "switch")
+MAY: Mapping[str, tuple[str, ...]] = {
+    "Join": ("node",),
+    "Leave": ("node",),
+    "Report": ("node",),
+    "ReportUpdate": ("node",),
+    "Status": ("node", "operator", "viewer"),
+    "Replan": ("operator",),
+    "AddJob": ("operator",),
+    "RemoveJob": ("operator",),
+}
+"""Per method of the service the roles that may call it. A node speaks for itself only."""
+LEAST_TOKEN = 16
+
+
+class Denied(Exception):
+    """This caller may not do this. code: UNAUTHENTICATED when nobody knows who it is."""
+
+    def __init__(self, code: grpc.StatusCode, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class TokenError(ValueError):
+    """A token file that cannot be used; the message names the line and says what it should be."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls. name: of the node, of a person."""
+
+    role: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}"
+
+    @property
+    def uri(self) -> str:
+        """As certificates have it."""
+        return f"{SCHEME}{self.role}/{quote(self.name, safe='')}"
+
+
+def parse_uri(uri: str) -> Caller | None:
+    """The caller that a certificate's URI names; None: it is none of ours."""
+    role, slash, name = uri.removeprefix(SCHEME).partition("/")
+    if not uri.startswith(SCHEME) or role not in ROLES or not slash or not name or "/" in name:
+        return None
+    return Caller(role, unquote(name))
+
+
+class Access:
+    """Whom a controller knows. With neither certificates nor tokens, everybody who reaches it may do everything.
+
+    certificates: the server wants them of its clients.
+    """
+
+    def __init__(self, tokens: Mapping[str, Caller] | None = None, *, certificates: bool = False) -> None:
+        self._tokens = {_digest(token): caller for token, caller in (tokens or {}).items()}
+        self._certificates = certificates
+
+    @property
+    def restricted(self) -> bool:
+        return self._certificates or bool(self._tokens)
+
+    def caller(self, context: grpc.ServicerContext) -> Caller | None:
+        """Who calls; None: it does not matter. Raises Denied."""
+        if not self.restricted:
+            return None
+        found = context.auth_context()
+        metadata = dict(context.invocation_metadata() or ())
+        if "x509_pem_cert" in found:
+            return _of_certificate(found)
+        return self.of_token(str(metadata.get("authorization", "")).removeprefix("Bearer "))
+
+    def of_token(self, token: str) -> Caller:
+        """Raises Denied."""
+        if not token:
+            what = "its own certificate or its token" if self._certificates else "its token (--token FILE)"
+            raise Denied(grpc.StatusCode.UNAUTHENTICATED, f"who is this? This controller wants {what}")
+        caller = self._tokens.get(_digest(token))
+        if caller is None:
+            raise Denied(grpc.StatusCode.UNAUTHENTICATED, "the controller does not know this token")
+        return caller
+
+    def check(self, method: str, context: grpc.ServicerContext) -> Caller | None:
+        """Whether the caller may call `method` ("Join"). Raises Denied."""
+        caller = self.caller(context)
+        if caller is not None and caller.role not in MAY[method]:
+            allowed = " or ".join(f"{'an' if role[0] in 'aeiou' else 'a'} {role}" for role in MAY[method])
+            raise Denied(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{caller} may not {WORDS[method]}: that takes the certificate or token of {allowed}",
+            )
+        return caller
+
+
+WORDS = {
+    "Join": "join as an agent",
+    "Leave": "speak for an agent",
+    "Report": "speak for an agent",
+    "ReportUpdate": "speak for an agent",
+    "Status": "see the status",
+    "Replan": "change a plan",
+    "AddJob": "add a job",
+    "RemoveJob": "remove a job",
+}
+
+
+def _of_certificate(found: Mapping[str, Any]) -> Caller:
+    uris = [uri.decode(errors="replace") for uri in found.get("peer_uri", ())]
+    callers = [caller for caller in map(parse_uri, uris) if caller is not None]
+    if len(callers) != 1:
+        subject = b", ".join(found.get("x509_subject", [b"no subject"])).decode(errors="replace")
+        raise Denied(
+            grpc.StatusCode.UNAUTHENTICATED,
+            f"the certificate ({subject}) does not say whose it is: it needs one URI inart://node/NAME or "
+            "inart://operator/NAME among its alternative names, as `inart certificates` makes it",
+        )
+    return callers[0]
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+
+
+def load_tokens(path: Path) -> dict[str, Caller]:
+    """Read a token file: a line `TOKEN ROLE NAME` for each; # begins a comment. Raises TokenError."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise TokenError(f"token file {path} can be read by others: chmod 600 {path}")
+        text = path.read_text()
+    except OSError as error:
+        raise TokenError(f"cannot read token file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TokenError(f"token file {path} is not text") from None
+    tokens: dict[str, Caller] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"token file {path}, line {number}"
+        if len(words) != 3 or words[1] not in CLIENT_ROLES:
+            raise TokenError(f"{where}: TOKEN ROLE NAME is wanted, ROLE being {', '.join(CLIENT_ROLES)}")
+        token, role, name = words
+        if len(token) < LEAST_TOKEN:
+            raise TokenError(f"{where}: the token has fewer than {LEAST_TOKEN} characters")
+        if token in tokens:
+            raise TokenError(f"{where}: the same token as {tokens[token]}")
+        tokens[token] = Caller(role, name)
+    if not tokens:
+        raise TokenError(f"token file {path} has no token")
+    return tokens

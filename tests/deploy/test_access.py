@@ -1,0 +1,409 @@
+"""Who may do what: every method of the controller's service, tried as everybody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from controlplane.certificates import CertificatesError, Wanted, make
+from controlplane.certificates import main as certificates
+from controlplane.listening import open_listening
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.channels import open_channel
+from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
+from controlplane.rpc.stubs import METHODS, ControllerStub
+from controlplane.rpc.tls import Tls, credentials, is_local
+from controlplane.runtime.access import MAY, ROLES, TokenError, load_tokens, parse_uri
+from controlplane.runtime.controller import Controller, listen
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.jobs import PlanSummary, RunningJob
+from controlplane.runtime.roster import Roster
+from controlplane.serve import make_parser
+from controlplane.targets.base import TargetError
+from controlplane.targets.p4runtime.session import ask
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from p4src.protocol import VERSION
+from tests.deploy.job import configs
+from tests.deploy.switch import DEVICE_ID, Switch
+from tests.deploy.test_controller import Listener
+
+WANTED = Wanted(
+    controller=("10.0.0.1", "head.cluster"),
+    nodes=("w1", "w2", "ps1"),
+    operators=("alice",),
+    viewers=("grafana",),
+    switches=(("127.0.0.1:9559", ("V1", "V2")), ("127.0.0.1:9560", ("V3",))),
+)
+REQUESTS = {
+    "join": pb.JoinRequest(node="w1", role="worker", version=VERSION, agent="w1's agent"),
+    "leave": pb.LeaveRequest(agent="ps1's agent"),
+    "report": pb.ReportRequest(node="ps1", epoch=1, statistics={"packets": 1e9}),
+    "report_update": pb.UpdateReport(agent="ps1's agent", failure="I cannot"),
+    "status": pb.StatusRequest(),
+    "replan": pb.ReplanRequest(without=["V1"]),
+    "add_job": pb.AddJobRequest(job="workers=2,ps=1"),
+    "remove_job": pb.RemoveJobRequest(name="test"),
+}
+FROM_PS1 = ("leave", "report", "report_update")
+OWNER = {"join": "w1", **dict.fromkeys(FROM_PS1, "ps1")}  # whose place a request speaks of
+
+
+@dataclass(frozen=True)
+class Party:
+    """Somebody who calls. may: roles of `MAY` that fit."""
+
+    tls: Tls | None
+    role: str = ""
+    name: str = ""
+    known: bool = True
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("certificates")
+    make(made / "ours", WANTED)
+    make(made / "theirs", WANTED)
+    make(made / "tokens", WANTED, tokens=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def parties(folder) -> dict[str, Party]:
+    """Everybody who has a certificate, of this authority or of another, and who has none."""
+    ours, theirs = folder / "ours", folder / "theirs"
+    made = {
+        "node w1": Party(credentials(ours / "nodes/w1"), "node", "w1"),
+        "node w2": Party(credentials(ours / "nodes/w2"), "node", "w2"),
+        "node ps1": Party(credentials(ours / "nodes/ps1"), "node", "ps1"),
+        "operator": Party(credentials(ours / "operators/alice"), "operator", "alice"),
+        "viewer": Party(credentials(ours / "viewers/grafana"), "viewer", "grafana"),
+        "controller": Party(credentials(ours / "controller"), "controller", "controller"),
+        "plaintext": Party(None, known=False),
+        "no certificate": Party(Tls(authority=ours / "controller/authority.pem"), known=False),
+    }
+    for name, where in (("another authority's operator", theirs / "operators/alice"), ("switch", ours / "switches/V1")):
+        pem = ours / "controller/authority.pem"
+        made[name] = Party(Tls(where / "certificate.pem", where / "key.pem", pem), known=False)
+    return made
+
+
+class Rig:
+    """A controller over TLS of a job whose parameter server has joined."""
+
+    def __init__(self, folder: Path, where: Path, options: list[str], ps1: Tls) -> None:
+        arguments = make_parser().parse_args(["--topology", "testbed", "--listen", "127.0.0.1:0", *options])
+        listening = open_listening(arguments, "127.0.0.1:0")
+        self.log: list[str] = []
+        self.roster = Roster(configs(), EpochStore(where / "epoch"), VERSION, self.log.append)
+        job = RunningJob(PlanSummary("test", "star", 100.0), self.roster)
+        self.controller = Controller(job, log=self.log.append, access=listening.access)
+        self.address = f"127.0.0.1:{self.controller.start(listening.bound)}"
+        self.listener = Listener()
+        identity = Identity("ps1", (), "parameter_server", VERSION, agent="ps1's agent")
+        self.member = Membership(self.address, identity, self.listener, ps1)
+        self.member.start()
+
+    def call(self, method: str, party: Party) -> tuple[grpc.StatusCode, str]:
+        """What a call comes to, and its words."""
+        with open_channel(self.address, party.tls) as channel:
+            call = getattr(ControllerStub(channel), method)
+            try:
+                if method == "join":
+                    events = call(REQUESTS[method], timeout=20)
+                    event = next(events)
+                    events.cancel()
+                    kind = event.WhichOneof("kind")
+                    return grpc.StatusCode.OK, event.refused.reason if kind == "refused" else ""
+                call(REQUESTS[method], timeout=20)
+            except grpc.RpcError as error:
+                return error.code(), error.details()
+            return grpc.StatusCode.OK, ""
+
+    def close(self) -> None:
+        self.member.close(announce=False)
+        self.controller.stop()
+
+
+@pytest.fixture(scope="module")
+def rig(folder, tmp_path_factory) -> Iterator[Rig]:
+    ours = folder / "ours"
+    made = Rig(folder, tmp_path_factory.mktemp("rig"), ["--credentials", str(ours / "controller")],
+               credentials(ours / "nodes/ps1"))  # fmt: skip
+    yield made
+    made.close()
+
+
+PARTIES = ("node w1", "node w2", "node ps1", "operator", "viewer", "controller", "switch",
+           "another authority's operator", "no certificate", "plaintext")  # fmt: skip
+
+
+@pytest.mark.parametrize("who", PARTIES)
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_as_everybody(rig, parties, until, method, who):
+    until(lambda: "ps1" in rig.roster.members(), "the server has joined")
+    party = parties[who]
+    before = rig.roster.members()["ps1"]
+    code, words = rig.call(method, party)
+    if not party.known:
+        assert code == grpc.StatusCode.UNAVAILABLE, "the connection itself is refused"
+    elif party.role not in MAY[METHODS[method][0]]:
+        assert code == grpc.StatusCode.PERMISSION_DENIED
+        assert f"{party.role} {party.name} may not " in words
+        assert "that takes the certificate or token of" in words
+        assert any(words in line for line in rig.log), "the operator sees who tried"
+    elif method in OWNER and OWNER[method] != party.name:
+        assert code == grpc.StatusCode.PERMISSION_DENIED
+        assert f"node {party.name} may not " in words
+    else:
+        assert code not in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNKNOWN)
+    after = rig.roster.members().get("ps1")
+    assert after is before, "nobody puts the server out"
+    if (method, who) not in {(one, "node ps1") for one in FROM_PS1}:
+        assert not after.leaving
+        assert after.statistics.get("packets") != 1e9
+    after.leaving = False
+    after.statistics = {}
+
+
+def test_table_of_rights_is_complete():
+    assert set(MAY) == {method for method, *_ in METHODS.values()}
+    assert set(REQUESTS) == set(METHODS)
+    assert {role for roles in MAY.values() for role in roles} <= set(ROLES)
+
+
+@pytest.mark.parametrize("who", ["node w1", "operator", "viewer", "nobody", "stranger"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_with_every_token(token_rig, folder, method, who):
+    tokens = folder / "tokens"
+    authority = tokens / "controller/authority.pem"
+    paths = {"node w1": "nodes/w1", "operator": "operators/alice", "viewer": "viewers/grafana"}
+    if who in paths:
+        tls = credentials(tokens / paths[who])
+    elif who == "nobody":
+        tls = Tls(authority=authority)
+    else:
+        (folder / "made-up").write_text("a-token-that-nobody-gave\n")
+        tls = Tls(authority=authority, token=folder / "made-up")
+    code, words = token_rig.call(method, Party(tls))
+    if who in ("nobody", "stranger"):
+        assert code == grpc.StatusCode.UNAUTHENTICATED
+        assert "token" in words
+    elif who.split()[0] not in MAY[METHODS[method][0]] or (method in FROM_PS1 and who == "node w1"):
+        assert code == grpc.StatusCode.PERMISSION_DENIED
+    else:
+        assert code not in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNKNOWN)
+
+
+@pytest.fixture(scope="module")
+def token_rig(folder, tmp_path_factory) -> Iterator[Rig]:
+    ours = folder / "tokens"
+    options = ["--credentials", str(ours / "controller"), "--tokens", str(ours / "tokens")]
+    made = Rig(folder, tmp_path_factory.mktemp("tokens"), options, credentials(ours / "nodes/ps1"))
+    yield made
+    made.close()
+
+
+def test_agent_that_is_denied_ends_its_tries_with_the_reason(rig, folder, until):
+    listener = Listener()
+    other = credentials(folder / "ours/nodes/w2")
+    member = Membership(rig.address, Identity("w1", (), "worker", VERSION), listener, other)
+    member.start()
+    until(lambda: listener.refused, "the reason")
+    assert listener.refused == "node w2 may not join as w1"
+    member.close()
+
+
+def test_node_is_found_by_its_certificate_and_not_by_an_address(rig, folder, until):
+    """An agent gives any address it likes; w2's certificate is w2's."""
+    listener = Listener()
+    address = configs()["w1"].address
+    member = Membership(
+        rig.address, Identity("", (address,), "worker", VERSION), listener, credentials(folder / "ours/nodes/w2")
+    )
+    member.start()
+    try:
+        until(lambda: "w2" in rig.roster.members(), "it joins as who it is")
+        assert "w1" not in rig.roster.members()
+    finally:
+        member.close()
+
+
+def test_controller_is_checked_by_those_who_come(folder, tmp_path, until):
+    """Nobody gives a token or an order to a server that another role's certificate runs."""
+    ours = folder / "ours"
+    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION)
+    for impostor in (ours / "nodes/w2", ours / "operators/alice", ours / "switches/V1", folder / "theirs/controller"):
+        tls = Tls(impostor / "certificate.pem", impostor / "key.pem", ours / "controller/authority.pem")
+        controller = Controller(RunningJob(PlanSummary("test", "star", 100.0), roster))
+        port = controller.start(listen("127.0.0.1:0", tls))
+        try:
+            with pytest.raises(ControllerError, match="UNAVAILABLE"):
+                fetch_status(f"127.0.0.1:{port}", credentials(ours / "operators/alice"))
+        finally:
+            controller.stop()
+
+
+def test_certificates_hold_at_any_address_of_the_controller(rig, folder):
+    operator = credentials(folder / "ours/operators/alice")
+    assert fetch_status(rig.address.replace("127.0.0.1", "localhost"), operator).state == "waiting"
+
+
+def test_switches_know_their_controller_and_it_knows_them(folder, tmp_path, program):
+    """To a switch a worker's certificate is nobody's; and another switch's certificate does not do for V1."""
+    ours = folder / "ours"
+    files = {"server.pem": ours / "switches/V1/certificate.pem", "server.key": ours / "switches/V1/key.pem",
+             "ca.pem": ours / "switches/V1/authority.pem"}  # fmt: skip
+    switch = Switch("softswitch", tmp_path, tls=files)
+    own = credentials(ours / "controller-of-switches")
+    try:
+        switch.start(own, "V1")
+        switches = ours / "switch-authority/certificate.pem"
+        for client in (None, Tls(authority=switches), credentials(ours / "nodes/w1"), credentials(ours / "controller"),
+                       Tls(ours / "nodes/w1/certificate.pem", ours / "nodes/w1/key.pem", switches)):  # fmt: skip
+            with pytest.raises(TargetError, match="UNAVAILABLE"):
+                ask("V1", switch.address, DEVICE_ID, 5.0, client)
+        with pytest.raises(TargetError):
+            ask("V3", switch.address, DEVICE_ID, 5.0, own)
+        for name in ("V1", "V2"):  # one server, one certificate, two switches
+            target = P4RuntimeTarget(name, switch.address, DEVICE_ID, program, tls=own)
+            target.connect(20.0)
+            target.close()
+    finally:
+        switch.kill()
+
+
+# -- what may be listened on ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "leaves this machine: give --credentials DIR"),
+        (["--tls-cert", "{c}/certificate.pem", "--tls-key", "{c}/key.pem"], "give --tls-ca"),
+        (["--tokens", "{t}/tokens"], "leaves this machine: give --credentials DIR"),
+        (["--credentials", "{c}", "--tokens-listen", "0.0.0.0:0"], "--tokens-listen is for --tokens beside"),
+        (["--tls-ca", "{c}/authority.pem", "--tls-cert", "{c}/certificate.pem", "--tls-key", "{c}/key.pem",
+          "--tokens", "{t}/tokens"], "do not go on one address"),
+        (["--credentials", "{t}"], "has none of authority.pem"),
+        (["--credentials", "{c}", "--tls-ca", "{c}/authority.pem"], "not both"),
+    ],
+)  # fmt: skip
+def test_open_controller_takes_a_word(folder, options, message):
+    names = {"c": folder / "ours/controller", "t": folder / "tokens"}
+    words = [option.format(**names) for option in options]
+    arguments = make_parser().parse_args(["--topology", "t", "--listen", "x", *words])
+    with pytest.raises((ControllerError, ValueError), match=re.escape(message)):
+        open_listening(arguments, "0.0.0.0:0")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--insecure"],
+        ["--credentials", "{c}"],
+        ["--credentials", "{c}", "--tokens", "{t}/tokens"],
+        ["--credentials", "{c}", "--tokens", "{t}/tokens", "--tokens-listen", "0.0.0.0:0"],
+    ],
+)
+def test_closed_controller_listens(folder, options):
+    names = {"c": folder / "ours/controller", "t": folder / "tokens"}
+    words = [option.format(**names) for option in options]
+    arguments = make_parser().parse_args(["--topology", "t", "--listen", "x", *words])
+    listening = open_listening(arguments, "0.0.0.0:0")
+    assert listening.access.restricted == (options != ["--insecure"])
+    listening.bound[0].stop(None)
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("unix:/x", True), ("0.0.0.0:1", False),
+     ("10.0.0.1:1", False), ("[::]:1", False), ("head:1", False)],
+)  # fmt: skip
+def test_which_addresses_leave_the_machine(address, local):
+    assert is_local(address) == local
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_second_run_adds_and_changes_nothing_else(tmp_path):
+    make(tmp_path, Wanted(nodes=("a",)))
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.pem")}
+    assert [where.name for where in make(tmp_path, Wanted(nodes=("a", "b")))] == ["b"]
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_keys_and_tokens_are_the_owners_alone(folder):
+    private = [*folder.rglob("key.pem"), *folder.rglob("token"), *folder.rglob("tokens/tokens")]
+    assert private
+    assert not [file for file in private if file.is_file() and file.stat().st_mode & 0o077]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nodes", "a/b"], "cannot be a name here"),
+        (["--nodes", ".."], "cannot be a name here"),
+        (["--switches", "{here}/none.json"], "cannot read switches file"),
+        (["--controller", "bücher"], "cannot be a name in a certificate"),
+        (["--topology", "fattree:k=three"], "k"),
+        (["--days", "0"], "at least 1"),
+    ],
+)
+def test_certificates_that_cannot_be_made(tmp_path, words, message, capsys):
+    given = [word.format(here=tmp_path) for word in words]
+    assert certificates(["--folder", str(tmp_path / "made"), *given]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_authority_that_is_none_is_said(tmp_path):
+    (tmp_path / "authority").mkdir()
+    for name in ("certificate.pem", "key.pem"):
+        (tmp_path / "authority" / name).write_text("a word")
+    with pytest.raises(CertificatesError, match="does not hold an authority"):
+        make(tmp_path, Wanted())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "has no token"),
+        ("short node w1", "fewer than 16"),
+        ("0123456789abcdef node", "TOKEN ROLE NAME is wanted"),
+        ("0123456789abcdef king arthur", "TOKEN ROLE NAME is wanted, ROLE being node, operator, viewer"),
+        ("0123456789abcdef node a\n0123456789abcdef node b", "line 2: the same token as node a"),
+    ],
+)
+def test_token_files_are_checked(tmp_path, content, message):
+    file = tmp_path / "tokens"
+    file.write_text(content)
+    file.chmod(0o600)
+    with pytest.raises(TokenError, match=message):
+        load_tokens(file)
+
+
+def test_token_file_that_others_read_is_refused(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text("0123456789abcdef node w1\n")
+    file.chmod(0o644)
+    with pytest.raises(TokenError, match="chmod 600"):
+        load_tokens(file)
+
+
+def test_token_is_not_sent_where_it_can_be_read(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    with pytest.raises(ValueError, match="would be read on the way"):
+        open_channel("10.0.0.1:9600", Tls(token=file))
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "inart://", "inart://king/a", "inart://node/", "inart://node/a/b", "http://node/a"]
+)
+def test_uris_that_say_nothing(uri):
+    assert parse_uri(uri) is None
