@@ -6,8 +6,8 @@
 //          -> other IPv4: route
 //          -> other:      dropped
 //
-// An aggregation packet that passes keeps its Ethernet, IPv4 and UDP headers, but for UDP's checksum, which becomes 0
-// (none): the values have changed, or its sender has left the checksum to a network card that is not there.
+// An aggregation packet that passes keeps its Ethernet, IPv4 and UDP headers; only what an aggregation point sends on has
+// no UDP checksum (0): its values are new (label.p4).
 //
 // Build options (python -m p4src.build passes them): INART_VALUES values in a packet, INART_SLOTS slots,
 // INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. The behaviour is written down in docs/protocol.md and, as
@@ -42,7 +42,6 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
                 standard_metadata.packet_length == INART_VALUES_OFFSET + 4 * INART_VALUES &&
                 hdr.ipv4.total_length == INART_IPV4_LENGTH + 4 * INART_VALUES &&
                 hdr.udp.length == INART_UDP_LENGTH + 4 * INART_VALUES) {
-                hdr.udp.checksum = 0;
                 label.apply(hdr, meta, standard_metadata);
                 if (meta.aggregate) {
                     slots.apply(hdr, meta, standard_metadata);

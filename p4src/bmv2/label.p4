@@ -2,7 +2,7 @@
 //
 //   (ingress port, label) --hit--> forward(port)         unchanged, to one port
 //                         |        replicate(group)      unchanged, to every port of a multicast group
-//                         |        aggregate(...)        on to slots.p4
+//                         |        aggregate(...)        without UDP checksum, on to slots.p4
 //                         --miss-> dropped, counted as unknown
 //
 // A packet that arrives on a port where its flow does not belong is a miss. Each entry has a counter (packets, bytes).
@@ -32,6 +32,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
     action aggregate(bit<32> slot_base, bit<32> slot_mask, bit<64> contributor, bit<64> expected,
                      bit<32> next_label, port_t port) {
         meta.aggregate = true;
+        hdr.udp.checksum = 0;    // label, bitmap and values of what leaves are others
         meta.slot_base = slot_base;
         meta.slot_mask = slot_mask;
         meta.contributor = contributor;

@@ -6,7 +6,7 @@
 // inart_t and all constants come from include/constants.p4, which is generated from protocol.json. The values are two
 // headers because a stateful ALU holds pairs and gives out one word a pass: the first half leaves with the packet that
 // completes a sum, the second half is fetched when that packet comes round again. outer is not ipv4: the deparser computes
-// the checksum of ipv4 anew, and outer leaves as it came, except for UDP's checksum.
+// the checksum of ipv4 anew, and outer leaves as it came, but for the UDP checksum of what was for a slot.
 // Limit: every aggregation packet has INART_VALUES values; what follows them is not looked at. No IPv4 options.
 #ifndef INART_HEADERS_P4
 #define INART_HEADERS_P4

@@ -7,7 +7,8 @@
 //                         |        read_out(...)         a sum of this switch that comes round: on to slots.p4
 //                         --miss-> dropped, counted as unknown
 //
-// A packet for a slot gets the label and the bitmap here that it has if it leaves: all that leaves a slot has next_label.
+// A packet for a slot gets the label and the bitmap here that it has if it leaves: all that leaves a slot has next_label,
+// and no UDP checksum, because its values are new.
 // flow is the bit of this flow at this aggregation point, everyone the bits of all its flows: 31 of them at most, while
 // the bitmap has 64 workers. unexpected is the complement of the workers that may be in a partial sum. loopback is where
 // a sum goes round.
@@ -47,6 +48,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         meta.loopback = loopback;
         hdr.inart.bitmap = contributor;
         hdr.inart.label = next_label;
+        hdr.outer.udp_checksum = 0;
         ig_tm_md.ucast_egress_port = port;
         ig_tm_md.bypass_egress = 1;
     }
@@ -73,6 +75,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         meta.everyone = everyone;
         meta.loopback = loopback;
         hdr.inart.label = next_label;
+        hdr.outer.udp_checksum = 0;
         ig_tm_md.ucast_egress_port = port;
         ig_tm_md.bypass_egress = 1;
     }

@@ -133,7 +133,7 @@ class Packet(NamedTuple):
         return outer + header + struct.pack(f">{len(self.values)}I", *self.values)
 
     def without_checksum(self) -> Packet:
-        """As a switch lets it pass: with no UDP checksum."""
+        """As an aggregation point sends it on: with no UDP checksum."""
         return self._replace(outer=self.outer[: HEADER_OFFSET - 2] + b"\0\0") if self.outer else self
 
 

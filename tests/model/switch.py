@@ -114,7 +114,6 @@ class Switch:
         if packet is None:
             self.verdicts[Verdict.MALFORMED] += 1
             return []
-        packet = packet.without_checksum()
         key = (port, packet.label)
         action = self.labels.get(key)
         if action is None:
@@ -129,7 +128,7 @@ class Switch:
             self.verdicts[Verdict.REPLICATED] += 1
             return [(out, packet.encode()) for out in self.groups.get(action.group, ())]
         index = (action.slot_base + (packet.sequence & action.slot_mask)) % self.slots
-        slot, verdict, leaving = aggregate(self.registers.get(index, Slot()), packet, action)
+        slot, verdict, leaving = aggregate(self.registers.get(index, Slot()), packet.without_checksum(), action)
         self.registers[index] = slot
         self.verdicts[verdict] += 1
         return [] if leaving is None else [(action.port, leaving.encode())]

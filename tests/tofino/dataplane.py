@@ -25,7 +25,6 @@ class Switch:
 
     def process(self, port: int, packet: Packet) -> list[tuple[int, Packet]]:
         """(device port, packet) of all that leaves the switch."""
-        packet = packet.without_checksum()
         if (port, packet.label) not in self.labels:
             self.verdicts[Verdict.UNKNOWN] += 1
             return []
@@ -43,7 +42,7 @@ class Switch:
                 entry = Contribution(data["flow"], data["everyone"], *bits, data["next_label"], out)
             assert data["slot_base"] & data["slot_mask"] == 0
             index = port // PORTS_PER_PIPE, data["slot_base"] ^ (packet.sequence & data["slot_mask"])
-            self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet, entry)
+            self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet.without_checksum(), entry)
             if outcome.verdict is not None:
                 self.verdicts[outcome.verdict] += 1
             if outcome.packet is None:

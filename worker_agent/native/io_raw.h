@@ -196,14 +196,18 @@ static void raw_headers(const struct io *io, struct raw_prefix *p, uint16_t port
     inart_put16(f + INART_OFFSET_UDP_SOURCE_PORT, port);
     inart_put16(f + INART_OFFSET_UDP_DESTINATION_PORT, port);
     inart_put16(f + INART_OFFSET_UDP_LENGTH, (uint16_t)(INART_UDP_BYTES + payload));
-    if (!super)
-        return; /* no checksum */
+    if (!s->offload)
+        return; /* no checksum: it would be for us to compute */
     uint32_t pseudo = sum16(f + INART_OFFSET_IPV4_SOURCE, 8, INART_PROTOCOL_UDP + (uint32_t)(INART_UDP_BYTES + payload));
     inart_put16(f + INART_OFFSET_UDP_CHECKSUM, (uint16_t)pseudo);
     p->offload = (struct virtio_net_hdr){
-        .flags = VIRTIO_NET_HDR_F_NEEDS_CSUM, .gso_type = VIRTIO_NET_HDR_GSO_UDP_L4, .hdr_len = INART_OFFSET_HEADER,
-        .gso_size = (uint16_t)io->packet_bytes, .csum_start = INART_OFFSET_UDP,
+        .flags = VIRTIO_NET_HDR_F_NEEDS_CSUM, .csum_start = INART_OFFSET_UDP,
         .csum_offset = INART_OFFSET_UDP_CHECKSUM - INART_OFFSET_UDP};
+    if (super) {
+        p->offload.gso_type = VIRTIO_NET_HDR_GSO_UDP_L4;
+        p->offload.hdr_len = INART_OFFSET_HEADER;
+        p->offload.gso_size = (uint16_t)io->packet_bytes;
+    }
 }
 
 static int raw_send(struct io *io)
