@@ -12,7 +12,7 @@ inside (a) and outside (b). Of W streams a switch that adds n takes n - 1 <= n (
 
 (only streams that carry something from inside count on the way out, and two of these meet only inside before they leave
 for the first time; likewise on the way in). The sets are racks, and what hangs together once the switches farthest from
-servers are left out: in a fat-tree, pods.
+servers are left out: in a fat-tree, pods. `rack_bound` looks at all racks at once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import numpy as np
 
 from controlplane.evaluate import bound
 from controlplane.job import Job
+from controlplane.strategies.fabric.rack_bound import rack_bound
 from controlplane.strategies.solver import Program
 from controlplane.topology import Topology
 
 SMALL = 1e-9  # what rounding does
+SOLVED = 1e-6  # to which a program of some thousand rows is solved
 ENOUGH = 1e6  # in units of the evaluator's bound: as good as unlimited
 
 
@@ -53,7 +55,7 @@ class Cut:
 
 
 def cheap_bound(topology: Topology, job: Job) -> Bound:
-    """The least of the evaluator's bound and those of the cuts."""
+    """The least of the evaluator's bound, those of the cuts, and that of all racks together."""
     simple = Bound(bound(topology, job), "switches, parameter servers and workers' links")
     if simple.mbps <= 0:
         return simple
@@ -66,6 +68,9 @@ def cheap_bound(topology: Topology, job: Job) -> Bound:
         found = program.closed() if not cut.roots else program.solve()
         if found < best.mbps * (1 - SMALL):
             best = Bound(found, f"links of {cut.name}")
+    together = rack_bound(topology, job, best.mbps) if best.mbps > 0 else None
+    if together is not None and together < best.mbps * (1 - SOLVED):
+        best = Bound(together, "links and switches of all racks together")
     return best
 
 

@@ -11,7 +11,7 @@ from controlplane.job import Job
 from controlplane.plan.limits import DoesNotFit, Resource, held
 from controlplane.plan.model import Plan
 from controlplane.routing import Network, Unreachable
-from controlplane.strategies.common import Infeasible, Split, finish, plan_choices, prepare, split_or_equal
+from controlplane.strategies.common import Infeasible, Split, Strategy, finish, plan_choices, prepare, split_or_equal
 from controlplane.strategies.deadline import deadline
 from controlplane.strategies.fabric.atp import atp, atp_strict
 from controlplane.strategies.fabric.bounds import cheap_bound
@@ -105,7 +105,8 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
             if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
                 return best
             if best.rate_mbps >= reached * (1 - NEAR):  # what column generation found there it need not find again
-                return _best(job, [*plans, *baselines(network, job, seed, frozen_split)], seed)
+                others = baselines(network, job, seed, frozen_split) + strict(network, job, seed, frozen_split)
+                return _best(job, [*plans, *others], seed)
     if not plans:
         plans.append(plan_choices(topology, job, "inart", choices, seed, network=network))
     return with_columns(network, job, plans, seed, frozen_split)
@@ -119,7 +120,10 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
     generated = generate(network, job, start, bound(topology, job), frozen_split=frozen_split, enough=limit)
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
-    return _best(job, start, seed)
+    best = _best(job, start, seed)
+    if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
+        return best
+    return _best(job, [best, *strict(network, job, seed, frozen_split)], seed)
 
 
 def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
@@ -156,12 +160,22 @@ def _lifted(
 
 
 def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
-    """Those that can run here, and ours with one tree per parameter server."""
+    """Those that can run here."""
+    return _possible((lbmm, atp, atp_strict, equal), network, job, seed, frozen_split)
+
+
+def strict(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:
+    """Ours with one tree per parameter server, which takes far longer than the baselines."""
+    return _possible((inart_strict,), network, job, seed, frozen_split) if len(job.workers) <= STRICT_WORKERS else []
+
+
+def _possible(
+    strategies: tuple[Strategy, ...], network: Network, job: Job, seed: int, frozen_split: Split | None
+) -> list[Plan]:
     plans = []
-    strict = (inart_strict,) if len(job.workers) <= STRICT_WORKERS else ()
-    for baseline in (lbmm, atp, atp_strict, equal, *strict):
+    for strategy in strategies:
         try:
-            plans.append(baseline(network.topology, job, seed=seed, frozen_split=frozen_split))
+            plans.append(strategy(network.topology, job, seed=seed, frozen_split=frozen_split))
         except (Infeasible, TopologyError, DoesNotFit):
-            continue  # a baseline that cannot run here has no trees to offer
+            continue  # one that cannot run here has no trees to offer
     return plans

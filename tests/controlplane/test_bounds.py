@@ -1,0 +1,60 @@
+"""Bounds that cost next to nothing: no plan is faster, and where racks share what is thin they are met."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.evaluate import bound, evaluate
+from controlplane.generators import leaf_spine, parse_topology
+from controlplane.job import parse_job, place_job
+from controlplane.strategies import get_strategy
+from controlplane.strategies.fabric.bounds import cheap_bound
+from controlplane.strategies.fabric.rack_bound import rack_bound
+from tests.controlplane.instances import examples, instances, random_plan, troubled_instances
+from tests.controlplane.test_strategies import REFUSALS
+
+
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.one_of(instances(), troubled_instances()), st.integers(0, 10**6))
+def test_no_tree_beats_the_racks_bound(instance, seed):
+    topology, job = instance
+    most = bound(topology, job)
+    found = rack_bound(topology, job, most) if most > 0 else None
+    if found is None:
+        return
+    try:
+        assert evaluate(random_plan(topology, job, seed), topology).rate_mbps <= found * (1 + 1e-6)
+    except REFUSALS:
+        pass  # not every server is reached
+    try:
+        plan = get_strategy("inart")(topology, job)
+    except REFUSALS:
+        return
+    assert plan.rate_mbps <= cheap_bound(topology, job).mbps * (1 + 1e-6) <= most * (1 + 2e-6)
+
+
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(2, 4), st.integers(1, 2), st.integers(2, 3), st.sampled_from([1.0, 4.0, 12.0]), st.integers(0, 50))
+def test_thin_leaf_spines_are_planned_close_to_it(leaves, spines, servers, uplink, seed):
+    topology = leaf_spine(leaves, spines, servers, uplink_mbps=uplink)
+    job = place_job(topology, leaves * servers - 1, 1, seed=seed)
+    plan = get_strategy("inart")(topology, job)
+    least = cheap_bound(topology, job).mbps
+    assert plan.rate_mbps <= least * (1 + 1e-6)
+    assert plan.rate_mbps >= 0.9 * least
+
+
+@pytest.mark.parametrize(
+    ("topology", "job", "gap"),
+    [
+        ("leafspine:leaves=8,spines=2,servers=6,uplink=10", "workers=40,ps=4,seed=1", 0.002),
+        ("testbed:results=1", "", 0.005),
+    ],
+)
+def test_gaps_of_known_networks(topology, job, gap):
+    network = parse_topology(topology)
+    placed = parse_job(job, network)
+    plan = get_strategy("inart")(network, placed)
+    assert 1 - plan.rate_mbps / cheap_bound(network, placed).mbps == pytest.approx(0, abs=gap)
