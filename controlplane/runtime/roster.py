@@ -22,6 +22,8 @@ from controlplane.runtime.handover import Handover, HandoverError
 GRACE_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """A parameter server that has reported, and then not for so long, hangs: its connection may look alive for hours."""
+SILENT_AT_FIRST_SECONDS = 20.0
+"""The same for one that has never reported in this epoch: it may still be making ready."""
 
 
 class Refused(Exception):
@@ -43,6 +45,7 @@ class Member:
     statistics: dict[str, float] = field(default_factory=dict)
     trees: dict[int, pb.TreeReport] = field(default_factory=dict)
     reported: float | None = None
+    began: float = 0.0  # with its epoch
     oldest: dict[int, tuple[int, float]] = field(default_factory=dict)  # by tree: oldest open chunk, and since when
 
 
@@ -242,6 +245,7 @@ class Roster:
             for node, member in self._members.items():
                 member.running = (self.epoch, config_digest(self.configs[node]))
                 member.statistics, member.trees, member.reported, member.oldest = {}, {}, None, {}
+                member.began = time.monotonic()
                 member.events.put(pb.Event(switch_over=pb.SwitchOver(epoch=self.epoch, first_operation=first)))
             self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
             return first
@@ -366,9 +370,11 @@ class Roster:
         if not self._running or self._closed:
             return
         for member in list(self._members.values()):
-            server = self.configs[member.node].role == "parameter_server"
-            if server and member.reported is not None and now - member.reported > SILENT_SECONDS:
-                silent = now - member.reported
+            if self.configs[member.node].role != "parameter_server":
+                continue
+            known = member.reported is not None
+            silent = now - (member.reported if member.reported is not None else member.began)
+            if silent > (SILENT_SECONDS if known else SILENT_AT_FIRST_SECONDS):
                 self._remove(member, f"{member.node} is gone (no report for {silent:.0f} s: it hangs)")
 
     def _missing(self) -> list[str]:
@@ -391,6 +397,7 @@ class Roster:
         for node, member in self._members.items():
             config = self.configs[node]
             member.running = (self.epoch, config_digest(config))
+            member.reported, member.began = None, time.monotonic()
             event = pb.Event()
             event.configuration.agent_config = replace(config, epoch=self.epoch).dumps()
             event.configuration.digest = member.running[1]

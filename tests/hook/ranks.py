@@ -11,6 +11,7 @@ import os
 import pickle
 import queue
 import threading
+import time
 import traceback
 import warnings
 from multiprocessing.connection import Connection
@@ -73,7 +74,9 @@ def lose(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[s
     connection.send("trained")
     try:
         losses_and_gradients(ddp, inputs, targets, 1_000_000)
-    except (RuntimeError, AbortedError) as error:
+    except AbortedError as error:  # the loss came between two steps
+        return {"error": f"AbortedError: {error}"}
+    except RuntimeError as error:  # in the middle of one: torch puts the class before the text
         return {"error": str(error)}
     finally:
         state.close()
@@ -94,11 +97,13 @@ def survive(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
         while (wanted := connection.recv()) is not None:
             losses: list[float] = []
             expected: list[float] = []
+            deadline = time.monotonic() + 120.0
             while True:
                 losses += losses_and_gradients(ddps[0], inputs, targets, 1)[0]
                 expected += losses_and_gradients(ddps[1], inputs, targets, 1)[0]
                 # All ranks do the same number of steps.
-                over = torch.tensor([int((state.in_network == wanted and len(losses) >= 3) or len(losses) >= 3000)])
+                done = state.in_network == wanted and len(losses) >= 3
+                over = torch.tensor([int(done or time.monotonic() > deadline)])
                 dist.all_reduce(over, dist.ReduceOp.MIN)
                 if over.item():
                     break
