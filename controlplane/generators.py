@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from controlplane.shapes import shapes
 from controlplane.topology import Topology, TopologyError
 
 WANS = ("b4", "internet2", "aws", "netstorm")
@@ -212,7 +213,9 @@ def parse_topology(spec: str) -> Topology:
 
     fattree:k=4,bandwidth=20 (bandwidth=10-30 with seed=: drawn per link; aggregation=, ingress=, delay=,
     oversubscription=), leafspine:leaves=8,spines=2,servers=6 (bandwidth=, uplink=, aggregation=, ingress=, delay=),
-    testbed (switch=, server=, link=, results=1), random:switches=5,servers=8,links=3,seed=1;
+    ring:switches=6,servers=2, dumbbell:left=4,right=4,trunk=10, clos:pods=2,leaves=2,spines=2,cores=2,servers=4,
+    oversubscription=3 (`shapes.py`), testbed (switch=, server=, link=, results=1),
+    random:switches=5,servers=8,links=3,seed=1;
     wide-area networks, each site with a worker and a parameter server: b4, internet2 (least=, most=, law=, seed=), aws
     (measured), netstorm (seed=).
     """
@@ -248,6 +251,9 @@ def parse_topology(spec: str) -> Topology:
             ingress_mbps=_value(spec, options, "ingress", 20.0),
             delay_ms=_value(spec, options, "delay", 0.0),
         )
+    if kind in ("ring", "dumbbell", "clos"):
+        parts = dict(part.partition("=")[::2] for part in text.split(",") if part)
+        return shapes()[kind].build(parts, f"topology {spec!r}")
     if kind == "testbed":
         options = _options(spec, text, ("switch", "server", "link", "results"))
         return testbed(
@@ -267,6 +273,6 @@ def parse_topology(spec: str) -> Topology:
     if kind in WANS:
         return _wan(spec, kind, text)
     if not Path(spec).exists():
-        known = f"fattree:k=4, leafspine:leaves=4, testbed, random:switches=4, {', '.join(WANS)}"
+        known = f"fattree:k=4, leafspine:leaves=4, ring, dumbbell, clos, testbed, random:switches=4, {', '.join(WANS)}"
         raise TopologyError(f"topology {spec!r} is no file and none of {known}")
     return Topology.load(spec)

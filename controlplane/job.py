@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,3 +183,18 @@ def parse_job(spec: str, topology: Topology) -> Job:
         name=values.get("name", "job"),
         max_trees=integer("trees", None),
     )
+
+
+def parse_next_job(text: str, topology: Topology, others: Mapping[str, Iterable[str]]) -> Job:
+    """A job beside others (their nodes by name): JSON, or words as `parse_job` takes them, for which servers that no
+    other job has are taken; without a name it gets one that is free. Raises JobError."""
+    if text.lstrip().startswith("{"):
+        job = Job.from_json(parse_json(text))
+        job.check(topology)
+        return job
+    busy = {node for nodes in others.values() for node in nodes}
+    free = topology.replace(remove_nodes=[node for node in topology.servers if node in busy])
+    if "name=" not in text:
+        name = next(name for name in ("job", *(f"job{n}" for n in range(2, 1 << 16))) if name not in others)
+        text = f"{text},name={name}" if text else f"name={name}"
+    return parse_job(text, free)

@@ -1,11 +1,14 @@
-"""Build an emulated network, try it, and give it to Mininet's command line.
+"""Build an emulated network, try it, and give it to Mininet's command line; or run jobs on it.
 
+python -m topologies run --topology T --job J ...        network, controller, agents, work, failures: run --help
+python -m topologies generate ring --switches 6          a topology by rule, as JSON: generate --help
 python -m topologies --topology fattree:k=4              builds it, pings every pair, takes it down
 python -m topologies --topology testbed --cli            ... and opens Mininet's CLI: h1 ping h2, links, net, exit
 python -m topologies --topology fattree:k=4 --hold       ... and waits, e.g. for python -m controlplane.deploy
 """
 
 import argparse
+import importlib
 import json
 import signal
 import sys
@@ -26,6 +29,16 @@ from topologies.emulation import Emulation, EmulationError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in (["run"], ["generate"]):
+        # An import of its own: `generate` needs no Mininet.
+        module = importlib.import_module(f"topologies.{words[0]}")
+        return int(module.main(words[1:]))
+    return build(words)
+
+
+def build(argv: Sequence[str]) -> int:
+    """Without a verb."""
     parser = argparse.ArgumentParser(
         prog="python -m topologies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,16 +1,17 @@
 """One `simple_switch_grpc` process for each switch."""
 
 import subprocess
+import threading
 from pathlib import Path
 
-from topologies.network import EmulationError
+from topologies.network import EmulationError, shaping
 from topologies.switches import Layout, SwitchAddress, free_ports, wait_listening
 
 PROGRAM = "simple_switch_grpc"
 
 
 class Bmv2:
-    """Links between switches are veth pairs, shaped by Mininet. Faults cannot be injected here."""
+    """Links between switches are veth pairs, shaped by Mininet. They can be cut; other faults cannot be injected."""
 
     kind = "bmv2"
     links_in_memory = False
@@ -21,8 +22,13 @@ class Bmv2:
         self._environment: dict[str, str] = {}
         self._addresses: dict[str, SwitchAddress] = {}
         self._logs = Path()
+        self._layout: Layout | None = None
+        self._timers: list[threading.Timer] = []
+        self._lock = threading.Lock()
+        self._closed = False
 
     def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
+        self._layout = layout
         topology, self._logs = layout.topology, layout.directory
         ports = free_ports(len(topology.switches) * 2)
         self._environment = environment
@@ -66,16 +72,52 @@ class Bmv2:
         self._launch(switch)
         wait_listening([self._addresses[switch].address], self.check)
 
+    def fail(self, switch: str, seconds: float) -> None:
+        process = self._processes.pop(switch)
+        process.kill()
+        process.wait()
+        timer = threading.Timer(seconds, self._back, [switch])
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def _back(self, switch: str) -> None:
+        with self._lock:
+            if not self._closed:
+                self._launch(switch)
+
+    def cut(self, u: str, v: str) -> None:
+        # Larger than its bucket, every frame is dropped by tbf.
+        self._tbf(u, v, "rate 1kbit burst 20b limit 20b")
+
+    def mend(self, u: str, v: str) -> None:
+        assert self._layout is not None
+        topology = self._layout.topology
+        self._tbf(u, v, shaping(topology.bandwidth_mbps(u, v)), shaping(topology.bandwidth_mbps(v, u)))
+
+    def _tbf(self, u: str, v: str, there: str, back: str = "") -> None:
+        assert self._layout is not None
+        for (a, b), tbf in (((u, v), there), ((v, u), back or there)):
+            interface = self._layout.fabric_interfaces[a, b]
+            command = f"tc qdisc replace dev {interface} root handle 5: tbf {tbf}"
+            done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise EmulationError(f"{command}: {done.stderr.strip()}")
+
     def drops(self) -> dict[str, dict[str, int]]:
         return {}
 
     def check(self) -> None:
-        for switch, process in self._processes.items():
+        for switch, process in list(self._processes.items()):
             if process.poll() is not None:
                 words = (self._logs / f"bmv2-{switch}.log").read_text(errors="replace").strip().splitlines()[-5:]
                 raise EmulationError(f"{PROGRAM} of {switch} ended with {process.returncode}: " + " / ".join(words))
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        for timer in self._timers:
+            timer.cancel()
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()

@@ -9,6 +9,7 @@ from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.failures import Watch
 from controlplane.runtime.jobs import Network
+from controlplane.runtime.roster import Roster
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kinds import P4RuntimeKind
@@ -42,6 +43,10 @@ class Fabric:
         """
         return Service(self, plan, answers_failures)
 
+    def control(self, *, answers_failures: bool = True) -> "Service":
+        """Start the controller of the network, without any job. Raises FabricError."""
+        return Service(self, None, answers_failures)
+
     def install_routes(self) -> None:
         """IPv4 between all hosts, and no aggregation. Raises FabricError."""
         per_switch = routes(self.emulation.topology)
@@ -56,17 +61,20 @@ class Fabric:
 
 
 class Service:
-    """One installed plan and its controller; leaving the context ends the controller, the rules stay."""
+    """A controller, and the plan that it began with; leaving the context ends the controller, the rules stay."""
 
-    def __init__(self, owner: Fabric, plan: Plan, answers_failures: bool = False) -> None:
-        self.plan = plan
+    def __init__(self, owner: Fabric, plan: Plan | None, answers_failures: bool) -> None:
         self.network = Network(
             owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, pace=1 - HEADROOM, log=owner.log
         )
-        deployment, _ = self.network.install(plan, JOB_ID)
-        self.network.switches.watch()
-        job = self.network.run(plan, deployment, JOB_ID)
-        self.roster = job.roster
+        self._plan = plan
+        if plan is None:
+            self.network.switches.fill()
+            self.network.switches.watch()
+        else:
+            deployment, _ = self.network.install(plan, JOB_ID)
+            self.network.switches.watch()
+            self.network.run(plan, deployment, JOB_ID)
         self._controller = Controller(self.network, log=owner.log)
         self._watch = Watch(self.network, owner.log)
         if answers_failures:
@@ -77,6 +85,17 @@ class Service:
             self.__exit__()
             raise
         self.address = f"{owner.emulation.controller_host}:{port}"
+
+    @property
+    def plan(self) -> Plan:
+        """What it began with."""
+        assert self._plan is not None, "it began without a job"
+        return self._plan
+
+    @property
+    def roster(self) -> Roster:
+        """The only job's."""
+        return self.network.jobs.get().roster
 
     def __enter__(self) -> "Service":
         return self

@@ -6,6 +6,7 @@ with Emulation(topology) as emulation:
 """
 
 import ctypes
+import math
 import os
 import shutil
 import socket
@@ -249,6 +250,26 @@ class Emulation:
     def reboot(self, switch: str) -> None:
         """Restart one switch without its memory; returns when it answers (its tables are empty then)."""
         self._running_switches().reboot(switch)
+
+    def fail(self, switch: str, seconds: float = math.inf) -> None:
+        """Switch one off, for so long; returns at once. It comes back without its memory."""
+        self._check_switches(switch)
+        self._running_switches().fail(switch, min(seconds, threading.TIMEOUT_MAX))
+
+    def cut(self, u: str, v: str) -> None:
+        """The link between two switches loses everything, in both directions, until it is mended."""
+        self._check_switches(u, v)
+        self._running_switches().cut(u, v)
+
+    def mend(self, u: str, v: str) -> None:
+        """What was cut carries again."""
+        self._check_switches(u, v)
+        self._running_switches().mend(u, v)
+
+    def _check_switches(self, *names: str) -> None:
+        wrong = [name for name in names if name not in self.topology.switches]
+        if wrong:
+            raise EmulationError(f"{wrong[0]} is not a switch: only switches, and links between them, can fail")
 
     def drops(self) -> dict[str, dict[str, int]]:
         """Frames that each switch has lost, by reason."""

@@ -1,5 +1,6 @@
 """The bounds of one emulation: a number that no other emulation on this machine has, and a reaper behind it."""
 
+import fcntl
 import os
 import secrets
 import socket
@@ -14,6 +15,8 @@ from topologies import reaper
 MANAGEMENT_ROOT = "172.31.0.1"
 _HOSTS_PER_NUMBER = 1022  # a /22 of 172.31.0.0/16 for each number
 _NUMBERS = range(1, 64)
+PREFIX = "inart-emulation-"
+LOCK = "lifetime"
 
 
 class Lifetime:
@@ -25,13 +28,19 @@ class Lifetime:
     """
 
     def __init__(self) -> None:
+        sweep()
         self.token = secrets.token_hex(8)
         self.number, self._reservation = _reserve()
-        self.directory = Path(tempfile.mkdtemp(prefix="inart-emulation-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        # Held by this process and by the reaper: when both are gone, what is left is for the next one's `sweep`.
+        lock = _locked(self.directory / LOCK, f"{self.token} {self.number}")
+        assert lock is not None  # it was waited for
+        self._lock = lock
         self._reaper: subprocess.Popen[bytes] | None = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(reaper.__file__)), self.token, str(self.number), str(self.directory)],
             stdin=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=[self._lock.fileno()],
         )
 
     @property
@@ -63,16 +72,60 @@ class Lifetime:
         pipe.close()
         clean = process.wait(reaper.LIMIT_SECONDS + 30) == 0
         self._reservation.close()
+        self._lock.close()
         return clean
+
+
+def sweep() -> list[Path]:
+    """Remove what emulations have left whose process and reaper were both killed; their directories."""
+    swept = []
+    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            lock = _locked(directory / LOCK)
+        except OSError:  # of another user, or being made or removed just now
+            continue
+        if lock is None:
+            continue
+        with lock:
+            token, _, number = lock.read().partition(" ")
+            if not number.isdigit():
+                continue
+            reservation = _reserved(int(number))  # else another emulation has the number, and interfaces with it
+            reaper.clean(token, int(number) if reservation is not None else 0, str(directory))
+            if reservation is not None:
+                reservation.close()
+            swept.append(directory)
+    return swept
+
+
+def _locked(file: Path, content: str = "") -> IO[str] | None:
+    """The file, locked until it is closed; None: another process has it. With content, it is made."""
+    opened = file.open("w+" if content else "r")
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if content else fcntl.LOCK_NB))
+    except BlockingIOError:
+        opened.close()
+        return None
+    if content:
+        opened.write(content)
+        opened.flush()
+    return opened
+
+
+def _reserved(number: int) -> socket.socket | None:
+    """None: an emulation of this machine has the number."""
+    reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        reservation.bind(f"\0inart-emulation-{number}")
+    except OSError:
+        reservation.close()
+        return None
+    return reservation
 
 
 def _reserve() -> tuple[int, socket.socket]:
     for number in _NUMBERS:
-        reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            reservation.bind(f"\0inart-emulation-{number}")
-        except OSError:
-            reservation.close()
-            continue
-        return number, reservation
+        reservation = _reserved(number)
+        if reservation is not None:
+            return number, reservation
     raise RuntimeError(f"{len(_NUMBERS)} emulations run on this machine already")

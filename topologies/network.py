@@ -34,6 +34,12 @@ class EmulationError(Exception):
     """The network could not be built or does not work; says what to do."""
 
 
+def shaping(mbps: float) -> str:
+    """tbf's parameters for a link of this rate."""
+    burst = max(LEAST_BURST_BYTES, int(BURST_BYTES * min(1.0, mbps / BURST_MBPS)))
+    return f"rate {mbps:f}Mbit burst {burst} latency {QUEUE_SECONDS * 1000:f}ms"
+
+
 class ShapedIntf(TCIntf):
     """One end of a link with Mininet's `bw` kept by tbf. Delay and loss are the switches' (this needs no netem)."""
 
@@ -42,9 +48,7 @@ class ShapedIntf(TCIntf):
             return [], " root "
         if bw <= 0:
             raise EmulationError(f"{self.name}: a link of {bw} Mbit/s")
-        burst = max(LEAST_BURST_BYTES, int(BURST_BYTES * min(1.0, bw / BURST_MBPS)))
-        queue = f"tbf rate {bw:f}Mbit burst {burst} latency {QUEUE_SECONDS * 1000:f}ms"
-        return [f"%s qdisc add dev %s root handle 5: {queue}"], " parent 5:1 "
+        return [f"%s qdisc add dev %s root handle 5: tbf {shaping(bw)}"], " parent 5:1 "
 
     @staticmethod
     def delayCmds(

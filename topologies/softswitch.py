@@ -1,10 +1,12 @@
 """All switches of an emulation in one softswitch process, run and told what to do from outside."""
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from topologies.network import EmulationError
 from topologies.switches import START_SECONDS, Layout, SwitchAddress
 
 CONTROL_SECONDS = 30.0
+MOST_DOWN_SECONDS = 600.0  # softswitch takes no more
 # Holds the burst that a host's queue lets through at once (topologies.network.BURST_BYTES), and TCP beside it.
 QUEUE_PACKETS = 512
 
@@ -99,6 +102,21 @@ class Softswitch:
     def reboot(self, switch: str) -> None:
         self._call("reboot", device=switch)
 
+    def fail(self, switch: str, seconds: float) -> None:
+        def off() -> None:
+            with contextlib.suppress(EmulationError):  # the emulation ended meanwhile
+                self._call("reboot", timeout=None, device=switch, down_s=min(seconds, MOST_DOWN_SECONDS))
+
+        threading.Thread(target=off, name=f"off-{switch}", daemon=True).start()
+
+    def cut(self, u: str, v: str) -> None:
+        self.shape(u, v, loss=1.0)
+        self.shape(v, u, loss=1.0)
+
+    def mend(self, u: str, v: str) -> None:
+        self.shape(u, v, loss=0.0)
+        self.shape(v, u, loss=0.0)
+
     def drops(self) -> dict[str, dict[str, int]]:
         result: dict[str, dict[str, int]] = {}
         for device in self._call("stats")["devices"].values():
@@ -123,12 +141,12 @@ class Softswitch:
     def _control(self) -> Path:
         return self._directory / "control"
 
-    def _call(self, command: str, **arguments: Any) -> Any:
+    def _call(self, command: str, timeout: float | None = CONTROL_SECONDS, **arguments: Any) -> Any:
         """One command over the control socket. Raises EmulationError."""
         self.check()
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(CONTROL_SECONDS)
+                connection.settimeout(timeout)
                 connection.connect(str(self._control))
                 connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
                 with connection.makefile("rb") as answers:

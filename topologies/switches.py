@@ -46,6 +46,15 @@ class Switches(Protocol):
     def reboot(self, switch: str) -> None:
         """The switch forgets everything, as if its power had been off; returns when it answers again."""
 
+    def fail(self, switch: str, seconds: float) -> None:
+        """The switch is off from now on for so long: it forwards nothing, nobody is answered; then as `reboot`."""
+
+    def cut(self, u: str, v: str) -> None:
+        """Nothing that one of two neighbouring switches sends to the other arrives any more."""
+
+    def mend(self, u: str, v: str) -> None:
+        """What was cut carries again."""
+
     def drops(self) -> dict[str, dict[str, int]]:
         """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
 

@@ -4,7 +4,7 @@ Importing torch costs some seconds of CPU: eight workers that each import it kee
 The zygote imports once and forks for each call; the child enters the host's network namespace before it has threads.
 
     with Zygote(emulation, preload=["torch"]) as zygote:
-        worker = zygote.spawn("h1", "evaluation.bmv2_fattree.host:measure", {"controller": "172.31.0.1:9600"})
+        worker = zygote.spawn("h1", "topologies.hosts:allreduce", {"controller": "172.31.0.1:9600"})
         worker.send("go")
         print(worker.receive(timeout=60))
 
@@ -103,6 +103,13 @@ class HostProcess:
             pass
         finally:
             self._channel.close()
+
+    def kill(self) -> None:
+        """SIGKILL, at once. Nothing happens when it has ended."""
+        with contextlib.suppress(HostFailure, ProcessLookupError):
+            self._learn_pid(START_SECONDS)
+            assert self._pid is not None
+            os.kill(self._pid, signal.SIGKILL)
 
     def _drain(self, timeout: float) -> None:
         """Read until the process has closed its end, that is, has ended."""

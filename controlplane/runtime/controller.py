@@ -10,7 +10,7 @@ from typing import NoReturn
 import grpc
 
 from controlplane.inputs import parse_json
-from controlplane.job import Job, parse_job
+from controlplane.job import Job, parse_next_job
 from controlplane.plan import Plan
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.channels import NotFree, bind
@@ -254,17 +254,7 @@ def parse_given_job(text: str, network: Network) -> Job:
 
     Raises JobError, TopologyError.
     """
-    if text.lstrip().startswith("{"):
-        job = Job.from_json(parse_json(text))
-        job.check(network.topology)
-        return job
-    busy = {node for job in network.jobs for node in job.roster.configs}
-    free = network.topology.replace(remove_nodes=busy)
-    names = {job.name for job in network.jobs}
-    if "name=" not in text:
-        name = next(name for name in ("job", *(f"job{n}" for n in range(2, 1 << 16))) if name not in names)
-        text = f"{text},name={name}" if text else f"name={name}"
-    return parse_job(text, free)
+    return parse_next_job(text, network.topology, {job.name: list(job.roster.configs) for job in network.jobs})
 
 
 def job_status(job: RunningJob) -> pb.JobStatus:

@@ -8,14 +8,14 @@ from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology
-from evaluation.bmv2_fattree import hosts
-from evaluation.bmv2_fattree.load import LoadMonitor
 from evaluation.bmv2_fattree.results import RATE_TOLERANCE, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.setting import Progress, Setting
 from evaluation.bmv2_fattree.settings import Settings
 from evaluation.bmv2_fattree.training import train_both
-from topologies import Emulation, EmulationError
+from topologies import Emulation, EmulationError, hosts
+from topologies.agents import HOSTS, MODULES, JobAgents, Outcome
 from topologies.deployment import Fabric, Service
+from topologies.load import LoadMonitor
 from topologies.zygote import HostProcess, Zygote
 
 TCP_SECONDS = 2.0
@@ -26,8 +26,6 @@ READY_SECONDS = 120.0
 RATE_SECONDS = 3.0
 # Measured again when the machine was busy or the rate is not the planned one; the last measurement counts.
 RATE_ATTEMPTS = 3
-HERE = "evaluation.bmv2_fattree.hosts"
-LIGHT_MODULES = ("numpy", "worker_agent", "ps_server.__main__", HERE)
 HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.hook", "torch._dynamo")
 
 
@@ -43,7 +41,7 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
     say(f"building {len(topology.switches)} switches ({settings.switch}) and {len(topology.servers)} hosts")
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, settings.switch, seed=settings.seed))
-        modules = LIGHT_MODULES + (HEAVY_MODULES if settings.trains else ())
+        modules = MODULES + (HEAVY_MODULES if settings.trains else ())
         zygote = stack.enter_context(Zygote(emulation, modules))
         fabric = stack.enter_context(Fabric(emulation))
         everything = Setting(settings, topology, job, emulation, fabric, zygote, say)
@@ -110,9 +108,9 @@ def try_network(everything: Setting) -> float:
         raise EmulationError(f"no ping from {lost[0][0]} to {lost[0][1]} ({len(lost)} of the pairs)")
     source, sink = servers[0], servers[-1]
     address = everything.topology.address(sink)
-    receiver = everything.zygote.spawn(sink, f"{HERE}:tcp_sink", {"address": address})
+    receiver = everything.zygote.spawn(sink, f"{HOSTS}:tcp_sink", {"address": address})
     receiver.receive(READY_SECONDS)
-    sender = everything.zygote.spawn(source, f"{HERE}:tcp_source", {"address": address, "seconds": TCP_SECONDS})
+    sender = everything.zygote.spawn(source, f"{HOSTS}:tcp_source", {"address": address, "seconds": TCP_SECONDS})
     sender.receive(READY_SECONDS)
     mbps = float(receiver.receive(READY_SECONDS))
     everything.say(f"every ping was answered; TCP from {source} to {sink}: {mbps:.3g} Mbit/s")
@@ -121,53 +119,28 @@ def try_network(everything: Setting) -> float:
 
 def measure(everything: Setting, service: Service) -> StrategyResult:
     """All-reduces of made-up gradients by real agents in the hosts: of each model's size, and one for the rate."""
-    settings, job, plan = everything.settings, everything.job, service.plan
-    emulation, zygote = everything.emulation, everything.zygote
-    roots = [
-        zygote.spawn(node, f"{HERE}:parameter_server", {"controller": service.address})
-        for node in job.parameter_servers
-    ]
-    workers = [
-        zygote.spawn(
-            node,
-            f"{HERE}:allreduce",
-            {
-                "controller": service.address,
-                "interface": emulation.interface(node),
-                "seed": settings.seed,
-                "workers": len(job.workers),
-                "check": index == 0,
-            },
-        )
-        for index, node in enumerate(job.workers)
-    ]
-    try:
-        everyone(workers)
-        answers: dict[str, list[dict]] = {}
+    settings, job, plan, emulation = everything.settings, everything.job, service.plan, everything.emulation
+    with JobAgents(emulation, everything.zygote, service.address, job, seed=settings.seed) as agents:
+        agents.ready(READY_SECONDS)
+        outcomes: dict[str, Outcome] = {}
         ingress: dict[str, int] = {}
         largest = max(settings.model_bytes, key=lambda name: settings.model_bytes[name])
         for model, size in settings.model_bytes.items():
             before = {node: emulation.counters(node) for node in job.parameter_servers}
-            answers[model] = order(workers, size)
+            outcomes[model] = agents.allreduce(size)
             ingress[model] = sum((emulation.counters(n) - before[n]).rx_bytes for n in job.parameter_servers)
         rate_size = int(plan.rate_mbps * 1e6 / 8 * RATE_SECONDS) // 4 * 4
         attempts, settled = 0, False
         while not settled and attempts < RATE_ATTEMPTS:
             attempts += 1
             monitor = LoadMonitor(emulation)
-            answers["rate"] = order(workers, rate_size)
+            outcomes["rate"] = agents.allreduce(rate_size)
             load = monitor.stop()
-            measured = sending_rate(answers["rate"])
+            measured = outcomes["rate"].rate_mbps
             settled = load.network_was_the_limit and abs(measured / plan.rate_mbps - 1) <= RATE_TOLERANCE
-        for worker in workers:
-            worker.send(None)
-        everyone(workers)
-    finally:
-        for process in (*workers, *roots):
-            process.end()
-    seconds = {model: mean_seconds(answers[model]) for model in settings.model_bytes}
-    checks = [reply for replies in answers.values() for reply in replies if "error" in reply]
-    worst = max(checks, key=lambda reply: reply["error"] / max(reply["bound"], 1e-300))
+        agents.leave(READY_SECONDS)
+    seconds = {model: outcomes[model].mean_seconds for model in settings.model_bytes}
+    worst = max(outcomes.values(), key=lambda one: one.error / max(one.bound, 1e-300))
     result = StrategyResult(
         name=plan.strategy,
         planned_rate_mbps=plan.rate_mbps,
@@ -178,10 +151,10 @@ def measure(everything: Setting, service: Service) -> StrategyResult:
         model_seconds=seconds,
         bottleneck=evaluate(plan, everything.topology).bottleneck.name,
         load=load,
-        resent=sum(reply["resent"] for replies in answers.values() for reply in replies),
-        identical=all(len({reply["digest"] for reply in replies}) == 1 for replies in answers.values()),
-        largest_error=worst["error"],
-        error_bound=worst["bound"],
+        resent=sum(one.resent for one in outcomes.values()),
+        identical=all(one.identical for one in outcomes.values()),
+        largest_error=worst.error,
+        error_bound=worst.bound,
     )
     everything.say(
         f"{plan.strategy}: measured {result.measured_rate_mbps:.3g} of {plan.rate_mbps:.3g} Mbit/s, "
@@ -197,7 +170,7 @@ def measure_gloo(everything: Setting) -> dict[str, float]:
     workers = [
         everything.zygote.spawn(
             node,
-            f"{HERE}:gloo",
+            "evaluation.bmv2_fattree.gloo:gloo",
             {
                 "master": master,
                 "port": GLOO_PORT,
@@ -235,14 +208,3 @@ def order(workers: list[HostProcess], size: int) -> list[dict]:
 def everyone(processes: list[HostProcess], timeout: float = READY_SECONDS) -> list:
     """The next message of each."""
     return [process.receive(timeout) for process in processes]
-
-
-def sending_rate(replies: list[dict]) -> float:
-    """Wire Mbit/s that a worker sent from its first packet to its last answer, mean over the workers."""
-    rates = [reply["sent_bytes"] * 8 / (reply["last_answer"] - reply["first_send"]) / 1e6 for reply in replies]
-    return sum(rates) / len(rates)
-
-
-def mean_seconds(replies: list[dict]) -> float:
-    """First send to last answer, mean over the workers."""
-    return sum(reply["last_answer"] - reply["first_send"] for reply in replies) / len(replies)

@@ -7,22 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from topologies.load import Load
+
 RATE_TOLERANCE = 0.10
-IDLE_NEEDED = 0.10  # share of the cores' time that must be left for the network to count as the limit
 # Losses are compared relative to their size: the steps before have moved the parameters apart by rounding.
 LOSS_TOLERANCE = 1e-3
-
-
-@dataclass(frozen=True)
-class Load:
-    """The machine during a measurement. idle: share of all cores' time. drops: frames that switches lost, by reason."""
-
-    idle: float
-    drops: dict[str, int]
-
-    @property
-    def network_was_the_limit(self) -> bool:
-        return self.idle >= IDLE_NEEDED
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,20 @@
 """What one run of the experiment does; the command line."""
 
 import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from controlplane.evaluate import evaluate
 from controlplane.generators import fattree
 from controlplane.job import Job, place_job
-from controlplane.plan import Plan
 from controlplane.strategies import STRATEGIES, get_strategy
 from controlplane.topology import Topology
-from p4src.protocol import PROTOCOL, frame_bytes
+from topologies.scale import fitting, switched_packets
 
 # The three gradients that the InArt paper (section 5.3.1) replays, a thousandth of the models' sizes.
 MODEL_BYTES = {"LSTM": 1_627_000, "VGG19": 548_000, "ResNet-50": 97_000}
 DEFAULT_STRATEGIES = ("lbmm", "atp", "equal", "inart")
-# What all switches together forward in a second, on two cores, with time to spare for the agents. Where a plan would
-# send more, all rates are scaled down, and the gradients with them, so that the times stay.
-PACKETS_PER_SECOND = {"softswitch": 130_000, "bmv2": 6_000}
 # Relative to the bandwidth of a link, as in the paper: 9 and 20 of 20 Mbit/s.
 AGGREGATION_SHARE = 0.45
 INGRESS_SHARE = 1.0
@@ -54,7 +48,7 @@ class Settings:
         job = self.job(topology)
         plans = [get_strategy(name)(topology, job, seed=self.seed) for name in self.strategies]
         busiest = max(switched_packets(plan, topology) for plan in plans)
-        return replace(self, scale=_rounded_down(min(1.0, PACKETS_PER_SECOND[self.switch] / busiest)))
+        return replace(self, scale=fitting(self.switch, [busiest]))
 
     def job(self, topology: Topology) -> Job:
         """Workers and parameter servers, placed by the seed."""
@@ -97,18 +91,6 @@ class Settings:
             heterogeneous=spread if self.heterogeneous else None,
             seed=self.seed,
         )
-
-
-def _rounded_down(scale: float) -> float:
-    """To two significant digits."""
-    digit = 10.0 ** (math.floor(math.log10(scale)) - 1)
-    return round(math.floor(scale / digit + 1e-9) * digit, 12)
-
-
-def switched_packets(plan: Plan, topology: Topology) -> float:
-    """Packets a second that enter switches and servers when the plan runs at its rate, results included."""
-    megabits = sum(load.load_mbps for load in evaluate(plan, topology).loads if load.kind in ("link", "nic"))
-    return megabits * 1e6 / 8 / frame_bytes(PROTOCOL.targets["v1model"].values_per_packet)
 
 
 def parse(argv: Sequence[str] | None, switch: str) -> Settings:

@@ -47,7 +47,7 @@ def _run(everything: Setting, hook: str, controller: str) -> tuple[dict[str, Any
     roots = []
     if controller:
         roots = [
-            zygote.spawn(node, "evaluation.bmv2_fattree.hosts:parameter_server", {"controller": controller})
+            zygote.spawn(node, "topologies.hosts:parameter_server", {"controller": controller})
             for node in job.parameter_servers
         ]
     workers = [

@@ -26,13 +26,13 @@ from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.policy import FollowPlan, Policy
 from controlplane.topology import Topology
 from controlplane.wan_networks import aws, by_distance, netstorm_draw, overlay
-from evaluation.bmv2_fattree.load import LoadMonitor
 from evaluation.wan.networks import whole_job
 from overlay.__main__ import amount
 from overlay.coordinator import Coordinator
 from overlay.simulation import Simulation
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
+from topologies.load import LoadMonitor
 
 NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
     "b4": lambda seed: by_distance("b4", seed=seed or None),

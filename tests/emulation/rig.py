@@ -10,14 +10,13 @@ from controlplane.job import place_job
 from controlplane.plan import Plan
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology
-from evaluation.bmv2_fattree import hosts
-from topologies import Emulation
+from topologies import Emulation, hosts
 from topologies.deployment import Fabric, Service
 from topologies.zygote import HostProcess, Zygote
 
 SECONDS = 90.0
 SEED = 7
-HERE = "evaluation.bmv2_fattree.hosts"
+HERE = "topologies.hosts"
 MODULES = ("numpy", "worker_agent", "ps_server.__main__", HERE)
 
 

@@ -71,11 +71,11 @@ def test_links_keep_their_rate(kind: str) -> None:
     rate = 4.0
     topology = paper_testbed(rate)
     with Rig(kind, topology) as rig:
-        sink = rig.zygote.spawn("W6", "evaluation.bmv2_fattree.hosts:tcp_sink", {"address": topology.address("W6")})
+        sink = rig.zygote.spawn("W6", "topologies.hosts:tcp_sink", {"address": topology.address("W6")})
         assert sink.receive(60) == "listening"
         before, start = rig.emulation.counters("W6"), time.monotonic()
         source = rig.zygote.spawn(
-            "W1", "evaluation.bmv2_fattree.hosts:tcp_source", {"address": topology.address("W6"), "seconds": 2.0}
+            "W1", "topologies.hosts:tcp_source", {"address": topology.address("W6"), "seconds": 2.0}
         )
         source.receive(60)
         mbps = sink.receive(60)

@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.strategies import get_strategy
-from evaluation.bmv2_fattree import hosts, plots
-from evaluation.bmv2_fattree.load import cpu_times
+from evaluation.bmv2_fattree import plots
 from evaluation.bmv2_fattree.results import Load, Report, StrategyResult, Training
-from evaluation.bmv2_fattree.settings import MODEL_BYTES, PACKETS_PER_SECOND, Settings, parse, switched_packets
+from evaluation.bmv2_fattree.settings import MODEL_BYTES, Settings, parse
+from topologies import hosts
+from topologies.load import cpu_times
+from topologies.scale import PACKETS_PER_SECOND, switched_packets
 
 QUIET = Load(idle=0.6, drops={})
 

@@ -1,9 +1,10 @@
-"""What runs inside the emulated hosts, each function in a process of its own (see `topologies.zygote`).
+"""What runs inside emulated hosts, each function in a process of its own (see `topologies.zygote`).
 
 Kept free of heavy imports at the top: the zygote decides what is imported before the fork.
 """
 
 import hashlib
+import os
 import socket
 import time
 from pathlib import Path
@@ -31,43 +32,50 @@ def gradient(seed: int, worker: int, size: int) -> npt.NDArray[np.float32]:
     return (values * 1e-2).astype(np.float32)
 
 
-def parameter_server(_: Channel, *, controller: str) -> int:
-    """A parameter server of the controller's job, until it is ended."""
+def parameter_server(_: Channel, *, controller: str, job: str = "") -> int:
+    """A parameter server of a job of the controller's ("": the only one that the host is in), until it is ended."""
     from ps_server.__main__ import main
 
+    os.environ["INART_JOB"] = job
     return main(["--controller", controller])
 
 
-def allreduce(channel: Channel, *, controller: str, interface: str, seed: int, workers: int, check: bool) -> None:
-    """A worker that sums made-up gradients through the switches.
+def allreduce(
+    channel: Channel, *, controller: str, interface: str, seed: int, workers: int, check: bool, job: str = ""
+) -> None:
+    """A worker that sums made-up gradients through the switches. job: "": the only one that the host is in.
 
-    For each message {"size": bytes}: an all-reduce, then a message with its times, what the interface sent meanwhile,
-    a digest of the result and, with `check`, its largest error and what that may be. Ends with the message null.
+    For each message {"size": bytes} ("seed": of these gradients; "timeout": seconds that it may take): an all-reduce,
+    then a message with its times, what the interface sent meanwhile, a digest of the result and, with `check`, its
+    largest error and what that may be. Ends with the message null.
     """
     from worker_agent import connect
     from worker_agent.fixedpoint import error_bound
 
+    os.environ["INART_JOB"] = job
     agent = connect(controller, timeout=JOIN_SECONDS)
     try:
         assert agent.config is not None
         index = agent.config.index
         agent.allreduce(np.zeros(1, np.float32), op="sum")  # everybody is there, code and memory are warm
         channel.send({"index": index})
-        while (order := channel.receive(OPERATION_SECONDS)) is not None:
-            values = gradient(seed, index, order["size"])
+        while (order := channel.receive()) is not None:
+            chosen = order.get("seed", seed)
+            values = gradient(chosen, index, order["size"])
             before, stats = sent_bytes(interface), agent.stats()
             work = agent.allreduce_async(values, op="sum")
-            work.wait(OPERATION_SECONDS)
+            work.wait(order.get("timeout", OPERATION_SECONDS))
             result: dict[str, Any] = {
                 "first_send": work.first_send,
                 "last_answer": work.last_answer,
                 "sent_bytes": sent_bytes(interface) - before,
-                "resent": agent.stats().resent - stats.resent,
-                "duplicates": duplicates(agent.stats()) - duplicates(stats),
+                # A change of plan begins with an engine that has counted nothing.
+                "resent": max(0, agent.stats().resent - stats.resent),
+                "duplicates": max(0, duplicates(agent.stats()) - duplicates(stats)),
                 "digest": hashlib.sha256(values.tobytes()).hexdigest(),
             }
             if check:
-                all_values = [gradient(seed, i, order["size"]) for i in range(workers)]
+                all_values = [gradient(chosen, i, order["size"]) for i in range(workers)]
                 exact = np.sum([each.astype(np.float64) for each in all_values], axis=0)
                 result["error"] = float(np.abs(values - exact).max())
                 result["bound"] = error_bound(all_values)
@@ -79,43 +87,6 @@ def allreduce(channel: Channel, *, controller: str, interface: str, seed: int, w
 def duplicates(stats: "EngineStats") -> int:
     """Results that came again."""
     return sum(tree.duplicates for tree in stats.trees)
-
-
-def gloo(channel: Channel, *, master: str, port: int, rank: int, workers: int, interface: str, seed: int) -> None:
-    """The same all-reduces by torch.distributed over gloo. Messages as in `allreduce`, answers with "seconds"."""
-    import torch
-    from torch import distributed
-
-    join_gloo(master, port, rank, workers, interface)
-    try:
-        distributed.all_reduce(torch.zeros(1))
-        channel.send({"index": rank})
-        while (order := channel.receive(OPERATION_SECONDS)) is not None:
-            values = torch.from_numpy(gradient(seed, rank, order["size"]))
-            distributed.barrier()
-            start = time.monotonic()
-            distributed.all_reduce(values)
-            channel.send({"seconds": time.monotonic() - start})
-    finally:
-        distributed.destroy_process_group()
-
-
-def join_gloo(master: str, port: int, rank: int, workers: int, interface: str) -> None:
-    """torch.distributed over the data network."""
-    import os
-    from datetime import timedelta
-
-    from torch import distributed
-
-    os.environ["GLOO_SOCKET_IFNAME"] = interface
-    os.environ["TP_SOCKET_IFNAME"] = interface
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"tcp://{master}:{port}",
-        rank=rank,
-        world_size=workers,
-        timeout=timedelta(seconds=OPERATION_SECONDS),
-    )
 
 
 def tcp_sink(channel: Channel, *, address: str) -> float:

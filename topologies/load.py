@@ -1,9 +1,23 @@
 """Was the machine idle enough? CPU time from /proc/stat, and frames that the switches lost."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.bmv2_fattree.results import Load
-from topologies import Emulation
+from topologies.emulation import Emulation
+
+IDLE_NEEDED = 0.10  # share of the cores' time that must be left for the network to count as the limit
+
+
+@dataclass(frozen=True)
+class Load:
+    """The machine during a measurement. idle: share of all cores' time. drops: frames that switches lost, by reason."""
+
+    idle: float
+    drops: dict[str, int]
+
+    @property
+    def network_was_the_limit(self) -> bool:
+        return self.idle >= IDLE_NEEDED
 
 
 class LoadMonitor:

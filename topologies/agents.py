@@ -1,0 +1,173 @@
+"""The agents of a job in an emulated network, each a process in its host: their all-reduces, and what came of them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.job import Job
+from topologies.emulation import Emulation
+from topologies.hosts import OPERATION_SECONDS
+from topologies.zygote import HostFailure, HostProcess, Zygote
+
+HOSTS = "topologies.hosts"
+MODULES = ("numpy", "worker_agent", "ps_server.__main__", HOSTS)
+"""What a zygote should have imported."""
+READY_SECONDS = 120.0
+ANSWER_SECONDS = 30.0  # a worker that has given up says so
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One all-reduce on all workers of a job.
+
+    rate_mbps: what a worker sent from its first packet to its last answer, in wire Mbit/s, mean over the workers.
+    mean_seconds, seconds: from first send to last answer, mean over the workers and of the slowest. resent, duplicates
+    (of results): packets. error, bound: the largest error against the exact sum, and what it may be.
+    """
+
+    rate_mbps: float
+    mean_seconds: float
+    seconds: float
+    resent: int
+    duplicates: int
+    digests: frozenset[str]
+    error: float
+    bound: float
+
+    @property
+    def identical(self) -> bool:
+        return len(self.digests) == 1
+
+    @property
+    def right(self) -> bool:
+        """The same bits on all workers, within the bound of the exact sum."""
+        return self.identical and self.error <= self.bound
+
+
+def outcome(replies: list[Mapping[str, Any]]) -> Outcome:
+    """Of what all workers answered to one order."""
+    spans = [reply["last_answer"] - reply["first_send"] for reply in replies]
+    rates = [reply["sent_bytes"] * 8 / span / 1e6 for reply, span in zip(replies, spans, strict=True)]
+    checked = next(reply for reply in replies if "error" in reply)
+    return Outcome(
+        rate_mbps=sum(rates) / len(rates),
+        mean_seconds=sum(spans) / len(spans),
+        seconds=max(spans),
+        resent=sum(reply["resent"] for reply in replies),
+        duplicates=sum(reply["duplicates"] for reply in replies),
+        digests=frozenset(reply["digest"] for reply in replies),
+        error=checked["error"],
+        bound=checked["bound"],
+    )
+
+
+class JobAgents:
+    """Parameter servers and workers of one job. A context manager: leaving it ends them.
+
+    controller: its address. named: the job's name is told to the controller, which serves several. roots_only: no
+    workers.
+    """
+
+    def __init__(
+        self,
+        emulation: Emulation,
+        zygote: Zygote,
+        controller: str,
+        job: Job,
+        *,
+        seed: int = 0,
+        named: bool = True,
+        roots_only: bool = False,
+    ) -> None:
+        self.job = job
+        self._emulation, self._zygote = emulation, zygote
+        self._controller, self._seed, self._named = controller, seed, named
+        self.roots: dict[str, HostProcess] = {}
+        self.workers: dict[str, HostProcess] = {}
+        self._roots_only = roots_only
+        self._orders = 0
+
+    def start(self) -> None:
+        """All processes, without waiting for them."""
+        for node in self.job.parameter_servers:
+            self.start_root(node)
+        for node in () if self._roots_only else self.job.workers:
+            self.start_worker(node)
+
+    def start_root(self, node: str) -> None:
+        arguments = {"controller": self._controller, "job": self.job.name if self._named else ""}
+        self.roots[node] = self._zygote.spawn(node, f"{HOSTS}:parameter_server", arguments)
+
+    def start_worker(self, node: str) -> None:
+        arguments = {
+            "controller": self._controller,
+            "job": self.job.name if self._named else "",
+            "interface": self._emulation.interface(node),
+            "seed": self._seed,
+            "workers": len(self.job.workers),
+            "check": node == self.job.workers[0],
+        }
+        self.workers[node] = self._zygote.spawn(node, f"{HOSTS}:allreduce", arguments)
+
+    def kill(self, node: str) -> None:
+        """The agent of this node ends at once, as if its power had gone. Nothing happens where there is none."""
+        process = self.roots.get(node) or self.workers.get(node)
+        if process is not None:
+            process.kill()
+
+    def restart(self, node: str) -> None:
+        """Start a parameter server again. A worker stays away: the others are in the middle of what it knows not."""
+        if node in self.roots:
+            self.start_root(node)
+
+    def ready(self, timeout: float = READY_SECONDS) -> None:
+        """Wait until all workers have joined and done a first, small all-reduce. Raises HostFailure."""
+        for process in self.workers.values():
+            process.receive(timeout)
+
+    def submit(self, size: int, seed: int | None = None, timeout: float = OPERATION_SECONDS) -> None:
+        """Order an all-reduce of `size` bytes of gradients made with `seed` (None: the agents')."""
+        self._orders += 1
+        for process in self.workers.values():
+            process.send({"size": size, "timeout": timeout} | ({} if seed is None else {"seed": seed}))
+
+    def collect(self, timeout: float = OPERATION_SECONDS) -> Outcome:
+        """What came of it. Raises HostFailure."""
+        return outcome([process.receive(timeout) for process in self.workers.values()])
+
+    def allreduce(self, size: int, seed: int | None = None, timeout: float = OPERATION_SECONDS) -> Outcome:
+        """One all-reduce. Raises HostFailure."""
+        self.submit(size, seed, timeout)
+        return self.collect(timeout + ANSWER_SECONDS)
+
+    def allreduce_next(self, size: int, timeout: float = OPERATION_SECONDS) -> Outcome:
+        """As `allreduce`, of gradients that no all-reduce of this job had before."""
+        return self.allreduce(size, zlib.crc32(f"{self._seed} {self.job.name} {self._orders}".encode()), timeout)
+
+    def leave(self, timeout: float = READY_SECONDS) -> None:
+        """The workers end in good order. Raises HostFailure."""
+        for process in self.workers.values():
+            process.send(None)
+        self.ready(timeout)  # what they return is their last message
+
+    def end(self) -> None:
+        """End what still runs."""
+        for process in (*self.workers.values(), *self.roots.values()):
+            process.end()
+
+    def __enter__(self) -> JobAgents:
+        try:
+            self.start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+__all__ = ["MODULES", "HostFailure", "JobAgents", "Outcome", "outcome"]

@@ -1,0 +1,102 @@
+"""What is to fail in an emulation, and when: "a1 at 10s", "c1-a1 at 5s for 20s", "h3 at 8s"."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from controlplane.topology import Topology
+from topologies.emulation import Emulation
+from topologies.network import EmulationError
+
+_SYNTAX = re.compile(r"\s*(?P<what>\S+)\s+at\s+(?P<at>\d+(\.\d+)?)\s*s?(\s+for\s+(?P<length>\d+(\.\d+)?)\s*s?)?\s*")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """what: a switch, a link between two ("V1-V2") or a server. at: seconds after the start. length: None: for good."""
+
+    what: str
+    at: float
+    length: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.at:g} s" + ("" if self.length is None else f" for {self.length:g} s")
+
+
+def parse_fault(text: str, topology: Topology) -> Fault:
+    """Raises EmulationError when it is none, or names what is not there."""
+    match = _SYNTAX.fullmatch(text)
+    if match is None:
+        raise EmulationError(f"a failure is like 'a1 at 10s' or 'c1-a1 at 10s for 5s', got {text!r}")
+    what = match["what"]
+    length = None if match["length"] is None else float(match["length"])
+    if what not in topology and link_of(what, topology) is None:
+        raise EmulationError(
+            f"{what!r} cannot fail: the network has no such switch or server, and no link between two switches (V1-V2) "
+            "of that name"
+        )
+    return Fault(what, float(match["at"]), length)
+
+
+def link_of(name: str, topology: Topology) -> tuple[str, str] | None:
+    """The ends of a link between two switches."""
+    for u, v in topology.links:
+        if name == f"{u}-{v}" and topology.kind(u) == topology.kind(v) == "switch":
+            return u, v
+    return None
+
+
+class Faults:
+    """Makes them happen, from `start` to `close`, each at its time.
+
+    server: called for a server that fails or is back, with its name and which of both. log: gets one line per event.
+    """
+
+    def __init__(
+        self,
+        emulation: Emulation,
+        faults: Sequence[Fault],
+        server: Callable[[str, bool], None],
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._emulation, self._server, self._log = emulation, server, log
+        self._closed = threading.Event()
+        self._timers = []
+        for fault in faults:
+            self._timers.append(threading.Timer(fault.at, self._do, (fault, True)))
+            if fault.length is not None:
+                self._timers.append(threading.Timer(fault.at + fault.length, self._do, (fault, False)))
+        for timer in self._timers:
+            timer.daemon = True
+
+    def start(self) -> None:
+        for timer in self._timers:
+            timer.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        for timer in self._timers:
+            timer.cancel()
+
+    def _do(self, fault: Fault, fails: bool) -> None:
+        if self._closed.is_set():
+            return
+        self._log(f"{fault.what} {'fails' if fails else 'is back'}")
+        try:
+            self._change(fault, fails)
+        except EmulationError as error:
+            if not self._closed.is_set():
+                self._log(f"{fault.what}: {error}")
+
+    def _change(self, fault: Fault, fails: bool) -> None:
+        topology = self._emulation.topology
+        link = link_of(fault.what, topology)
+        if link is not None:
+            (self._emulation.cut if fails else self._emulation.mend)(*link)
+        elif topology.kind(fault.what) == "server":
+            self._server(fault.what, fails)
+        elif fails:  # it comes back by itself
+            self._emulation.fail(fault.what, *([] if fault.length is None else [fault.length]))

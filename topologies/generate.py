@@ -1,0 +1,51 @@
+"""A topology by rule, as a JSON file to look at, to change and to give to everything that takes --topology.
+
+    python -m topologies generate leafspine --leaves 8 --spines 4 --servers 6 --uplink 40 --output net.json
+    python -m topologies generate clos --oversubscription 3
+    python -m topologies generate ring --help
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.shapes import shapes
+from controlplane.topology import TopologyError
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m topologies generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    rules = parser.add_subparsers(dest="shape", required=True, metavar="RULE")
+    for name, shape in shapes().items():
+        rule = rules.add_parser(name, help=shape.help, description=shape.help)
+        for option, about in shape.options.items():
+            default = "" if about.default is None else f" (default: {about.default:g})"
+            rule.add_argument(f"--{option}", metavar="N" if about.whole else "X", help=about.help + default)
+        rule.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    shape = shapes()[arguments.shape]
+    given = {name: getattr(arguments, name) for name in shape.options if getattr(arguments, name) is not None}
+    try:
+        text = json.dumps(shape.build(given, arguments.shape).to_json(), indent=1) + "\n"
+        if arguments.output is None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        else:
+            arguments.output.write_text(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+    except (TopologyError, OSError) as error:
+        print(f"topologies generate: {error}", file=sys.stderr)
+        return 1
+    return 0
