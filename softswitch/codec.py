@@ -56,6 +56,19 @@ class NativeKey(NamedTuple):
     priority: int
 
 
+class Places(NamedTuple):
+    """Where the runtime has what an entry of a table consists of; for :meth:`softswitch.tables.Tables.write`.
+
+    ``keys``: (byte offset, bytes) of each key, network order. ``actions``: by name, the number, the bytes of all
+    parameters and their (byte offset, width in bits).
+    """
+
+    number: int
+    key_bytes: int
+    keys: tuple[tuple[int, int], ...]
+    actions: dict[str, tuple[int, int, tuple[tuple[int, int], ...]]]
+
+
 class TableCodec:
     """Translates between one table's entries and the runtime's bytes."""
 
@@ -140,6 +153,17 @@ class TableCodec:
         check_params(self.program.actions[name], params)
         places, size = self.program.code.params[action.id]
         return number, pack_params(places, size, tuple(params))
+
+    def places(self) -> Places | None:
+        """``None``: entries have more to them, ranges, members of a profile or keys of which only some bits count."""
+        plan = self.plan
+        if self.profile is not None or plan.ranges or any(key.mask is not None for key in plan.table.keys):
+            return None
+        actions = {}
+        for name, number in self._numbers.items():
+            places, size = self.program.code.params[plan.action_ids[number]]
+            actions[name] = number, size, places
+        return Places(plan.index, 8 * plan.key_words, plan.key_places, actions)
 
     def _action(self, number: int) -> Action:
         return self.program.p4.actions[self.plan.action_ids[number]]

@@ -91,6 +91,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     ),
     "ss_table_modify": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32, _u32, _bytes, _u32)),
     "ss_table_delete": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32)),
+    "ss_write": (_u64, (_p, _p, _bytes, _u64, ctypes.POINTER(_u64), _u32)),
     "ss_table_get": (_i32, (_p, _u32, _bytes, _bytes, _bytes, _i32, _p)),
     "ss_table_dump": (_i64, (_p, _u32, ctypes.POINTER(_p))),
     "ss_table_set_default": (_i32, (_p, _u32, _u32, _bytes, _u32)),

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from softswitch.codec import Entry, Match, NativeKey, TableCodec
+from softswitch.codec import Entry, Match, NativeKey, Places, TableCodec
 from softswitch.compiler.codegen import CHOICE_BYTES
 from softswitch.errors import InvalidValue
 from softswitch.meters import MeterConfig, MeterState, NativeConfig, NativeMeter, colours, config_of, native_config
@@ -123,6 +123,19 @@ class Tables(State):
                 self._native, codec.plan.index, key.key, key.mask, key.ranges, key.priority
             )
             self._check(result, f"entry of table {table}")
+
+    def places(self, table: str) -> Places | None:
+        """What :meth:`write` has to know of a table; ``None``: it cannot write its entries."""
+        return self._codec(table).places()
+
+    def write(self, schema: ctypes.Array[ctypes.c_uint32], data: bytes, at: int, only_inserts: bool) -> tuple[int, int]:
+        """Apply updates of a serialised P4Runtime ``WriteRequest`` from byte ``at`` on until one is left to the caller.
+
+        How many were applied, and the byte behind the one that is left. ``schema``: see runtime/write.c.
+        """
+        end = ctypes.c_uint64(at)
+        done = self._lib.ss_write(self._native, schema, data, len(data), ctypes.byref(end), only_inserts)
+        return done, end.value
 
     def set_idle_timeout(self, table: str, match: Sequence[Match], timeout_ns: int, priority: int = 0) -> None:
         """Have ``idle`` called when an entry was not hit for so long, again and again (0: never), from now on.

@@ -76,6 +76,21 @@ class Client:
             made.append(request)
         return made
 
+    def group_requests(self, groups: int, replicas: int, batch: int) -> list[p4runtime_pb2.WriteRequest]:
+        """The Write requests that insert multicast groups of so many ports, so many in each."""
+        made: list[p4runtime_pb2.WriteRequest] = []
+        for start in range(1, groups + 1, batch):
+            request = p4runtime_pb2.WriteRequest(device_id=DEVICE_ID)
+            request.election_id.low = 1
+            for number in range(start, min(start + batch, groups + 1)):
+                entity = request.updates.add(type=p4runtime_pb2.Update.INSERT).entity
+                group = entity.packet_replication_engine_entry.multicast_group_entry
+                group.multicast_group_id = number
+                for port in range(replicas):
+                    group.replicas.add(egress_port=port, instance=1)
+            made.append(request)
+        return made
+
     def send(self, requests: Sequence[p4runtime_pb2.WriteRequest]) -> None:
         """One after the other."""
         for request in requests:

@@ -19,6 +19,7 @@ from evaluation.softswitch.workloads import Row as Entry
 from softswitch import Fabric, Program
 
 SINGLE, BATCHED, BATCH = 2000, 20000, 100  # entries written
+GROUPS, REPLICAS = 5000, 4  # multicast groups written, and ports of each
 LARGE, PART = 100_000, 10_000
 LOOKUP_SECONDS = 1.0
 READY = 60.0  # seconds that a fabric may take to start
@@ -71,6 +72,8 @@ def _writes(switch: Process) -> Iterator[Row]:
 
     yield from write("insert, exact, one per Write", exact.rows[:SINGLE], 1)
     yield from write(f"insert, exact, {BATCH} per Write", exact.rows[SINGLE:], BATCH)
+    groups = client.group_requests(GROUPS, REPLICAS, BATCH)
+    yield from timed(f"insert, groups of {REPLICAS}", GROUPS, lambda: client.send(groups))
     yield from write("insert, LPM, none there", lpm.rows[:PART], BATCH)
     client.send(client.requests(lpm.rows[PART:-PART], BATCH))
     yield from write(f"insert, LPM, {LARGE - PART:,} there", lpm.rows[-PART:], BATCH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -31,6 +31,13 @@ CHUNK_BYTES = 1 << 18
 _log = logging.getLogger(__name__)
 
 
+class _Write(NamedTuple):
+    """A WriteRequest, and as it came."""
+
+    request: Any
+    data: bytes
+
+
 class Service:
     """The RPCs of the service, as methods that raise their refusals."""
 
@@ -44,7 +51,7 @@ class Service:
         """To be added to a ``grpc.Server``."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
-            "Write": unary(self._guarded(self.write), _parser(p4rt.WriteRequest), _serialize),
+            "Write": unary(self._guarded(self.write), _parse_write, _serialize),
             "Read": stream(self._guarded_stream(self.read), _parser(p4rt.ReadRequest), _serialize),
             "SetForwardingPipelineConfig": unary(
                 self._guarded(self.set_pipeline), _parser(p4rt.SetForwardingPipelineConfigRequest), _serialize
@@ -59,8 +66,9 @@ class Service:
         }
         return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
 
-    def write(self, request: p4rt.WriteRequest, context: grpc.ServicerContext) -> p4rt.WriteResponse:
-        outcomes = self._find(request.device_id).write(request)
+    def write(self, received: _Write, context: grpc.ServicerContext) -> p4rt.WriteResponse:
+        request, data = received
+        outcomes = self._find(request.device_id).write(request, data)
         if any(outcomes):
             failure = BatchError(outcomes, "updates")
             _log.info("device %d: %s", request.device_id, failure)  # large statuses may not reach the client
@@ -182,6 +190,14 @@ def _parser(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
         return parsed
 
     return parse
+
+
+_parse_write_request = _parser(p4rt.WriteRequest)
+
+
+def _parse_write(data: bytes) -> _Write | Malformed:
+    parsed = _parse_write_request(data)
+    return parsed if isinstance(parsed, Malformed) else _Write(parsed, data)
 
 
 def _serialize(message: Message) -> bytes:

@@ -60,6 +60,11 @@ class TableAccess:
         self._profiles = profiles
         self._opaque: dict[_EntryKey, _Opaque] = {}
 
+    @property
+    def has_opaque(self) -> bool:
+        """Whether an entry has metadata, which go when it is modified or deleted."""
+        return bool(self._opaque)
+
     # --- writes ---
 
     def write(self, kind: int, entry: p4rt.TableEntry, journal: Journal) -> None:

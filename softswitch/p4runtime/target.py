@@ -28,6 +28,7 @@ from softswitch.p4runtime.tables import TableAccess
 from softswitch.p4runtime.timer import Timer
 from softswitch.p4runtime.undo import Journal
 from softswitch.p4runtime.value_sets import ValueSetAccess
+from softswitch.p4runtime.wire import WireWriter
 
 # Entities that P4Runtime has and softswitch does not (yet).
 _UNSUPPORTED = {
@@ -61,6 +62,7 @@ class _Running:
         meters = MeterAccess(device, pipeline.schema)
         value_sets = ValueSetAccess(device, pipeline.schema)
         self.tables = tables
+        self.wire = WireWriter(device, pipeline.schema)
         externs = ExternAccess(device, pipeline.schema)
         replication = ReplicationAccess(device)
         self.writers: dict[str, Callable[[int, Any, Journal], None]] = {
@@ -243,8 +245,11 @@ class Target:
 
     # --- entities ---
 
-    def write(self, request: p4rt.WriteRequest) -> Outcomes:
-        """The Write RPC: for each update why it failed, or ``None``."""
+    def write(self, request: p4rt.WriteRequest, data: bytes = b"") -> Outcomes:
+        """The Write RPC: for each update why it failed, or ``None``.
+
+        ``data``: the request as it came; where it is given, common updates cost a tenth.
+        """
         with self._lock:
             self.require_up()
             self._require_primary(request)
@@ -258,8 +263,7 @@ class Target:
                     return self._write_all_or_none(running, request.updates, scope)
             if mode != p4rt.WriteRequest.CONTINUE_ON_ERROR:
                 raise invalid(f"atomicity {mode} does not exist")
-            journal = Journal(active=False)
-            return [self._apply(running, update, journal, scope) for update in request.updates]
+            return self._write_each(running, request.updates, scope, data if scope.ids is None else b"")
 
     def read(self, request: p4rt.ReadRequest) -> tuple[list[Iterator[p4rt.Entity]], Outcomes]:
         """The Read RPC: what was found, and for each query why it failed, or ``None``.
@@ -283,6 +287,21 @@ class Target:
                 except errors.SoftswitchError as error:
                     outcomes.append(from_data_plane(error))
         return answers, outcomes
+
+    def _write_each(
+        self, running: _Running, updates: Sequence[p4rt.Update], scope: roles.Scope, data: bytes
+    ) -> Outcomes:
+        journal = Journal(active=False)
+        outcomes: Outcomes = []
+        at = 0
+        while len(outcomes) < len(updates):
+            if at < len(data):
+                done, at = running.wire.write(data, at, only_inserts=running.tables.has_opaque)
+                outcomes += [None] * done
+                if len(outcomes) == len(updates):
+                    break
+            outcomes.append(self._apply(running, updates[len(outcomes)], journal, scope))
+        return outcomes
 
     def _apply(
         self, running: _Running, update: p4rt.Update, journal: Journal, scope: roles.Scope

@@ -369,6 +369,17 @@ void ss_bitmaps_remove(struct ss_table *table, const struct ss_entry *entry);
 void ss_bitmaps_free(struct ss_table *table);
 int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, const uint8_t *ranges,
                  int32_t priority, uint64_t handle, struct ss_entry **out);
+struct ss_entry_key { /* all that tells an entry of a table apart */
+    const uint64_t *key, *mask;
+    const uint8_t *ranges;
+    int32_t priority;
+};
+struct ss_table *ss_table_of(struct ss_device *device, uint32_t table);
+int ss_entry_insert(struct ss_device *device, struct ss_table *t, const struct ss_entry_key *k, uint32_t action,
+                    const uint8_t *params, uint32_t params_len, uint32_t is_const);
+int ss_entry_modify(struct ss_table *t, const struct ss_entry_key *k, uint32_t action, const uint8_t *params,
+                    uint32_t params_len);
+int ss_entry_delete(struct ss_device *device, struct ss_table *t, const struct ss_entry_key *k);
 uint8_t *ss_record_write(struct ss_device *device, const struct ss_table *t, const struct ss_entry *e, uint8_t *out);
 size_t ss_record_bytes(const struct ss_table *t);
 

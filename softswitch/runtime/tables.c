@@ -290,7 +290,7 @@ static struct ss_entry *find(const struct ss_table *t, const uint64_t *key, cons
     return e;
 }
 
-static struct ss_table *table_of(struct ss_device *device, uint32_t table) {
+struct ss_table *ss_table_of(struct ss_device *device, uint32_t table) {
     return device->program && table < device->program->n_tables ? &device->state.tables[table] : NULL;
 }
 
@@ -329,20 +329,55 @@ int ss_table_add(struct ss_table *t, const uint64_t *key, const uint64_t *mask, 
 
 /* All of the following return 0 or a negative errno: -ENODEV no program, -EEXIST, -ENOENT, -ENOSPC full, -ENOMEM. */
 
+/* The three of them with the device's lock held. */
+int ss_entry_insert(struct ss_device *device, struct ss_table *t, const struct ss_entry_key *k, uint32_t action,
+                    const uint8_t *params, uint32_t params_len, uint32_t is_const) {
+    struct ss_entry *e;
+    int result = ss_table_add(t, k->key, k->mask, k->ranges, k->priority, device->next_handle + 1, &e);
+    if (result) return result;
+    device->next_handle++;
+    e->action = action;
+    e->is_const = is_const;
+    e->hit_us = (ss_now_ns() - device->fabric->start_ns) / 1000;
+    memcpy(e->params, params, params_len);
+    return 0;
+}
+
+int ss_entry_modify(struct ss_table *t, const struct ss_entry_key *k, uint32_t action, const uint8_t *params,
+                    uint32_t params_len) {
+    struct ss_entry *e = find(t, k->key, k->mask, k->ranges, k->priority);
+    if (!e) return -ENOENT;
+    e->action = action;
+    memset(e->params, 0, t->params_bytes);
+    memcpy(e->params, params, params_len);
+    return 0;
+}
+
+int ss_entry_delete(struct ss_device *device, struct ss_table *t, const struct ss_entry_key *k) {
+    struct ss_entry *e = find(t, k->key, k->mask, k->ranges, k->priority);
+    if (!e) return -ENOENT;
+    struct ss_tuple *tuple = e->tuple;
+    if (t->identities.slots)
+        ss_map_remove(&t->identities, identity_slot(t, tuple, k->key, e->hash, k->ranges, k->priority));
+    chain_remove(tuple, key_slot(tuple, k->key, e->hash, t->key_words), e);
+    ss_idle_stop(&device->state, t, e);
+    ss_bitmaps_remove(t, e);
+    entry_free(e);
+    t->entries--;
+    /* `best` may stay too high meanwhile: that costs time, never a wrong match */
+    if (--tuple->entries == 0) tuple_remove(t, tuple);
+    if (!t->entries) ss_map_free(&t->identities);
+    return 0;
+}
+
 SS_API int ss_table_insert(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                            const uint8_t *ranges, int32_t priority, uint32_t action, const uint8_t *params,
                            uint32_t params_len, uint32_t is_const, uint64_t *handle) {
-    struct ss_entry *e;
+    struct ss_entry_key k = {key, mask, ranges, priority};
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
-    int result = t ? ss_table_add(t, key, mask, ranges, priority, device->next_handle + 1, &e) : -ENODEV;
-    if (result == 0) {
-        *handle = ++device->next_handle;
-        e->action = action;
-        e->is_const = is_const;
-        e->hit_us = (ss_now_ns() - device->fabric->start_ns) / 1000;
-        memcpy(e->params, params, params_len);
-    }
+    struct ss_table *t = ss_table_of(device, table);
+    int result = t ? ss_entry_insert(device, t, &k, action, params, params_len, is_const) : -ENODEV;
+    if (result == 0) *handle = device->next_handle;
     ss_thread_unlock(device->thread);
     return result;
 }
@@ -350,38 +385,22 @@ SS_API int ss_table_insert(struct ss_device *device, uint32_t table, const uint6
 SS_API int ss_table_modify(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                            const uint8_t *ranges, int32_t priority, uint32_t action, const uint8_t *params,
                            uint32_t params_len) {
+    struct ss_entry_key k = {key, mask, ranges, priority};
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
-    struct ss_entry *e = t ? find(t, key, mask, ranges, priority) : NULL;
-    if (e) {
-        e->action = action;
-        memset(e->params, 0, t->params_bytes);
-        memcpy(e->params, params, params_len);
-    }
+    struct ss_table *t = ss_table_of(device, table);
+    int result = t ? ss_entry_modify(t, &k, action, params, params_len) : -ENODEV;
     ss_thread_unlock(device->thread);
-    return e ? 0 : t ? -ENOENT : -ENODEV;
+    return result;
 }
 
 SS_API int ss_table_delete(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                            const uint8_t *ranges, int32_t priority) {
+    struct ss_entry_key k = {key, mask, ranges, priority};
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
-    struct ss_entry *e = t ? find(t, key, mask, ranges, priority) : NULL;
-    if (e) {
-        struct ss_tuple *tuple = e->tuple;
-        if (t->identities.slots)
-            ss_map_remove(&t->identities, identity_slot(t, tuple, key, e->hash, ranges, priority));
-        chain_remove(tuple, key_slot(tuple, key, e->hash, t->key_words), e);
-        ss_idle_stop(&device->state, t, e);
-        ss_bitmaps_remove(t, e);
-        entry_free(e);
-        t->entries--;
-        /* `best` may stay too high meanwhile: that costs time, never a wrong match */
-        if (--tuple->entries == 0) tuple_remove(t, tuple);
-        if (!t->entries) ss_map_free(&t->identities);
-    }
+    struct ss_table *t = ss_table_of(device, table);
+    int result = t ? ss_entry_delete(device, t, &k) : -ENODEV;
     ss_thread_unlock(device->thread);
-    return e ? 0 : t ? -ENOENT : -ENODEV;
+    return result;
 }
 
 /* A serialised entry: this, then params, key, mask, ranges. */
@@ -417,7 +436,7 @@ size_t ss_record_bytes(const struct ss_table *t) {
 SS_API int ss_table_get(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                         const uint8_t *ranges, int32_t priority, uint8_t *out) {
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
+    struct ss_table *t = ss_table_of(device, table);
     struct ss_entry *e = !t ? NULL : key ? find(t, key, mask, ranges, priority) : t->default_entry;
     if (e) ss_record_write(device, t, e, out);
     ss_thread_unlock(device->thread);
@@ -427,7 +446,7 @@ SS_API int ss_table_get(struct ss_device *device, uint32_t table, const uint64_t
 /* All entries, in no particular order; the caller frees *out with ss_free. */
 SS_API int64_t ss_table_dump(struct ss_device *device, uint32_t table, uint8_t **out) {
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
+    struct ss_table *t = ss_table_of(device, table);
     int64_t n = -ENODEV;
     if (t) {
         uint8_t *at = *out = malloc(t->entries * ss_record_bytes(t) + 1);
@@ -447,7 +466,7 @@ SS_API void ss_free(void *memory) {
 SS_API int ss_table_set_default(struct ss_device *device, uint32_t table, uint32_t action, const uint8_t *params,
                                 uint32_t params_len) {
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
+    struct ss_table *t = ss_table_of(device, table);
     if (t) {
         t->default_entry->action = action;
         memset(t->default_entry->params, 0, t->params_bytes);
@@ -460,7 +479,7 @@ SS_API int ss_table_set_default(struct ss_device *device, uint32_t table, uint32
 SS_API int ss_table_count(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                           const uint8_t *ranges, int32_t priority, uint64_t packets, uint64_t bytes) {
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
+    struct ss_table *t = ss_table_of(device, table);
     struct ss_entry *e = !t ? NULL : key ? find(t, key, mask, ranges, priority) : t->default_entry;
     if (e) e->counter = (struct ss_counter){packets, bytes};
     ss_thread_unlock(device->thread);
@@ -471,7 +490,7 @@ SS_API int ss_table_count(struct ss_device *device, uint32_t table, const uint64
 SS_API int ss_table_idle(struct ss_device *device, uint32_t table, const uint64_t *key, const uint64_t *mask,
                          const uint8_t *ranges, int32_t priority, uint64_t ttl_ns) {
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
+    struct ss_table *t = ss_table_of(device, table);
     struct ss_entry *e = t && t->idle_at ? find(t, key, mask, ranges, priority) : NULL;
     int result = !t ? -ENODEV : !e ? -ENOENT : ss_idle_set(device, t, e, ttl_ns) ? 0 : -ENOMEM;
     ss_thread_unlock(device->thread);
@@ -483,7 +502,7 @@ SS_API int ss_table_meter(struct ss_device *device, uint32_t table, const uint64
                           const uint8_t *ranges, int32_t priority, const struct ss_meter *old,
                           const struct ss_meter_config *config, uint32_t clear, struct ss_meter *out) {
     ss_thread_lock(device->thread);
-    struct ss_table *t = table_of(device, table);
+    struct ss_table *t = ss_table_of(device, table);
     struct ss_entry *e = t && t->meter_at ? find(t, key, mask, ranges, priority) : NULL;
     if (e) {
         struct ss_meter *meter = ss_entry_meter(t, e);

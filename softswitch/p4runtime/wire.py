@@ -1,0 +1,88 @@
+"""The common updates of a WriteRequest, applied by the runtime from the request as it came (runtime/write.c).
+
+That is for speed alone: whatever the runtime does not apply, the rest of this package does, with the same result. The
+runtime is told here which tables it may write, and what their P4Info says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+from softswitch.codec import Places
+from softswitch.compiler.layout import storage_bits
+from softswitch.device import Device
+from softswitch.p4runtime.schema import ActionSchema, Schema, TableSchema
+from softswitch.p4runtime.stubs import p4info_pb2
+
+# FieldMatch's fields, and the runtime's limits: bytes of a key, of an action's parameters; fields, parameters.
+_KINDS = {"exact": 2, "ternary": 3, "lpm": 4, "optional": 7}
+_MAX_KEY_BYTES, _MAX_PARAMS_BYTES, _MAX_MEMBERS = 256, 512, 64
+
+
+class WireWriter:
+    """Writes entries of one device under one schema; the caller holds the device's lock."""
+
+    def __init__(self, device: Device, schema: Schema) -> None:
+        self._device = device
+        numbers = list(_numbers(device, schema))
+        self._schema = (ctypes.c_uint32 * len(numbers))(*numbers)
+
+    def write(self, data: bytes, at: int, only_inserts: bool) -> tuple[int, int]:
+        """As :meth:`softswitch.tables.Tables.write`."""
+        return self._device.write(self._schema, data, at, only_inserts)
+
+
+def _numbers(device: Device, schema: Schema) -> Iterator[int]:
+    """The schema as runtime/write.c declares it."""
+    tables: list[int] = []
+    fields: list[tuple[int, ...]] = []
+    actions: list[tuple[int, ...]] = []
+    params: list[tuple[int, ...]] = []
+    n_tables = 0
+    for table in sorted(schema.tables.values(), key=lambda table: table.id):
+        places = device.places(table.name)
+        if places is None or not _is_plain(table, places):
+            continue
+        n_tables += 1
+        called = [action for action in table.actions_by_id.values() if _is_common(table, action, places)]
+        tables += (table.id, places.number, places.key_bytes, table.info.needs_priority)
+        tables += (len(fields), len(table.fields), len(actions), len(called))
+        fields += [
+            (field.id, _KINDS[field.kind], field.width, *place)
+            for field, place in zip(table.fields, places.keys, strict=True)
+        ]
+        for action in called:
+            number, size, param_places = places.actions[action.name]
+            actions.append((action.id, number, len(params), len(action.params), size))
+            for param, (at, width) in zip(action.params, param_places, strict=True):
+                stored = storage_bits(width)
+                params.append((param.id, param.width, at, stored // 8 or (width + 7) // 8, stored > 0))
+    yield from (n_tables, len(fields), len(actions), *tables)
+    for group in (fields, actions, params):
+        for one in group:
+            yield from one
+
+
+def _is_plain(table: TableSchema, places: Places) -> bool:
+    """Whether an entry is no more than its key and its action."""
+    return (
+        0 < len(table.fields) <= _MAX_MEMBERS
+        and all(field.kind in _KINDS for field in table.fields)
+        and all(field.width == key.width for field, key in zip(table.fields, table.info.keys, strict=True))
+        and sum(field.kind == "lpm" for field in table.fields) <= 1
+        and places.key_bytes <= _MAX_KEY_BYTES
+        and not table.is_const
+        and table.profile is None
+        and table.meter_type is None
+        and not table.info.has_idle_timeout
+    )
+
+
+def _is_common(table: TableSchema, action: ActionSchema, places: Places) -> bool:
+    return (
+        table.scopes[action.id] != p4info_pb2.ActionRef.DEFAULT_ONLY
+        and action.name in places.actions
+        and places.actions[action.name][1] <= _MAX_PARAMS_BYTES
+        and len(action.params) <= _MAX_MEMBERS
+    )
