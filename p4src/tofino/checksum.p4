@@ -21,6 +21,7 @@ control InartIngressDeparser(packet_out packet, inout headers_t hdr, in metadata
         packet.emit(hdr.inart);
         packet.emit(hdr.first);
         packet.emit(hdr.second);
+        packet.emit(hdr.tail);
         packet.emit(hdr.ipv4);
     }
 }

@@ -58,12 +58,18 @@ header outer_t {
     bit<16> udp_checksum;
 }
 
+// What the parser finds behind a frame's values: of a whole frame its check sequence, which leaves in its place.
+header tail_t {
+    bit<32> check_sequence;
+}
+
 struct headers_t {
     ethernet_t ethernet;
     outer_t outer;
     inart_t inart;
     half_t first;
     half_t second;
+    tail_t tail;
     ipv4_t ipv4;
 }
 

@@ -42,7 +42,7 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
 
     apply {
         if (meta.ours) {
-            if (hdr.second.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
+            if (hdr.tail.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
                 label.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
                 slots.apply(hdr, meta);
                 values.apply(hdr, meta);

@@ -6,7 +6,7 @@
 //                     --other------------------> accept                                              (dropped in ingress)
 //
 //   group --a fragment------> accept                                                     (malformed)
-//         --a port of ours--> outer --lengths--> inart --version--> first -> second -> accept
+//         --a port of ours--> outer --lengths--> inart --version--> first -> second -> tail -> accept
 //         |                         --other----> accept --other---> accept               (malformed)
 //         --another port----> accept                                                     (dropped in ingress)
 //
@@ -14,9 +14,10 @@
 // is asked at once, since it follows from the group: a bit of it that is kept for later takes a match register from what
 // is compared until then.
 // A packet that is too short for its headers has parser_err set; ingress counts it as malformed, if it is ours.
-// Limits: the length of a frame is not known in ingress, so its lengths are those that IPv4 and UDP say. A frame that is
-// longer than them is taken for what they say; the parser sees the frame check sequence behind a frame, so one that
-// is up to four bytes shorter than they say is taken for whole.
+// The parser sees the frame check sequence behind a frame. So the four bytes behind the values are asked for too: of a frame
+// that is shorter than its headers say they are not there, and parser_err is set.
+// Limit: the length of a frame is not known in ingress, so its lengths are those that IPv4 and UDP say. A frame that is
+// longer than them is taken for what they say.
 #ifndef INART_PARSER_P4
 #define INART_PARSER_P4
 
@@ -109,6 +110,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
     state parse_values {
         packet.extract(hdr.first);
         packet.extract(hdr.second);
+        packet.extract(hdr.tail);
         transition accept;
     }
 

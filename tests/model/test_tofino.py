@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from p4src.protocol import HEADER_OFFSET, PROTOCOL, Flag, Verdict, frame_bytes
+from p4src.protocol import GATEWAY_MAC, GROUP_MAC, HEADER_OFFSET, PROTOCOL, Flag, Verdict, frame_bytes
 from tests.model import switch as switch_module
 from tests.model import tofino, tofino_search
 from tests.model.merge import subset
@@ -21,7 +21,7 @@ from tests.model.search import Found
 from tests.model.simulation import VALUES, Harm, Simulation
 from tests.model.switch import Aggregate, Slot, Switch, aggregate
 from tests.model.test_simulation import harms, trees
-from tests.model.tofino import CLOSED, LOOPBACK, Cell, Contribution, ReadOut, TofinoSwitch, ingress
+from tests.model.tofino import CLOSED, GROUP_ADDRESS, LOOPBACK, Cell, Contribution, ReadOut, TofinoSwitch, ingress
 from tests.model.tofino_search import TofinoSearch
 from tests.model.tree import ROOT, Tree, star, two_level, with_direct
 from tests.p4.rig import GROUPS, LABELS, ROUTES, SLOTS, Arrival, Traffic
@@ -185,19 +185,16 @@ def workers_only() -> dict[tuple[int, int], Any]:
     return {key: rule for key, rule in LABELS.items() if not isinstance(rule, Aggregate) or rule.next_label != 101}
 
 
-FCS_BYTES = 4
-
-
 def arrivals(traffic: Traffic, number: int) -> Iterator[Arrival]:
-    """Frames of the rig, without those that are longer, or shorter by less than a frame check sequence, than their
-    headers say: a Tofino does not see that."""
+    """Frames of the rig; those of ours without what is behind their values, which a Tofino does not see, and to a group's
+    MAC address, without which they are not ours to it."""
     right = frame_bytes(traffic.values_per_packet)
-    while number:
+    for _ in range(number):
         arrival = traffic.arrival()
-        length = len(arrival.frame)
-        if not ours(arrival.frame) or length == right or length < right - FCS_BYTES:
-            number -= 1
-            yield arrival
+        if ours(arrival.frame):
+            mac = arrival.frame[:6] if arrival.frame[0] & GROUP_ADDRESS else GROUP_MAC
+            arrival = Arrival(arrival.port, mac + arrival.frame[6:right])
+        yield arrival
 
 
 def pair_of_switches(monkeypatch: pytest.MonkeyPatch, values: int) -> tuple[TofinoSwitch, Switch]:
@@ -248,18 +245,17 @@ def test_a_packet_that_is_short_of_values_is_refused(missing: int) -> None:
 
 
 def test_a_frame_of_another_length_than_its_headers_say() -> None:
-    """Longer: the rest leaves with it. Shorter by a frame check sequence: that is taken for values, not by more."""
+    """Longer: the rest leaves with it. Shorter: refused, also by less than a frame check sequence."""
     frame = Packet(32, 9, 1, 0, (1, 2, 3, 4)).encode()
     leaving = Packet(0xFFFFFFFF, 9, 1, 1 << 40, (1, 2, 3, 4)).encode()
     for length in range(len(frame) - 8, len(frame) + 8):
         switch = TofinoSwitch(4, SLOTS, workers_only())
         out = switch.process(3, (frame + bytes(8))[:length])
-        if length < len(frame) - FCS_BYTES:
+        if length < len(frame):
             assert (out, switch.verdicts) == ([], Counter({Verdict.MALFORMED: 1}))
             continue
         ((port, sent),) = out
-        assert (port, len(sent)) == (4, max(length, len(frame)))
-        assert sent[: min(length, len(frame))] == leaving[:length]
+        assert (port, sent) == (4, leaving + bytes(length - len(frame)))
         assert switch.verdicts == Counter({Verdict.COMPLETED: 1})
 
 
@@ -333,3 +329,11 @@ def test_the_slot_is_found_by_exclusive_or() -> None:
     for base in range(0, 64, 8):
         for sequence in range(20):
             assert base ^ (sequence & 7) == base + (sequence & 7)
+
+
+def test_only_what_has_a_groups_mac_address_is_ours() -> None:
+    frame = Packet(32, 9, 1, 0, (1, 2, 3, 4)).encode()
+    for first, leaves in ((frame[:6], 1), (b"\xff" * 6, 1), (GATEWAY_MAC, 0)):
+        switch = TofinoSwitch(4, SLOTS, workers_only())
+        assert len(switch.process(3, first + frame[6:])) == leaves
+        assert switch.verdicts.total() == leaves
