@@ -4,7 +4,7 @@
 //                                        F(00) ... F(3f)           for 64
 //
 // F is a macro of one argument, the value's index in hexadecimal; it builds names with ##. Every step below appends one
-// hexadecimal digit. INART_VALUES is a build option: 4, 8, 16, 32, 64, 128 or 256.
+// hexadecimal digit. INART_VALUES is a build option: 4, 8, 16, 32, 64, 96, 128 or 256.
 #ifndef INART_REPEAT_P4
 #define INART_REPEAT_P4
 
@@ -29,12 +29,14 @@
 #define INART_EACH_VALUE(F) INART_EACH_32(F)
 #elif INART_VALUES == 64
 #define INART_EACH_VALUE(F) INART_EACH_64(F)
+#elif INART_VALUES == 96
+#define INART_EACH_VALUE(F) INART_EACH_64(F) INART_EACH_16(F, 4) INART_EACH_16(F, 5)
 #elif INART_VALUES == 128
 #define INART_EACH_VALUE(F) INART_EACH_128(F)
 #elif INART_VALUES == 256
 #define INART_EACH_VALUE(F) INART_EACH_256(F)
 #else
-#error "INART_VALUES must be 4, 8, 16, 32, 64, 128 or 256"
+#error "INART_VALUES must be 4, 8, 16, 32, 64, 96, 128 or 256"
 #endif
 
 #endif

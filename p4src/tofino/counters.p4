@@ -10,11 +10,17 @@
 
 control Verdicts(in metadata_t meta) {
     Counter<bit<64>, bit<8>>(INART_VERDICTS, CounterType_t.PACKETS_AND_BYTES) verdict_counter;
-    Counter<bit<64>, bit<8>>(1, CounterType_t.PACKETS_AND_BYTES) overtaken_counter;
 
     action count() {
         verdict_counter.count(meta.verdict);
     }
+
+#ifdef INART_ONE_PASS
+    apply {
+        count();
+    }
+#else
+    Counter<bit<64>, bit<8>>(1, CounterType_t.PACKETS_AND_BYTES) overtaken_counter;
 
     action count_overtaken() {
         overtaken_counter.count(0);
@@ -27,6 +33,7 @@ control Verdicts(in metadata_t meta) {
             count();
         }
     }
+#endif
 }
 
 #endif

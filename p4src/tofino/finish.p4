@@ -28,10 +28,16 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         ig_dprsr_md.drop_ctl = 1;
     }
 
+#ifdef INART_ONE_PASS
+    action go_round(bit<8> verdict) {
+        meta.verdict = verdict;
+    }
+#else
     action go_round(bit<8> verdict) {
         meta.verdict = verdict;
         ig_tm_md.ucast_egress_port = meta.loopback;
     }
+#endif
 
     table finish_table {
         key = {

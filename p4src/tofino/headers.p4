@@ -118,7 +118,9 @@ struct metadata_t {
     bit<32> left;       // the flows that are missing after it (0: complete)
     bit<32> unexpected_low;     // bits of a partial sum that must not be there
     bit<32> unexpected_high;
+#ifndef INART_ONE_PASS
     port_t loopback;
+#endif
     bool routable;      // an IPv4 header without options, and TTL left
     bool checksum_error;
 }

@@ -13,7 +13,12 @@
 // INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries.
 // All of the work is done in ingress; egress is bypassed.
 #include <core.p4>
+#if __TARGET_TOFINO__ == 2
+#include <t2na.p4>
+#define INART_ONE_PASS
+#else
 #include <tna.p4>
+#endif
 
 #include "../include/constants.p4"
 #include "../include/repeat.p4"

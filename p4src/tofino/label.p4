@@ -17,6 +17,14 @@
 #ifndef INART_LABEL_P4
 #define INART_LABEL_P4
 
+#ifdef INART_ONE_PASS
+#define INART_LOOPBACK
+#define INART_GO_ROUND
+#else
+#define INART_LOOPBACK , port_t loopback
+#define INART_GO_ROUND meta.loopback = loopback;
+#endif
+
 control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
               inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
               inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
@@ -37,7 +45,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
     }
 
     action aggregate(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<64> contributor,
-                     bit<32> next_label, port_t port, port_t loopback) {
+                     bit<32> next_label, port_t port INART_LOOPBACK) {
         label_counter.count();
         meta.kind = KIND_WORKER;
         meta.slot_base = slot_base;
@@ -45,7 +53,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         meta.flow = flow;
         meta.claim = flow;
         meta.everyone = everyone;
-        meta.loopback = loopback;
+        INART_GO_ROUND
         hdr.inart.bitmap = contributor;
         hdr.inart.label = next_label;
         hdr.outer.udp_checksum = 0;
@@ -53,6 +61,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         ig_tm_md.bypass_egress = 1;
     }
 
+#ifndef INART_ONE_PASS
     action read_out(slot_t slot_base, slot_t slot_mask, port_t port) {
         label_counter.count();
         meta.kind = KIND_READ;
@@ -61,9 +70,10 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         ig_tm_md.ucast_egress_port = port;
         ig_tm_md.bypass_egress = 1;
     }
+#endif
 
     action combine(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<64> unexpected,
-                   bit<32> next_label, port_t port, port_t loopback) {
+                   bit<32> next_label, port_t port INART_LOOPBACK) {
         label_counter.count();
         meta.unexpected_low = hdr.inart.bitmap[31:0] & unexpected[31:0];
         meta.unexpected_high = hdr.inart.bitmap[63:32] & unexpected[63:32];
@@ -73,7 +83,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         meta.flow = flow;
         meta.claim = flow;
         meta.everyone = everyone;
-        meta.loopback = loopback;
+        INART_GO_ROUND
         hdr.inart.label = next_label;
         hdr.outer.udp_checksum = 0;
         ig_tm_md.ucast_egress_port = port;
@@ -90,7 +100,12 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
             ig_intr_md.ingress_port: exact @name("ingress_port");
             hdr.inart.label: exact @name("label");
         }
-        actions = { forward; replicate; aggregate; combine; read_out; @defaultonly unknown; }
+        actions = {
+            forward; replicate; aggregate; combine; @defaultonly unknown;
+#ifndef INART_ONE_PASS
+            read_out;
+#endif
+        }
         const default_action = unknown();
         size = INART_LABEL_TABLE_SIZE;
         counters = label_counter;

@@ -15,8 +15,12 @@
 #define INART_EACH_PAIR(F) INART_EACH_16(F, 0)
 #elif INART_VALUES == 64
 #define INART_EACH_PAIR(F) INART_EACH_32(F)
+#elif INART_VALUES == 96
+#define INART_EACH_PAIR(F) INART_EACH_32(F) INART_EACH_16(F, 2)
+#elif INART_VALUES == 128
+#define INART_EACH_PAIR(F) INART_EACH_64(F)
 #else
-#error "INART_VALUES must be 4, 8, 16, 32 or 64 on Tofino"
+#error "INART_VALUES must be 4, 8, 16, 32, 64, 96 or 128 on Tofino"
 #endif
 
 #endif

@@ -44,7 +44,9 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         meta.left = 0;
         meta.unexpected_low = 0;
         meta.unexpected_high = 0;
+#ifndef INART_ONE_PASS
         meta.loopback = 0;
+#endif
         meta.routable = false;
         meta.checksum_error = false;
         transition parse_ethernet;

@@ -99,6 +99,16 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             bitmap.high = hdr.inart.bitmap[63:32];
         }
     };
+#ifdef INART_ONE_PASS
+    RegisterAction2<bitmap_t, slot_t, bit<32>, bit<32>>(slot_bitmap) add_bitmap = {
+        void apply(inout bitmap_t bitmap, out bit<32> low, out bit<32> high) {
+            bitmap.low = bitmap.low + hdr.inart.bitmap[31:0];
+            bitmap.high = bitmap.high + hdr.inart.bitmap[63:32];
+            low = bitmap.low;
+            high = bitmap.high;
+        }
+    };
+#else
     RegisterAction<bitmap_t, slot_t, bit<32>>(slot_bitmap) add_bitmap = {
         void apply(inout bitmap_t bitmap, out bit<32> result) {
             bitmap.low = bitmap.low + hdr.inart.bitmap[31:0];
@@ -111,6 +121,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             result = bitmap.high;
         }
     };
+#endif
 
     action touch_epoch() {
         meta.epoch_age = follow_epoch.execute(slot_hash.get({ meta.slot_base, meta.slot_offset }));
@@ -193,6 +204,14 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         store_bitmap.execute(meta.slot);
     }
 
+#ifdef INART_ONE_PASS
+    action merge(bit<8> operation) {
+        bit<32> high;
+        meta.operation = operation;
+        hdr.inart.bitmap[31:0] = add_bitmap.execute(meta.slot, high);
+        hdr.inart.bitmap[63:32] = high;
+    }
+#else
     action merge(bit<8> operation) {
         meta.operation = operation;
         hdr.inart.bitmap[31:0] = add_bitmap.execute(meta.slot);
@@ -202,6 +221,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         meta.operation = DO_READ;
         hdr.inart.bitmap[63:32] = read_bitmap.execute(meta.slot);
     }
+#endif
 
     table decide_table {
         key = {
@@ -212,13 +232,20 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             meta.flow: ternary;
             meta.held: ternary;
         }
-        actions = { operate; store; merge; read; }
+        actions = {
+            operate; store; merge;
+#ifndef INART_ONE_PASS
+            read;
+#endif
+        }
         const default_action = operate(DO_NOTHING);
         const entries = {
             (KIND_NONE, _, _, _, _, _): operate(DO_NOTHING);
             (_, AGE_NONE, _, _, _, _): operate(DO_REFUSE);
+#ifndef INART_ONE_PASS
             (KIND_READ, AGE_SAME, AGE_SAME, _, _, _): read();
             (KIND_READ, _, _, _, _, _): operate(DO_FORGET);
+#endif
             (_, AGE_OLDER, _, _, _, _): operate(DO_PASS);
             (_, _, AGE_OLDER, _, _, _): operate(DO_PASS);
             (_, _, _, _, _, CLOSED &&& CLOSED): operate(DO_PASS);

@@ -22,6 +22,46 @@ struct sum_t {
 }
 
 control Values(inout headers_t hdr, inout metadata_t meta) {
+#ifdef INART_ONE_PASS
+#define INART_PAIR(i) \
+    Register<sum_t, slot_t>(INART_SLOTS) sum_##i; \
+    RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) store_##i = { \
+        void apply(inout sum_t sum) { \
+            sum.first = (int<32>)hdr.first.value_##i; \
+            sum.second = (int<32>)hdr.second.value_##i; \
+        } \
+    }; \
+    RegisterAction2<sum_t, slot_t, bit<32>, bit<32>>(sum_##i) add_##i = { \
+        void apply(inout sum_t sum, out bit<32> first, out bit<32> second) { \
+            sum.first = sum.first + (int<32>)hdr.first.value_##i; \
+            sum.second = sum.second + (int<32>)hdr.second.value_##i; \
+            first = (bit<32>)sum.first; \
+            second = (bit<32>)sum.second; \
+        } \
+    }; \
+    RegisterAction2<sum_t, slot_t, bit<32>, bit<32>>(sum_##i) maximum_##i = { \
+        void apply(inout sum_t sum, out bit<32> first, out bit<32> second) { \
+            sum.first = max(sum.first, (int<32>)hdr.first.value_##i); \
+            sum.second = max(sum.second, (int<32>)hdr.second.value_##i); \
+            first = (bit<32>)sum.first; \
+            second = (bit<32>)sum.second; \
+        } \
+    }; \
+    action do_store_##i() { store_##i.execute(meta.slot); } \
+    action do_add_##i() { hdr.first.value_##i = add_##i.execute(meta.slot, hdr.second.value_##i); } \
+    action do_maximum_##i() { hdr.first.value_##i = maximum_##i.execute(meta.slot, hdr.second.value_##i); } \
+    table value_##i { \
+        key = { meta.operation: exact; } \
+        actions = { do_store_##i; do_add_##i; do_maximum_##i; @defaultonly NoAction; } \
+        const default_action = NoAction(); \
+        const entries = { \
+            DO_STORE: do_store_##i(); \
+            DO_ADD: do_add_##i(); \
+            DO_MAXIMUM: do_maximum_##i(); \
+        } \
+        size = 4; \
+    }
+#else
 #define INART_PAIR(i) \
     Register<sum_t, slot_t>(INART_SLOTS) sum_##i; \
     RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) store_##i = { \
@@ -65,6 +105,7 @@ control Values(inout headers_t hdr, inout metadata_t meta) {
         } \
         size = 4; \
     }
+#endif
     INART_EACH_PAIR(INART_PAIR)
 
 #define INART_APPLY_PAIR(i) value_##i.apply();
