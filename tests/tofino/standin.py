@@ -1,23 +1,29 @@
-"""Stands in for tofino-model and bf_switchd of one switch: our BRI server, and our model of the program on interfaces.
+"""Stands in for tofino-model and bf_switchd of one switch: our BRI server, and a model of the program on interfaces.
 
-    ip netns exec inart-V1 python -m tests.tofino.standin FOLDER/V1/ports.json
+    ip netns exec inart-V1 python -m tests.tofino.standin FOLDER/V1/ports.json [--chip] [--loss 0.01]
 
 What `python -m topologies.tofino_model` lays out is tried with it where there is no P4 Studio: deploy, agents and
-frames are real, the switch is not. It prints its address, and its verdicts when its standard input ends.
+frames are real, the switch is not. --chip: Intel's model of the chip with our compiled program (chip.py), else our own
+model. It prints its address, and its verdicts when its standard input ends.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import random
 import selectors
 import socket
 import sys
 from pathlib import Path
 
 from controlplane.frontpanel import FrontPanelPort
+from controlplane.targets.bri.entries import Entry, KeyValue, Prefix
 from controlplane.targets.bri.schema import local
 from p4src.artifacts import find
+from p4src.protocol import Verdict
 from tests.model.packet import decode, ours
+from tests.tofino.chip import Chip, missing
 from tests.tofino.dataplane import Switch
 from tests.tofino.switch import TofinoSwitch
 from tests.tofino.wire import bri_wire_pb2 as pb
@@ -26,16 +32,23 @@ from topologies.tofino_model import BRI_PORT, device_port
 ALL_PROTOCOLS = 3
 OUTGOING = 4
 """Packet sockets also see what the machine itself sends."""
+LABELS, ROUTES, GROUPS, NODES, PORTS = "label_table", "ipv4_table", "$pre.mgid", "$pre.node", "$PORT"
 
 
 class Standin:
-    """One switch. ports: interface by device port; a port works once it has been made over BRI."""
+    """One switch. ports: interface by device port; a port works once it has been made over BRI.
 
-    def __init__(self, ports: dict[int, str]) -> None:
-        artifact = find("tna")
-        self.values = artifact.manifest.values_per_packet
+    ``loss``: of this share of the frames that come in, and of those that go out, nothing is seen.
+    """
+
+    def __init__(self, ports: dict[int, str], *, chip: bool = False, loss: float = 0.0, seed: int = 0) -> None:
+        self.artifact = find("tna")
+        self.values = self.artifact.manifest.values_per_packet
+        self.chip = Chip(self.artifact) if chip else None
+        self.loss, self.random = loss, random.Random(seed)
+        self.lost = 0
         self.server = TofinoSwitch(
-            artifact.program,
+            self.artifact.program,
             host="0.0.0.0",
             port=BRI_PORT,
             devices=lambda connector, channel: device_port(FrontPanelPort(connector, channel, "100G")),
@@ -47,18 +60,41 @@ class Standin:
             self.sockets[device].bind((name, 0))
         self.open: set[int] = set()
         self._seen = -1
+        self._filled = False
+        self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
         """Until standard input ends."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(sys.stdin, selectors.EVENT_READ)
-            for device, interface in self.sockets.items():
-                selector.register(interface, selectors.EVENT_READ, device)
-            while True:
-                for key, _ in selector.select():
-                    if key.data is None:
-                        return
-                    self._receive(key.data)
+        self._selector.register(sys.stdin, selectors.EVENT_READ)
+        for device, interface in self.sockets.items():
+            self._selector.register(interface, selectors.EVENT_READ, lambda device=device: self._receive(device))
+        if self.chip is not None:
+            self._selector.register(self.chip.output, selectors.EVENT_READ, self._came_out)
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    return
+                key.data()
+
+    def counted(self) -> dict[str, int]:
+        """Packets by verdict, those that went round (our model only), and frames lost."""
+        if self.chip is None:
+            verdicts: dict[Verdict, int] = dict(self.plane.verdicts)
+            round_ = {"went round": self.plane.round}
+        else:
+            pipes = {device // 128 for device in self.sockets}
+            verdicts = {
+                verdict: sum(self.chip.counter("verdict_counter", verdict, pipe)[0] for pipe in pipes)
+                for verdict in Verdict
+            }
+            round_ = {}
+        named = {verdict.name.lower(): count for verdict, count in sorted(verdicts.items()) if count}
+        return {**named, **round_, "lost": self.lost}
+
+    def close(self) -> None:
+        self.server.stop()
+        if self.chip is not None:
+            self.chip.close()
 
     def _receive(self, device: int) -> None:
         frame, (_, _, kind, *_) = self.sockets[device].recvfrom(2048)
@@ -66,52 +102,113 @@ class Standin:
             return
         if self._seen != self.server.updates:
             self._take_over()
+        if device not in self.open or self._lose():
+            return
+        if self.chip is not None:
+            self.chip.tell(f"packet {device} {frame.hex()}")
+            return
         packet = decode(frame, self.values)
-        if device not in self.open or packet is None:
+        if packet is None:
             return
         for out, leaving in self.plane.process(device, packet):
-            if out in self.open:
-                self.sockets[out].send(leaving.encode())
+            self._send(out, leaving.encode())
+
+    def _came_out(self) -> None:
+        assert self.chip is not None
+        for out, frame in self.chip.left():
+            self._send(out, frame)
+
+    def _send(self, out: int, frame: bytes) -> None:
+        if out in self.open and not self._lose():
+            self.sockets[out].send(frame)
+
+    def _lose(self) -> bool:
+        lost = self.random.random() < self.loss
+        self.lost += lost
+        return lost
 
     def _take_over(self) -> None:
-        """The tables as they are now; the registers stay."""
-        self._seen, there = self.server.updates, self.server.snapshot()
-        schema = self.server.schema
-        label_table = schema.table("label_table")
-        actions = {action.id: action for action in label_table.actions.values()}
-        labels = {}
-        for key, (action_id, values) in there.get(label_table.name, {}).items():
-            action = actions[action_id]
-            data = {name: _number(values[field.id]) for name, field in action.fields.items()}
-            labels[_key(key)] = local(action.name), data
-        members = {_key(key)[0]: values for key, (_, values) in there.get("$pre.node", {}).items()}
-        nodes, groups = schema.tables["$pre.node"], schema.tables["$pre.mgid"]
-        self.plane.labels = labels  # type: ignore[assignment]
+        """The tables as they are now; the registers stay. A chip takes entries once: it starts anew for others."""
+        self._seen, entries = self.server.updates, self._entries()
+        self.open = {_port(entry) for entry in entries if entry.table == PORTS}
+        if self.chip is not None:
+            if self._filled:
+                self._selector.unregister(self.chip.output)
+                self.chip.close()
+                self.chip = Chip(self.artifact)
+                self._selector.register(self.chip.output, selectors.EVENT_READ, self._came_out)
+            self._filled = True
+            self.chip.install(entries)
+            return
+        members = {entry.key[0][1]: dict(entry.data)["$DEV_PORT"] for entry in entries if entry.table == NODES}
         self.plane.groups = {
-            _key(key)[0]: members[values[groups.data["$MULTICAST_NODE_ID"].id][0]][nodes.data["$DEV_PORT"].id]  # type: ignore[index, misc]
-            for key, (_, values) in there.get("$pre.mgid", {}).items()
+            entry.key[0][1]: members[dict(entry.data)["$MULTICAST_NODE_ID"][0]]  # type: ignore[index, misc]
+            for entry in entries
+            if entry.table == GROUPS
         }
-        self.open = {_key(key)[0] for key in there.get("$PORT", {})}
+        self.plane.labels = {
+            (entry.key[0][1], entry.key[1][1]): (local(entry.action or ""), dict(entry.data))  # type: ignore[misc]
+            for entry in entries
+            if local(entry.table) == LABELS
+        }
+
+    def _entries(self) -> list[Entry]:
+        """What the server has been told, as the control plane has it."""
+        schema = self.server.schema
+        made = []
+        for name, there in self.server.snapshot().items():
+            table = schema.tables[name]
+            if local(name) not in (LABELS, ROUTES, *(local(fixed) for fixed in (GROUPS, NODES, PORTS))):
+                continue
+            names = {field.id: field.name for field in table.keys.values()}
+            actions = {action.id: action for action in table.actions.values()}
+            for key, (action_id, values) in there.items():
+                action = actions.get(action_id)
+                fields = {field.id: field.name for field in table.fields(action.name if action else None).values()}
+                data = tuple((fields[number], _value(value)) for number, value in values.items())
+                made.append(Entry(name, tuple(_key(key, names)), action.name if action else None, data))  # type: ignore[arg-type]
+        return made
 
 
-def _key(key: bytes) -> tuple[int, ...]:
-    """The numbers of an entry's key, in the order of the fields."""
-    return tuple(int.from_bytes(field.exact.value, "big") for field in pb.TableKey.FromString(key).fields)
+def _port(entry: Entry) -> int:
+    (device,) = dict(entry.key).values()
+    assert isinstance(device, int)
+    return device
 
 
-def _number(value: object) -> int:
-    assert isinstance(value, bytes)
-    return int.from_bytes(value, "big")
+def _key(key: bytes, names: dict[int, str]) -> list[tuple[str, KeyValue]]:
+    """The key's fields, in order."""
+    made: list[tuple[str, KeyValue]] = []
+    for field in pb.TableKey.FromString(key).fields:
+        if field.WhichOneof("match_type") == "lpm":
+            value: KeyValue = Prefix(int.from_bytes(field.lpm.value, "big"), field.lpm.prefix_len)
+        else:
+            value = int.from_bytes(field.exact.value, "big")
+        made.append((names[field.field_id], value))
+    return made
+
+
+def _value(value: object) -> object:
+    return int.from_bytes(value, "big") if isinstance(value, bytes) else value
 
 
 def main() -> None:
-    mapping = json.loads(Path(sys.argv[1]).read_text())["PortToIf"]
-    switch = Standin({one["device_port"]: one["if"] for one in mapping})
+    parser = argparse.ArgumentParser(prog="python -m tests.tofino.standin")
+    parser.add_argument("ports", type=Path, help="ports.json")
+    parser.add_argument("--chip", action="store_true", help="Intel's model of the chip, with the compiled program")
+    parser.add_argument("--loss", type=float, default=0.0, help="share of frames lost at each port")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    reason = missing(find("tna")) if options.chip else None
+    if reason:
+        parser.error(reason)
+    mapping = json.loads(options.ports.read_text())["PortToIf"]
+    ports = {one["device_port"]: one["if"] for one in mapping}
+    switch = Standin(ports, chip=options.chip, loss=options.loss, seed=options.seed)
     print(f"BRI on port {switch.server.port}", flush=True)
     switch.run()
-    counted = {verdict.name.lower(): count for verdict, count in sorted(switch.plane.verdicts.items())}
-    print(json.dumps({**counted, "went round": switch.plane.round}), flush=True)
-    switch.server.stop()
+    print(json.dumps(switch.counted()), flush=True)
+    switch.close()
 
 
 if __name__ == "__main__":

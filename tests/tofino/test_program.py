@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -52,17 +54,25 @@ def switch(entries: list[Entry], ports: PortMap) -> Switch:
 
 
 class Network:
-    """All switches of a deployment, and what arrives at the servers."""
+    """All switches of a deployment, and what arrives at the servers. make: a switch with these entries and ports."""
 
-    def __init__(self, topology: Topology, rulesets: dict[str, RuleSet], program) -> None:  # type: ignore[no-untyped-def]
-        self.topology = topology
+    def __init__(  # type: ignore[no-untyped-def]
+        self,
+        topology: Topology,
+        rulesets: dict[str, RuleSet],
+        program,
+        *,
+        values: int = VALUES,
+        make: Callable[[list[Entry], PortMap], Any] = switch,
+    ) -> None:
+        self.topology, self.values = topology, values
         self.ports: dict[str, PortMap] = {}
-        self.switches: dict[str, Switch] = {}
+        self.switches: dict[str, Any] = {}
         for name, rules in rulesets.items():
             panel = Panel.of(topology, name)
             devices = {port.name: port.connector % 2 * PORTS_PER_PIPE + port.connector for port in panel.ports}
             self.ports[name] = PortMap(panel, devices)
-            self.switches[name] = switch(program.entries(rules, self.ports[name]), self.ports[name])
+            self.switches[name] = make(program.entries(rules, self.ports[name]), self.ports[name])
         self.arrived: dict[str, list[Packet]] = {server: [] for server in topology.servers}
 
     def send(self, server: str, packet: Packet) -> None:
@@ -78,7 +88,7 @@ class Network:
             for out, leaving in self.switches[node].process(port, packet):
                 number = self.ports[node].number(out)
                 following = next(n for n in self.topology.neighbours(node) if self.topology.port(node, n) == number)
-                assert decode(leaving.encode(), VALUES) == leaving
+                assert decode(leaving.encode(), self.values) == leaving
                 queue.append((node, following, leaving))
 
 
@@ -87,7 +97,7 @@ def all_reduce(network: Network, made: Deployment, source: random.Random) -> Non
     workers = [agent for agent in made.agents.values() if agent.role == "worker"]
     for sequence, flags in ((0, 0), (1, int(Flag.MAXIMUM))):
         data = {
-            (worker.index, tree.tree): tuple(source.getrandbits(24) for _ in range(VALUES))
+            (worker.index, tree.tree): tuple(source.getrandbits(24) for _ in range(network.values))
             for worker in workers
             for tree in worker.worker_trees
         }

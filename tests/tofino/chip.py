@@ -1,0 +1,252 @@
+"""Intel's model of the chip, with our program and entries in it, driven by lines of text.
+
+The model is not ours and not in the repository. What drives it here is any program that reads commands and writes
+lines, as the model's own test harness does, named by $INART_TOFINO_MODEL (Tofino 1) or $INART_TOFINO2_MODEL (Tofino 2):
+
+    -l FILE                                          load a binary, or its context.json
+    add TABLE [PRIORITY] KEY:VALUE ... ACTION(NAME:VALUE, ...)
+    multicast GROUP RID:PORT ...                     the members of a group
+    wire PORT -> PORT                                what leaves by the one comes in by the other
+    stream on                                        from now on what leaves is a line: out PORT HEX
+    packet PORT HEX    wait    echo TEXT             one in; until nothing is under way; a line
+    PIPE:check_counter TABLE(INDEX)                  a line with packets=N and bytes=N
+
+It is slow (a few milliseconds a packet) and forgets nothing: entries cannot be taken out again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from controlplane.targets.bri.entries import Entry, Prefix
+from controlplane.targets.bri.ports import NO_LOOPBACK
+from controlplane.targets.bri.schema import local
+from p4src.artifacts import SWITCH, Artifact
+
+VARIABLES = {"tna": "INART_TOFINO_MODEL", "t2na": "INART_TOFINO2_MODEL"}
+"""Target -> environment variable with the program that drives a model of its chip."""
+BINARIES = {"tna": "tofino.bin", "t2na": "tofino2.bin"}
+RECIRCULATION = {"tna": 68, "t2na": 6}
+"""Of pipe 0; what leaves by it comes back."""
+SECONDS = 300.0
+"""For one answer; a machine with much to do is slow, and the first answer comes after the binary is loaded."""
+
+
+class ChipError(Exception):
+    """The model said that something is wrong, or nothing at all any more."""
+
+
+def missing(artifact: Artifact) -> str | None:
+    """Why the program cannot run on a model here, in words; None: it can."""
+    target = artifact.manifest.target
+    program = os.environ.get(VARIABLES[target])
+    if not program:
+        return f"no model of the chip here: ${VARIABLES[target]} names none"
+    if not Path(program).is_file():
+        return f"${VARIABLES[target]}: there is no {program}"
+    if not (artifact.directory / SWITCH / BINARIES[target]).is_file():
+        return f"{BINARIES[target]} is not built here: make p4-tofino needs p4c's Tofino back end"
+    return None
+
+
+class Chip:
+    """A chip with a program, all registers 0 and no entries but the program's own. To be closed, or for ``with``."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        target = artifact.manifest.target
+        built = artifact.directory / SWITCH
+        self.recirculation = RECIRCULATION[target]
+        self._scratch = tempfile.TemporaryDirectory(prefix="inart-chip-")
+        self._said: IO[str] = (Path(self._scratch.name) / "said").open("w+")
+        program = os.environ[VARIABLES[target]]
+        self._process = subprocess.Popen(
+            [program, "-l", str(built / "context.json"), "-l", str(built / BINARIES[target]), "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            cwd=self._scratch.name,
+        )
+        self._buffer = b""
+        self._asked = 0
+        self.tell("stream on", *static_ternary_entries(json.loads((built / "context.json").read_text())))
+        self.answer()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()
+        self._scratch.cleanup()
+
+    def __enter__(self) -> Chip:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def tell(self, *commands: str) -> None:
+        """Commands that nothing is said to if all is well."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("".join(f"{command}\n" for command in commands).encode())
+        self._process.stdin.flush()
+
+    def answer(self) -> list[str]:
+        """What is said to all that was told until now. Raises ChipError, also for what went wrong with that."""
+        self._asked += 1
+        end = f"answered {self._asked}"
+        self.tell(f"echo {end}")
+        lines: list[str] = []
+        while (line := self._line()) != end:
+            lines.append(line)
+        self._said.seek(0)
+        errors = [line for line in self._said if line.startswith("<stdin>:")]
+        if errors:
+            raise ChipError("".join(errors))
+        return lines
+
+    def install(self, entries: Iterable[Entry], loopback: Iterable[int] = ()) -> None:
+        """Entries as the control plane makes them for a switch, with device ports.
+
+        ``loopback``: ports whose packets come back in, besides those that ``entries`` make so.
+        """
+        there = list(entries)
+        members: dict[object, Iterable[int]] = {}
+        routes = []
+        for entry in there:
+            key, data = dict(entry.key), dict(entry.data)
+            if local(entry.table) == "label_table":
+                self.tell(self._entry(entry))
+            elif local(entry.table) == "ipv4_table":
+                routes.append(entry)
+            elif entry.table == "$pre.node":
+                members[key["$MULTICAST_NODE_ID"]] = data["$DEV_PORT"]  # type: ignore[assignment]
+            elif entry.table == "$PORT" and data.get("$LOOPBACK_MODE", NO_LOOPBACK) != NO_LOOPBACK:
+                port = key["$DEV_PORT"]
+                self.tell(f"wire {port} -> {port}")
+        for entry in there:
+            if entry.table == "$pre.mgid":
+                nodes = dict(entry.data)["$MULTICAST_NODE_ID"]
+                assert isinstance(nodes, tuple)
+                self.multicast(int(str(dict(entry.key)["$MGID"])), members[nodes[0]])
+        for priority, entry in enumerate(sorted(routes, key=_prefix_length)):
+            self.tell(self._entry(entry, f" {priority}"))
+        for port in loopback:
+            self.tell(f"wire {port} -> {port}")
+        self.answer()
+
+    @staticmethod
+    def _entry(entry: Entry, priority: str = "") -> str:
+        matches = []
+        for name, value in entry.key:
+            if isinstance(value, Prefix):
+                matches.append(f"{name}:0b{value.value:032b}"[: len(name) + 3 + value.length])
+                matches[-1] += "*" * (32 - value.length)
+            else:
+                matches.append(f"{name}:{value}")
+        data = ", ".join(f"{name}:{value:#x}" for name, value in entry.data)
+        return f"add {local(entry.table)}{priority} {' '.join(matches)} {entry.action}({data})"
+
+    def multicast(self, group: int, ports: Iterable[int]) -> None:
+        self.tell(f"multicast {group} " + " ".join(f"0:{port}" for port in ports))
+
+    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """(device port, frame) of all that leaves because ``frame`` arrives on ``port``."""
+        (out,) = self.process_all([(port, frame)])
+        return out
+
+    def process_all(self, arrivals: Iterable[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
+        """One after the other: what leaves because of each."""
+        commands = []
+        for port, frame in arrivals:
+            commands += [f"packet {port} {frame.hex()}", "wait", "wait", "echo next"]
+        self.tell(*commands)
+        left: list[list[tuple[int, bytes]]] = [[]]
+        for line in self.answer():
+            if line == "next":
+                left.append([])
+            else:
+                left[-1] += _frames([line])
+        rest = left.pop()
+        if rest:
+            raise ChipError(f"late: {rest}")
+        return left
+
+    @property
+    def output(self) -> int:
+        """A file descriptor that can be read when something has left; then comes :meth:`left`."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def left(self) -> list[tuple[int, bytes]]:
+        """What has left by now, for those who do not wait for an answer. Waits for something."""
+        self._read()
+        lines, _, self._buffer = self._buffer.rpartition(b"\n")
+        return _frames(lines.decode(errors="replace").split("\n"))
+
+    def counter(self, name: str, index: int, pipe: int = 0) -> tuple[int, int]:
+        """(packets, bytes)"""
+        self.tell(f"check_counter {pipe}:{name}({index})")
+        counted = (0, 0)
+        for line in self.answer():
+            found = re.search(r"packets=(\d+)", line), re.search(r"bytes=(\d+)", line)
+            if "physical" in line and found[0] and found[1]:
+                counted = int(found[0].group(1)), int(found[1].group(1))
+        return counted
+
+    def _line(self) -> str:
+        while b"\n" not in self._buffer:
+            self._read()
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def _read(self) -> None:
+        ready, _, _ = select.select([self.output], [], [], SECONDS)
+        read = os.read(self.output, 1 << 20) if ready else b""
+        if not read:
+            self._said.seek(0)
+            raise ChipError(f"no answer any more; it said: {self._said.read()[-2000:]}")
+        self._buffer += read
+
+
+def _frames(lines: Iterable[str]) -> list[tuple[int, bytes]]:
+    words = [line.split(" ") for line in lines if line.startswith("out ")]
+    return [(int(port), bytes.fromhex(octets)) for _, port, octets in words]
+
+
+def _prefix_length(entry: Entry) -> int:
+    (destination,) = dict(entry.key).values()
+    assert isinstance(destination, Prefix)
+    return destination.length
+
+
+def static_ternary_entries(context: dict[str, Any]) -> list[str]:
+    """Commands for what the program itself puts into its ternary tables.
+
+    The model's harness does it too, but gets masks of more than 8 bits wrong, so all of it is written again.
+    """
+    commands = []
+    for table in context["tables"]:
+        stages = table.get("match_attributes", {}).get("stage_tables", ())
+        if not table.get("static_entries") or not any(stage["stage_table_type"] == "ternary_match" for stage in stages):
+            continue
+        widths = {field["name"]: field["bit_width"] for field in table["match_key_fields"]}
+        names = {action["handle"]: action["name"] for action in table["actions"]}
+        last = sum(stage["size"] for stage in stages) - 1
+        for entry in table["static_entries"]:
+            matches = []
+            for field in entry["match_key_fields_values"]:
+                value, mask = int(field["value"], 16), int(field.get("mask", "-1"), 16)
+                bits = range(widths[field["field_name"]] - 1, -1, -1)
+                digits = "".join(str(value >> bit & 1) if mask >> bit & 1 else "*" for bit in bits)
+                matches.append(f"{field['field_name']}:0b{digits}")
+            data = ", ".join(f"{one['parameter_name']}:{one['value']}" for one in entry["action_parameters_values"])
+            action = names[entry["action_handle"]]
+            commands.append(f"add {table['name']} {last - entry['priority']} {' '.join(matches)} {action}({data})")
+    return commands

@@ -1,0 +1,122 @@
+"""Frames of every kind through Intel's model of the chip and through ours, one after the other.
+
+    INART_TOFINO_MODEL=... python -m tests.tofino.frames --packets 100000 --seed 1
+
+prints what differs, and the verdicts of both. The tables are those of tests/p4/rig.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from controlplane import rules
+from controlplane.frontpanel import FrontPanelPort
+from controlplane.targets.bri.ports import Panel, PortMap
+from controlplane.targets.bri.program import Program
+from p4src.artifacts import Artifact, find, load
+from p4src.protocol import HEADER_OFFSET, Verdict
+from tests.model.packet import ours as is_ours
+from tests.model.switch import Aggregate, Forward, Replicate
+from tests.model.tofino import TofinoSwitch
+from tests.p4.comparison import readable
+from tests.p4.rig import GROUPS, LABELS, PORTS, ROUTES, SLOTS, Arrival, Traffic
+from tests.tofino.chip import Chip, missing
+
+LOOP = 20
+"""The loopback port; device ports of the others are their numbers."""
+BATCH = 100
+
+
+def ours(artifact: Artifact) -> TofinoSwitch:
+    """Our model with the rig's tables."""
+    return TofinoSwitch(artifact.manifest.values_per_packet, SLOTS, dict(LABELS), dict(GROUPS), dict(ROUTES))
+
+
+def install(chip: Chip, artifact: Artifact) -> None:
+    """The rig's tables into the chip, as the control plane makes entries of them."""
+    labels = [rules.LabelEntry(port, label, _rule(action)) for (port, label), action in LABELS.items()]
+    groups = tuple(rules.MulticastGroup(group, ports) for group, ports in GROUPS.items())
+    routes = tuple(
+        rules.Route(str(ipaddress.IPv4Address(address)), length, mac.hex(":"), port)
+        for (address, length), (mac, port) in ROUTES.items()
+    )
+    loop = FrontPanelPort(LOOP, 0, "100G", loopback=True)
+    panel = Panel({port: FrontPanelPort(port, 0, "100G") for port in PORTS}, (loop,))
+    ports = PortMap(panel, {f"{port}/0": port for port in (*PORTS, LOOP)})
+    ruleset = rules.RuleSet("switch", tuple(labels), groups, routes, (loop,))
+    chip.install(Program.load(artifact.program).entries(ruleset, ports))
+
+
+def _rule(action: Forward | Replicate | Aggregate) -> rules.Forward | rules.Replicate | rules.Aggregate:
+    if isinstance(action, Forward):
+        return rules.Forward(action.port)
+    if isinstance(action, Replicate):
+        return rules.Replicate(action.group)
+    return rules.Aggregate(**asdict(action))
+
+
+def differences(chip: Chip, model: TofinoSwitch, arrivals: Iterator[Arrival], number: int) -> Iterator[str]:
+    """What differs for the next ``number`` frames, in words; None said: nothing."""
+    while number > 0:
+        batch = [next(arrivals) for _ in range(min(BATCH, number))]
+        number -= len(batch)
+        left = chip.process_all((arrival.port, arrival.frame) for arrival in batch)
+        for arrival, found in zip(batch, left, strict=True):
+            expected, frames = readable(model.process(arrival.port, arrival.frame)), readable(found)
+            if frames != expected:
+                yield f"{arrival.frame.hex(' ', -4)} on port {arrival.port}: ours {expected}, theirs {frames}"
+
+
+def counted(chip: Chip) -> dict[Verdict, int]:
+    """The chip's verdict counters."""
+    return {verdict: chip.counter("verdict_counter", verdict)[0] for verdict in Verdict}
+
+
+def endless(traffic: Traffic) -> Iterator[Arrival]:
+    """Without what is ours and too short for a UDP header: an Ethernet has no such frames, and the parser, which sees
+    the frame check sequence behind them, takes that for ports."""
+    while True:
+        arrival = traffic.arrival()
+        if len(arrival.frame) >= HEADER_OFFSET or not is_ours(arrival.frame):
+            yield arrival
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.tofino.frames", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--packets", type=int, default=1000, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--artifact", type=Path, help="folder of a compiled program (default: that of tna)")
+    options = parser.parse_args()
+    artifact = load(options.artifact) if options.artifact else find("tna")
+    reason = missing(artifact)
+    if reason:
+        print(reason, file=sys.stderr)
+        return 1
+    model, wrong, done, began = ours(artifact), 0, 0, time.monotonic()
+    arrivals = endless(Traffic(random.Random(options.seed), model.values_per_packet, 1000))
+    with Chip(artifact) as chip:
+        install(chip, artifact)
+        while done < options.packets:
+            some = min(2000, options.packets - done)
+            for difference in differences(chip, model, arrivals, some):
+                wrong += 1
+                if wrong <= 20:
+                    print(difference)
+            done += some
+            print(f"{done} frames, {wrong} differ, {time.monotonic() - began:.0f} s", flush=True)
+        theirs, expected = counted(chip), {verdict: model.verdicts[verdict] for verdict in Verdict}
+    print(", ".join(f"{verdict.name.lower()} {number}" for verdict, number in theirs.items()))
+    if theirs != expected:
+        print("ours: " + ", ".join(f"{verdict.name.lower()} {number}" for verdict, number in expected.items()))
+    return int(wrong > 0 or theirs != expected)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The compiled binary on Intel's model of the chip, where there is one: what leaves, and what is counted.
+
+tests/model/tofino.py, which all other tests run on, is held to it here. More frames: python -m tests.tofino.frames.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from controlplane.targets.bri.entries import Entry
+from controlplane.targets.bri.ports import PortMap
+from p4src.artifacts import Artifact, find
+from p4src.protocol import Verdict, frame_bytes
+from tests.model.packet import Packet, decode
+from tests.model.tofino import TofinoSwitch
+from tests.p4.rig import Traffic
+from tests.tofino import frames
+from tests.tofino.chip import Chip, missing
+from tests.tofino.plans import deployment
+from tests.tofino.test_program import Network, all_reduce
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    found = find("tna")
+    reason = missing(found)
+    if reason:
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture(scope="module")
+def pair(artifact) -> Iterator[tuple[Chip, TofinoSwitch]]:
+    """The chip and our model with the same tables; what each has counted and holds goes on from test to test."""
+    with Chip(artifact) as chip:
+        frames.install(chip, artifact)
+        yield chip, frames.ours(artifact)
+
+
+def test_frames_of_every_kind(pair):
+    chip, model = pair
+    traffic = Traffic(random.Random(7), model.values_per_packet, 1000)
+    assert list(frames.differences(chip, model, frames.endless(traffic), 400)) == []
+    assert frames.counted(chip) == {verdict: model.verdicts[verdict] for verdict in Verdict}
+    assert all(model.verdicts[verdict] for verdict in Verdict)
+
+
+@pytest.mark.parametrize("more", range(-8, 9, 2))
+def test_a_frame_of_another_length_than_it_says(pair, more):
+    """Shorter, also by less than a frame check sequence: refused. Longer: the rest leaves with it."""
+    chip, model = pair
+    whole = Packet(32, 5000 + more, 1, 0, tuple(range(model.values_per_packet))).encode()
+    frame = (whole + bytes(8))[: len(whole) + more]
+    assert chip.process(3, frame) == model.process(3, frame)
+    assert model.verdicts[Verdict.MALFORMED] or more >= 0
+
+
+class ChipSwitch:
+    """A chip as a switch of a :class:`Network`."""
+
+    def __init__(self, artifact: Artifact, entries: list[Entry]) -> None:
+        self.chip, self.values = Chip(artifact), artifact.manifest.values_per_packet
+        self.chip.install(entries)
+
+    def process(self, port: int, packet: Packet) -> list[tuple[int, Packet]]:
+        left = []
+        for out, frame in self.chip.process(port, packet.encode()):
+            assert len(frame) == frame_bytes(self.values)
+            leaving = decode(frame, self.values)
+            assert leaving is not None
+            left.append((out, leaving))
+        return left
+
+
+def test_a_plan_on_chips_with_two_pipes(artifact, program, topology):
+    """Entries of a real plan; the testbed's ports are in two pipes in turns, so flows meet through loopback ports."""
+    made = deployment(topology)
+    switches: list[ChipSwitch] = []
+
+    def chip(entries: list[Entry], ports: PortMap) -> ChipSwitch:
+        switches.append(ChipSwitch(artifact, entries))
+        return switches[-1]
+
+    try:
+        network = Network(topology, made.rulesets, program, values=artifact.manifest.values_per_packet, make=chip)
+        all_reduce(network, made, random.Random(2))
+    finally:
+        for switch in switches:
+            switch.chip.close()
