@@ -186,8 +186,8 @@ def workers_only() -> dict[tuple[int, int], Any]:
 
 
 def arrivals(traffic: Traffic, number: int) -> Iterator[Arrival]:
-    """Frames of the rig; those of ours without what is behind their values, which a Tofino does not see, and to a group's
-    MAC address, without which they are not ours to it."""
+    """Frames of the rig; those of ours without what is behind their values, which a Tofino does not see, and to a
+    group's MAC address, without which they are not ours to it."""
     right = frame_bytes(traffic.values_per_packet)
     for _ in range(number):
         arrival = traffic.arrival()
