@@ -173,12 +173,13 @@ def connect_targets(
     return targets
 
 
-def serve(arguments: argparse.Namespace, listening: Listening, network: Network, log: Callable[[str], None]) -> None:
+def serve(arguments: argparse.Namespace, listening: Listening, network: Network, log: EventLog) -> None:
     """Run the controller on the port that it has until SIGINT or SIGTERM."""
     end = EndSignal()
     network.switches.watch()
     controller = Controller(network, log=log, access=listening.access)
     watch = Watch(network, log)
+    hide = listening.show(network, log)
     try:
         port = controller.start(listening.bound)
         watch.start()
@@ -193,6 +194,7 @@ def serve(arguments: argparse.Namespace, listening: Listening, network: Network,
         end.wait()
         log("stopping; the rules stay on the switches (deploy --remove takes them off)")
     finally:
+        hide()
         watch.close()
         controller.stop()
         network.close()

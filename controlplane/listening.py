@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.runtime.access import Access, load_tokens
 from controlplane.runtime.controller import Bound, listen
+from controlplane.runtime.events import EventLog
+from controlplane.runtime.jobs import Network
+from controlplane.runtime.measure import Measurements
+from controlplane.runtime.snapshot import Snapshots
+
+if TYPE_CHECKING:
+    from controlplane.web.server import Web
 
 
 @dataclass(frozen=True)
@@ -19,6 +28,25 @@ class Listening:
     bound: Bound
     access: Access
     tls: Tls | None = None
+    web: Web | None = None
+
+    def show(self, network: Network, log: EventLog) -> Callable[[], None]:
+        """Serve the page, if it was asked for; what ends that."""
+        if self.web is None:
+            return lambda: None
+        from controlplane.web.server import Site
+
+        measurements = Measurements(network)
+        measurements.start()
+        self.web.start(Site(Snapshots(network, measurements, log)))
+        log(f"page, snapshot and metrics on {self.web.url}")
+
+        def close() -> None:
+            assert self.web is not None
+            self.web.close()
+            measurements.close()
+
+        return close
 
 
 def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +62,11 @@ def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
         "--insecure", action="store_true", help="let everybody who reaches it do everything, also over a network"
     )
     add_tls_arguments(parser)
+    parser.add_argument(
+        "--web",
+        metavar="HOST:PORT",
+        help="serve a page for the browser here, /api/snapshot, and /metrics for Prometheus",
+    )
 
 
 def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
@@ -58,8 +91,27 @@ def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
         for one in filter(None, (address, second)):
             _check_closed(one, server, bool(tokens) or certificates)
     more = [(second, replace(server, authority=None))] if second is not None and server is not None else []
-    bound = listen(address, server, *more)
-    return Listening(bound, Access(tokens, certificates=certificates), server)
+    access = Access(tokens, certificates=certificates)
+    web = _open_web(arguments.web, access, server, insecure=arguments.insecure) if arguments.web is not None else None
+    try:
+        return Listening(listen(address, server, *more), access, server, web)
+    except BaseException:
+        if web is not None:
+            web.close()
+        raise
+
+
+def _open_web(address: str, access: Access, tls: Tls | None, *, insecure: bool) -> Web:
+    try:
+        from controlplane.web.server import Web, WebError
+    except ModuleNotFoundError as error:
+        raise ControllerError(f"--web: {error}: pip install 'inart[web]' brings it") from None
+    if not insecure:
+        _check_closed(address, tls, access.restricted)
+    try:
+        return Web(address, access, tls)
+    except WebError as error:
+        raise ControllerError(str(error)) from None
 
 
 def _check_closed(address: str, tls: Tls | None, known: bool) -> None:

@@ -18,38 +18,13 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from controlplane.evaluate import Evaluation
+from controlplane.plan.layout import positions
 from controlplane.plan.model import Plan
 from controlplane.topology import Topology
 
 MOST_AREA = 500.0  # of an aggregation point, in points squared
 MOST_NUMBERS = 6
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.6, "pad": 0.4}
-
-
-def positions(topology: Topology) -> dict[str, tuple[float, float]]:
-    """Layers by distance from the servers, each node above the middle of its neighbours below."""
-    layer = dict.fromkeys(topology.servers, 0)
-    queue = list(topology.servers)
-    for node in queue:
-        for other in topology.neighbours(node):
-            if other not in layer:
-                layer[other] = layer[node] + 1
-                queue.append(other)
-    rows: dict[int, list[str]] = {}
-    for node in topology.nodes:
-        rows.setdefault(layer.get(node, 1), []).append(node)
-    order = {node: (i + 0.5) / max(1, len(topology.servers)) for i, node in enumerate(topology.servers)}
-    result: dict[str, tuple[float, float]] = {}
-    for height in sorted(rows):
-        if height:
-            for node in rows[height]:
-                below = [order[n] for n in topology.neighbours(node) if n in order and layer.get(n, 0) < height]
-                order[node] = sum(below) / len(below) if below else 0.5
-        ranked = sorted(rows[height], key=lambda n: order[n])
-        for i, node in enumerate(ranked):
-            order[node] = (i + 0.5) / len(ranked)
-            result[node] = (order[node], float(height))
-    return result
 
 
 def _pie(axes: Any, centre: tuple[float, float], parts: dict[Any, float], size: float) -> None:

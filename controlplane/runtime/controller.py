@@ -8,6 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import grpc
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from controlplane.inputs import parse_json
 from controlplane.job import Job, parse_next_job
@@ -15,11 +18,11 @@ from controlplane.plan import Plan
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.channels import NotFree, bind
 from controlplane.rpc.client import ControllerError
-from controlplane.rpc.stubs import add_to_server
+from controlplane.rpc.stubs import SERVICE, add_to_server
 from controlplane.rpc.tls import Tls
 from controlplane.runtime.access import Access, Denied
 from controlplane.runtime.events import EventLog
-from controlplane.runtime.jobs import Jobs, JobsError, Network, RunningJob
+from controlplane.runtime.jobs import Jobs, JobsError, Network, RunningJob, job_state
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.roster import Refused, Roster
 from controlplane.runtime.update import Update, UpdateError
@@ -63,6 +66,7 @@ class Controller:
         self.jobs = jobs.jobs if isinstance(jobs, Network) else jobs if isinstance(jobs, Jobs) else Jobs(jobs)
         self._log = log
         self._server: grpc.Server | None = None
+        self._health = HealthServicer()  # for everybody who gets a connection
 
     @property
     def roster(self) -> Roster:
@@ -74,6 +78,9 @@ class Controller:
         ControllerError."""
         self._server, port = listen(address, tls) if isinstance(address, str) else address
         add_to_server(self, self._server, self._guard)
+        add_HealthServicer_to_server(self._health, self._server)
+        for service in ("", SERVICE):
+            self._health.set(service, HealthCheckResponse.SERVING)
         self._server.start()
         return port
 
@@ -86,6 +93,7 @@ class Controller:
 
     def stop(self) -> None:
         """End all streams and the server."""
+        self._health.enter_graceful_shutdown()
         for job in self.jobs:
             job.roster.close()
         if self._server is not None:
@@ -268,7 +276,7 @@ def job_status(job: RunningJob) -> pb.JobStatus:
         strategy=plan.strategy,
         plan_version=plan.version,
         planned_rate_mbps=plan.rate_mbps,
-        state="running" if roster.running and not missing else "waiting",
+        state=job_state(job),
         epoch=roster.epoch,
         joined=len(roster.configs) - len(missing),
         agents=len(roster.configs),

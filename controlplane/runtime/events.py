@@ -26,9 +26,12 @@ class EventLog:
         self._log = log
         self._kept: deque[LogEvent] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
+        self.count = 0
+        """Of all events there were."""
 
     def __call__(self, line: str) -> None:
         with self._lock:
+            self.count += 1
             self._kept.append(LogEvent(time.time(), line))
         self._log(line)
 

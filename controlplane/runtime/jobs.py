@@ -136,6 +136,12 @@ class Jobs:
         raise Refused(f"{who} is not a node of any job ({there})")
 
 
+def job_state(job: RunningJob) -> str:
+    """ "running" when all of a job's agents are there, else "waiting"."""
+    missing = set(job.roster.configs) - set(job.roster.members())
+    return "running" if job.roster.running and not missing else "waiting"
+
+
 @dataclass(frozen=True)
 class Admission:
     """What a job would get beside those that run. others: their rates before and after, Mbit/s.
