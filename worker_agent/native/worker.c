@@ -15,7 +15,7 @@
  * that resends cannot keep a link congested that they congested, those of a tree have a share of its rate, which halves
  * when a resent chunk needs to be sent again, down to 1/W, and grows with each that is answered.
  *
- * Pacing. A tree's packets leave at its rate: at most 1 ms worth of them at a time, and never more than a super-frame. When
+ * Pacing. A tree's packets leave at its rate: at most 1 ms worth of them at a time, and never more than 4 super-frames. When
  * the machine let the thread wait, it catches up at twice the rate.
  *
  * Threads. Trees are spread over the threads by their ports; a thread's lock covers its trees and its lanes, and it lets go
@@ -47,7 +47,8 @@
 #define RESEND_BURST 8.0
 #define RESEND_SHARE_STEP (1 / 16.0)
 #define TOKEN_SLEEP (20 * MS)          /* up to here, waiting for tokens does not listen for packets */
-#define BURST_SECONDS 0.001            /* of a tree's packets that leave at a time */
+#define BURST_SECONDS 0.001            /* of a tree's packets that leave at a time, */
+#define BURST_MESSAGES 4               /* ... and super-frames: the 256 KB that a switch's buffers hold of each sender */
 #define SLACK_SECONDS 0.003            /* being late by this loses nothing */
 #define CATCH_UP 2.0                   /* times the tree's rate */
 #define AHEAD 4096 /* bytes: of a tensor larger than the caches, what comes next is fetched meanwhile */
@@ -907,7 +908,8 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, u
     t->tokens_at = t->base_since = now;
     t->packets_per_second = config->rate_mbps * 1e6 / 8 / INART_FRAME_BYTES((double)values);
     double wake = t->packets_per_second * BURST_SECONDS, slack = t->packets_per_second * SLACK_SECONDS;
-    t->tokens_wake = wake < 1 ? 1 : wake > io_segments(values) ? io_segments(values) : wake;
+    double most = (double)io_segments(values) * BURST_MESSAGES;
+    t->tokens_wake = wake < 1 ? 1 : wake > most ? most : wake;
     t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
     t->tokens = t->burst = t->tokens_wake;
 }
