@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -67,7 +68,8 @@ def end(token: str, sign: signal.Signals) -> int:
 
 def interfaces(number: int) -> list[str]:
     pattern = interface_pattern(number)
-    return [name for name in os.listdir("/sys/class/net") if pattern.fullmatch(name)]
+    # Not /sys/class/net: that shows the namespace in which /sys was mounted, which need not be this one.
+    return [name for _, name in socket.if_nameindex() if pattern.fullmatch(name)]
 
 
 def clean(token: str, number: int, directory: str) -> bool:
