@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from topologies.network import EmulationError, shaping
-from topologies.switches import Layout, SwitchAddress, free_ports, wait_listening
+from topologies.switches import InterfaceCounters, Layout, SwitchAddress, free_ports, wait_listening
 
 PROGRAM = "simple_switch_grpc"
 
@@ -15,6 +15,7 @@ class Bmv2:
 
     kind = "bmv2"
     links_in_memory = False
+    takes_offloads = False
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -106,6 +107,9 @@ class Bmv2:
 
     def drops(self) -> dict[str, dict[str, int]]:
         return {}
+
+    def host_counters(self, server: str) -> InterfaceCounters | None:
+        return None
 
     def check(self) -> None:
         for switch, process in list(self._processes.items()):

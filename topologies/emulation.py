@@ -27,7 +27,7 @@ from topologies import choice, network
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 from topologies.network import EmulationError
 from topologies.reaper import MARK
-from topologies.switches import Layout, SwitchAddress, Switches
+from topologies.switches import InterfaceCounters, Layout, SwitchAddress, Switches
 
 CLONE_NEWNET = 0x40000000
 NEEDED_COMMANDS = {
@@ -37,19 +37,6 @@ NEEDED_COMMANDS = {
     "tc": "iproute2",
     "ethtool": "ethtool",
 }
-
-
-@dataclass(frozen=True)
-class InterfaceCounters:
-    """What an interface has carried: frames and their bytes (Ethernet header included), as ifconfig and iftop count."""
-
-    rx_bytes: int
-    rx_packets: int
-    tx_bytes: int
-    tx_packets: int
-
-    def __sub__(self, before: "InterfaceCounters") -> "InterfaceCounters":
-        return InterfaceCounters(*(getattr(self, name) - getattr(before, name) for name in self.__dataclass_fields__))
 
 
 class Emulation:
@@ -100,7 +87,12 @@ class Emulation:
         before = os.environ.get(MARK)
         os.environ[MARK] = lifetime.token  # Mininet starts its shells with our environment
         try:
-            self._net = network.build(self.topology, lifetime, veth_fabric=not self._switches.links_in_memory)
+            self._net = network.build(
+                self.topology,
+                lifetime,
+                veth_fabric=not self._switches.links_in_memory,
+                offloads=self._switches.takes_offloads,
+            )
         finally:
             os.environ.pop(MARK)
             if before is not None:
@@ -214,7 +206,11 @@ class Emulation:
         return network.data_interface(host)
 
     def counters(self, host: str) -> InterfaceCounters:
-        """What the host's data interface has carried so far."""
+        """What the host's link has carried so far, packet by packet."""
+        assert self._switches is not None
+        counted = self._switches.host_counters(host)
+        if counted is not None:
+            return counted
         for line in Path(f"/proc/{self.net[host].pid}/net/dev").read_text().splitlines():
             name, _, numbers = line.partition(":")
             if name.strip() == self.interface(host):

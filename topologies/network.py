@@ -63,12 +63,20 @@ class ShapedIntf(TCIntf):
         return [], parent
 
     def config(self, **params: object) -> dict[str, object]:
-        # Switches read frames as they are on this wire: no segments larger than the MTU, no checksum left to a card.
-        result = super().config(txo=False, rxo=False, **params)
-        self.cmd("ethtool -K", self.name, "tso off gso off sg off")
+        result = super().config(**params)
         for output in result.get("tcoutputs", []):
             if output:
                 raise EmulationError(f"tc on {self.name}: {output.strip()}. Is the tbf queue in this kernel?")
+        return result
+
+
+class PlainIntf(ShapedIntf):
+    """The same for a switch that reads frames as they are on this wire: no segments larger than the MTU, no checksum
+    left to a card."""
+
+    def config(self, **params: object) -> dict[str, object]:
+        result = super().config(txo=False, rxo=False, **params)
+        self.cmd("ethtool -K", self.name, "tso off gso off sg off")
         return result
 
 
@@ -114,8 +122,9 @@ class P4Switch(Switch):
         """Nothing: one process may be many switches."""
 
 
-def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool) -> Mininet:
-    """All hosts and links; `veth_fabric`: links between switches as veth pairs, else only listed.
+def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: bool) -> Mininet:
+    """All hosts and links. veth_fabric: links between switches as veth pairs, else only listed. offloads: hosts leave
+    segmentation and checksums to the switches, which must be able to do that.
 
     Raises:
         EmulationError: the kernel or a tool refused something.
@@ -128,7 +137,7 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool) -> Mininet:
         for number, switch in enumerate(topology.switches, 1):
             network.addSwitch(switch, dpid=f"{number:x}")
         for index, server in enumerate(topology.servers):
-            _add_host(network, topology, lifetime, index, server)
+            _add_host(network, topology, lifetime, index, server, ShapedIntf if offloads else PlainIntf)
         _add_fabric(network, topology, lifetime, veth_fabric)
     except EmulationError:
         raise
@@ -144,7 +153,9 @@ def data_interface(server: str) -> str:
     return name if len(name) <= 15 else "eth0"
 
 
-def _add_host(network: Mininet, topology: Topology, lifetime: Lifetime, index: int, server: str) -> None:
+def _add_host(
+    network: Mininet, topology: Topology, lifetime: Lifetime, index: int, server: str, interface: type[ShapedIntf]
+) -> None:
     switch = topology.access_switch(server)
     host = network.addHost(server, ip=None, mac=None)
     _run(host, "sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1", may_fail=True)
@@ -163,7 +174,7 @@ def _add_host(network: Mininet, topology: Topology, lifetime: Lifetime, index: i
         intfName1=data,
         intfName2=lifetime.interface("h", index),
         addr1=topology.mac(server),
-        cls1=ShapedIntf,
+        cls1=interface,
         cls2=RootIntf,
         params1={"bw": topology.bandwidth_mbps(server, switch)},
     )
@@ -213,7 +224,7 @@ def _add_fabric(network: Mininet, topology: Topology, lifetime: Lifetime, veth: 
             **ports,
             intfName1=lifetime.interface("l", index, "a"),
             intfName2=lifetime.interface("l", index, "b"),
-            intf=ShapedIntf,
+            intf=PlainIntf,
             params1={"bw": topology.bandwidth_mbps(u, v)},
             params2={"bw": topology.bandwidth_mbps(v, u)},
         )

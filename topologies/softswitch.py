@@ -12,12 +12,16 @@ from typing import Any
 
 from controlplane.topology import Topology
 from topologies.network import EmulationError
-from topologies.switches import START_SECONDS, Layout, SwitchAddress
+from topologies.switches import START_SECONDS, InterfaceCounters, Layout, SwitchAddress
 
 CONTROL_SECONDS = 30.0
 MOST_DOWN_SECONDS = 600.0  # softswitch takes no more
 # Holds the burst that a host's queue lets through at once (topologies.network.BURST_BYTES), and TCP beside it.
 QUEUE_PACKETS = 512
+# How far a line may run ahead of its schedule: frames that came together leave together (a timer and a call of the
+# kernel for each would cost more than the frames), and what is measured over seconds stays the rate.
+BURST_SECONDS = 0.01
+LEAST_BURST_BYTES = 2 * 1514
 
 
 class Softswitch:
@@ -25,6 +29,7 @@ class Softswitch:
 
     kind = "softswitch"
     links_in_memory = True
+    takes_offloads = True
 
     def __init__(self, seed: int = 0, threads: int = 1) -> None:
         self._seed, self._threads = seed, threads
@@ -77,8 +82,10 @@ class Softswitch:
                     delay += topology.delay_ms(neighbour, switch)
                 else:
                     port["peer"] = {"device": neighbour, "port": topology.port(neighbour, switch)}
+                rate = topology.bandwidth_mbps(switch, neighbour)
                 port["shape"] = {
-                    "rate_mbps": topology.bandwidth_mbps(switch, neighbour),
+                    "rate_mbps": rate,
+                    "burst_bytes": max(LEAST_BURST_BYTES, int(rate * 1e6 / 8 * BURST_SECONDS)),
                     "queue_packets": QUEUE_PACKETS,
                 }
                 if delay:
@@ -116,6 +123,13 @@ class Softswitch:
     def mend(self, u: str, v: str) -> None:
         self.shape(u, v, loss=0.0)
         self.shape(v, u, loss=0.0)
+
+    def host_counters(self, server: str) -> InterfaceCounters | None:
+        assert self._topology is not None
+        switch = self._topology.access_switch(server)
+        (device,) = self._call("stats", device=switch)["devices"].values()
+        port = device["ports"][str(self._topology.port(switch, server))]
+        return InterfaceCounters(port["tx_bytes"], port["tx_packets"], port["rx_bytes"], port["rx_packets"])
 
     def drops(self) -> dict[str, dict[str, int]]:
         result: dict[str, dict[str, int]] = {}

@@ -22,6 +22,19 @@ class SwitchAddress:
 
 
 @dataclass(frozen=True)
+class InterfaceCounters:
+    """What a host's link has carried, as the host sees it: frames and their bytes (Ethernet header included)."""
+
+    rx_bytes: int
+    rx_packets: int
+    tx_bytes: int
+    tx_packets: int
+
+    def __sub__(self, before: "InterfaceCounters") -> "InterfaceCounters":
+        return InterfaceCounters(*(getattr(self, name) - getattr(before, name) for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
 class Layout:
     """What the switches are connected to (interfaces of the root namespace)."""
 
@@ -36,6 +49,8 @@ class Switches(Protocol):
 
     kind: str
     links_in_memory: bool
+    takes_offloads: bool
+    """Hosts may leave segmentation and checksums to the switches, as to a card."""
 
     def start(self, layout: Layout, environment: dict[str, str]) -> dict[str, SwitchAddress]:
         """Start them; returns when every one answers. Raises EmulationError."""
@@ -57,6 +72,9 @@ class Switches(Protocol):
 
     def drops(self) -> dict[str, dict[str, int]]:
         """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
+
+    def host_counters(self, server: str) -> InterfaceCounters | None:
+        """What the link of a host has carried; None: as the host's interface counts, which is right without offloads."""
 
     def check(self) -> None:
         """Raise EmulationError, with the last words of the process, when one has ended."""

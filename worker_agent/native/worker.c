@@ -15,8 +15,8 @@
  * that resends cannot keep a link congested that they congested, those of a tree have a share of its rate, which halves
  * when a resent chunk needs to be sent again, down to 1/W, and grows with each that is answered.
  *
- * Pacing. A tree's packets leave at its rate: at most 1 ms worth of them at a time, and never more than 4 super-frames. When
- * the machine let the thread wait, it catches up at twice the rate.
+ * Pacing. A tree's packets leave at its rate: at most 1 ms worth of them at a time, of a slow one a few, and never more than
+ * 4 super-frames. When the machine let the thread wait, it catches up at twice the rate.
  *
  * Threads. Trees are spread over the threads by their ports; a thread's lock covers its trees and its lanes, and it lets go
  * of it while it sleeps. It sleeps until the next event (tokens, timers, packets, a submission), and when tokens are what it
@@ -49,6 +49,8 @@
 #define TOKEN_SLEEP (20 * MS)          /* up to here, waiting for tokens does not listen for packets */
 #define BURST_SECONDS 0.001            /* of a tree's packets that leave at a time, */
 #define BURST_MESSAGES 4               /* ... and super-frames: the 256 KB that a switch's buffers hold of each sender */
+#define FEW 8                          /* packets that a slow tree may collect, */
+#define FEW_SECONDS 0.004              /* ... if they are no more than all trees send in this time */
 #define SLACK_SECONDS 0.003            /* being late by this loses nothing */
 #define CATCH_UP 2.0                   /* times the tree's rate */
 #define AHEAD 4096 /* bytes: of a tensor larger than the caches, what comes next is fetched meanwhile */
@@ -892,7 +894,8 @@ static void trees_free(struct tree *trees, uint32_t count, struct label_map *lab
     label_map_free(labels);
 }
 
-static void tree_setup(struct tree *t, const struct inart_tree_config *config, uint32_t values, uint64_t now)
+/* `total_mbps`: of all trees of this worker. */
+static void tree_setup(struct tree *t, const struct inart_tree_config *config, double total_mbps, uint32_t values, uint64_t now)
 {
     t->config = *config;
     t->config.root[NAME_BYTES - 1] = 0;
@@ -906,9 +909,15 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, u
     t->resend_tokens = RESEND_BURST;
     t->resend_tokens_at = now;
     t->tokens_at = t->base_since = now;
-    t->packets_per_second = config->rate_mbps * 1e6 / 8 / INART_FRAME_BYTES((double)values);
+    double packet_mbits = 8e-6 * INART_FRAME_BYTES((double)values);
+    t->packets_per_second = config->rate_mbps / packet_mbits;
     double wake = t->packets_per_second * BURST_SECONDS, slack = t->packets_per_second * SLACK_SECONDS;
     double most = (double)io_segments(values) * BURST_MESSAGES;
+    /* Many slow trees would wake the thread for every packet. */
+    double few = total_mbps / packet_mbits * FEW_SECONDS;
+    few = few < FEW ? few : FEW;
+    few = few < config->slots / 8.0 ? few : config->slots / 8.0;
+    wake = wake > few ? wake : few;
     t->tokens_wake = wake < 1 ? 1 : wake > most ? most : wake;
     t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
     t->tokens = t->burst = t->tokens_wake;
@@ -929,12 +938,15 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
     s->spec = spec_of(&w->io, config->values);
     s->trees = calloc(config->trees ? config->trees : 1, sizeof *s->trees);
     bool bad = !s->trees || label_map_make(&s->labels, 2 * config->trees);
+    double total_mbps = 0;
+    for (uint32_t i = 0; i < config->trees; i++)
+        total_mbps += config->tree[i].rate_mbps;
     for (uint32_t i = 0; i < config->trees && !bad; i++) {
         const struct inart_tree_config *from = &config->tree[i];
         if (from->thread != thread)
             continue;
         struct tree *t = &s->trees[s->tree_count];
-        tree_setup(t, from, config->values, inart_now());
+        tree_setup(t, from, total_mbps, config->values, inart_now());
         if (spec_add(&s->spec, from->port, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;
