@@ -5,7 +5,7 @@ PYTHON ?= python3
 RESULTS ?= results
 
 K ?= 4
-BANDWIDTH ?= 20
+BANDWIDTH ?=
 SEED ?= 0
 STRATEGIES ?=
 STEPS ?= 60
@@ -19,7 +19,7 @@ help: ## this list
 	@printf '  K=4               a fat-tree of K ports a switch: K^3/4 hosts, 5K^2/4 switches\n'
 	@printf '  WORKERS=8 PS=2    how many of the hosts are workers and parameter servers\n'
 	@printf '  RANKS=1           ranks of each worker in training; they share its agent\n'
-	@printf '  BANDWIDTH=20      Mbit/s of each link\n'
+	@printf '  BANDWIDTH=        Mbit/s of each link; empty: 100 with softswitch and up to 16 workers, else 20\n'
 	@printf '  HETEROGENEOUS=    1: each link between 0.5 and 1.5 times BANDWIDTH, drawn with SEED\n'
 	@printf '  SEED=0            of everything that is drawn at random\n'
 	@printf '  STRATEGIES=       some of the strategies, as in "lbmm atp"; empty: lbmm, atp, equal and inart\n'
@@ -40,7 +40,7 @@ quick: setup ## ruff and the essential tests, in under two minutes
 	$(PY) -m pytest -m quick
 
 bmv2-fattree: setup ## train through P4 switches in an emulated fat-tree; writes results/bmv2-fattree/
-	$(PY) -m evaluation.bmv2_fattree --k $(K) --bandwidth $(BANDWIDTH) --seed $(SEED) --steps $(STEPS) \
+	$(PY) -m evaluation.bmv2_fattree --k $(K) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH)) --seed $(SEED) --steps $(STEPS) \
 	    --strategies "$(STRATEGIES)" --output $(RESULTS)/bmv2-fattree \
 	    $(if $(CIFAR100),--cifar100 $(CIFAR100)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PS),--ps $(PS)) $(if $(RANKS),--ranks $(RANKS)) $(if $(SWITCH),--switch $(SWITCH)) \
 	    $(if $(filter-out 0 no false,$(HETEROGENEOUS)),--heterogeneous)

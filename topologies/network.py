@@ -136,8 +136,8 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: b
     try:
         for number, switch in enumerate(topology.switches, 1):
             network.addSwitch(switch, dpid=f"{number:x}")
-        for index, server in enumerate(topology.servers):
-            _add_host(network, topology, lifetime, index, server, ShapedIntf if offloads else PlainIntf)
+        for server in topology.servers:
+            _add_host(network, topology, lifetime, server, ShapedIntf if offloads else PlainIntf)
         _add_fabric(network, topology, lifetime, veth_fabric)
     except EmulationError:
         raise
@@ -154,8 +154,9 @@ def data_interface(server: str) -> str:
 
 
 def _add_host(
-    network: Mininet, topology: Topology, lifetime: Lifetime, index: int, server: str, interface: type[ShapedIntf]
+    network: Mininet, topology: Topology, lifetime: Lifetime, server: str, interface: type[ShapedIntf]
 ) -> None:
+    index = topology.servers.index(server)
     switch = topology.access_switch(server)
     host = network.addHost(server, ip=None, mac=None)
     _run(host, "sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1", may_fail=True)

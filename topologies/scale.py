@@ -12,7 +12,7 @@ from p4src.protocol import PROTOCOL, frame_bytes
 
 # What all switches together forward in a second, on two cores, with time to spare for the agents. Where plans would
 # send more, all rates are scaled down.
-PACKETS_PER_SECOND = {"softswitch": 130_000, "bmv2": 6_000}
+PACKETS_PER_SECOND = {"softswitch": 650_000, "bmv2": 6_000}
 NODE_RATES = ("aggregation_mbps", "used_aggregation_mbps", "ingress_mbps", "used_ingress_mbps")
 LINK_RATES = ("bandwidth_mbps", "used_bandwidth_mbps")
 

@@ -74,7 +74,7 @@ class Switches(Protocol):
         """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
 
     def host_counters(self, server: str) -> InterfaceCounters | None:
-        """What the link of a host has carried; None: as the host's interface counts, which is right without offloads."""
+        """What the link of a host has carried; None: what the host's interface counts, right without offloads."""
 
     def check(self) -> None:
         """Raise EmulationError, with the last words of the process, when one has ended."""

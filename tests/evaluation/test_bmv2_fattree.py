@@ -149,7 +149,8 @@ def test_gradients_differ_by_worker_and_repeat_by_seed() -> None:
 
 
 def test_command_line_defaults_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse([], "softswitch") == Settings(strategies=parse([], "softswitch").strategies)
+    assert parse([], "softswitch") == Settings(bandwidth=100.0, strategies=parse([], "softswitch").strategies)
+    assert parse([], "bmv2").bandwidth == parse(["--workers", "50", "--k", "6"], "softswitch").bandwidth == 20.0
     assert parse(["--strategies", "lbmm, atp"], "bmv2").strategies == ("lbmm", "atp")
     assert parse(["--switch", "softswitch"], "bmv2").switch == "softswitch"
     for argv, word in (

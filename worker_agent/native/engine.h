@@ -100,10 +100,7 @@ static inline void pause_until(struct pollfd *descriptors, unsigned count, uint6
  * may give the thread other lanes meanwhile: these stay open until it is back. */
 static inline bool engine_rest(struct engine_thread *t, const struct io *io, const struct engine_sleep *sleep, uint64_t woken, uint32_t *ready)
 {
-    struct pollfd descriptors[1 + INART_MOST_LANES] = {{.fd = t->event, .events = POLLIN}};
-    unsigned sources = io ? io->sources : 0;
-    for (unsigned i = 0; i < sources; i++)
-        descriptors[1 + i] = (struct pollfd){.fd = io->source[i], .events = POLLIN};
+    struct pollfd descriptors[2] = {{.fd = t->event, .events = POLLIN}, {.fd = io ? io->any : -1, .events = POLLIN}};
     uint64_t now = inart_now();
     bool looked = false;
     if (sleep->until > now) {
@@ -113,16 +110,11 @@ static inline bool engine_rest(struct engine_thread *t, const struct io *io, con
             pause_until(descriptors, 1, until < sleep->until ? until : sleep->until);
         }
         if (!(descriptors[0].revents & POLLIN)) {
-            pause_until(descriptors, sleep->listen ? 1 + sources : 1, sleep->until);
+            pause_until(descriptors, sleep->listen ? 2 : 1, sleep->until);
             looked = sleep->listen;
         }
     }
-    if (!looked && sources > 1)
-        pause_until(descriptors, 1 + sources, 0);
-    *ready = looked || sources > 1 ? 0 : ~0u;
-    for (unsigned i = 0; i < sources; i++)
-        if (descriptors[1 + i].revents)
-            *ready |= 1u << i;
+    *ready = !io || (looked && !descriptors[1].revents) ? 0 : io_waiting(io);
     return descriptors[0].revents & POLLIN;
 }
 

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -75,6 +76,7 @@ struct io {
     unsigned segments; /* packets a message now: 1 when the kernel does not segment */
     unsigned sources;  /* descriptors with packets to receive */
     int source[INART_MOST_LANES];
+    int any; /* readable when a source is: the only one, or an epoll of all */
     uint32_t ready; /* bitmap of the sources that may have some */
     bool full;      /* the last call of receive filled all messages: there may be more */
     uint8_t *out_memory, *in_memory;
@@ -228,14 +230,49 @@ static inline void io_close(struct io *io)
 {
     if (!io)
         return;
-    if (io->backend)
+    if (io->backend) {
+        if (io->sources > 1)
+            close(io->any);
         io->backend->close(io);
+    }
     free(io->out_memory);
     free(io->in_memory);
     free(io);
 }
 
 static const struct io_backend *const io_backends[INART_BACKENDS]; /* in io_backends.h */
+
+/* 0, or -1. A poll of many lanes costs more than the packets that come at low rates; an epoll knows who has some. */
+static inline int io_watch(struct io *io)
+{
+    if (io->sources <= 1) {
+        io->any = io->sources ? io->source[0] : -1;
+        return 0;
+    }
+    io->any = epoll_create1(EPOLL_CLOEXEC);
+    if (io->any < 0)
+        return -1;
+    for (unsigned i = 0; i < io->sources; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        if (epoll_ctl(io->any, EPOLL_CTL_ADD, io->source[i], &event)) {
+            close(io->any);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Bitmap of the sources that have packets. */
+static inline uint32_t io_waiting(const struct io *io)
+{
+    if (io->sources <= 1)
+        return ~0u; /* asking costs as much as receiving */
+    struct epoll_event events[INART_MOST_LANES];
+    uint32_t ready = 0;
+    for (int n = epoll_wait(io->any, events, INART_MOST_LANES, 0); n > 0; n--)
+        ready |= 1u << events[n - 1].data.u32;
+    return ready;
+}
 
 /* Opens what `spec` says, in the calling thread's network namespace. NULL with the reason in `error`. */
 static inline struct io *io_open(const struct io_spec *spec, char *error, size_t size)
@@ -262,6 +299,12 @@ static inline struct io *io_open(const struct io_spec *spec, char *error, size_t
         return NULL;
     }
     if (io_backends[spec->backend]->open(io, error, size)) {
+        io_close(io);
+        return NULL;
+    }
+    if (io_watch(io)) {
+        snprintf(error, size, "cannot watch %u sockets: %s", io->sources, strerror(errno));
+        io_backends[spec->backend]->close(io);
         io_close(io);
         return NULL;
     }

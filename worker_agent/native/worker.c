@@ -916,7 +916,7 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, d
     /* Many slow trees would wake the thread for every packet. */
     double few = total_mbps / packet_mbits * FEW_SECONDS;
     few = few < FEW ? few : FEW;
-    few = few < config->slots / 8.0 ? few : config->slots / 8.0;
+    few = few < config->slots / 4.0 ? few : config->slots / 4.0;
     wake = wake > few ? wake : few;
     t->tokens_wake = wake < 1 ? 1 : wake > most ? most : wake;
     t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
