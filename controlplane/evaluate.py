@@ -8,6 +8,10 @@ so the feasible sending rate is the least of residual capacity / load per unit. 
 - x of aggregation capacity at a switch for every flow that is added there (input; partial sums too);
 - x of ingress at the root for every flow that ends there (direct ones and partial sums).
 
+Where switches' slots and the packets' size are known (controlplane/plan/limits.py), a tree has no more packets under
+way than slots (plan/cost.py): an `aggregation_memory` binds where a tree needs all the slots that a switch has left for
+it, a `window` where it has the most that there are for one.
+
 A plan of multicasts loads every link of theirs with 1 per unit of f, and nothing else.
 """
 
@@ -20,17 +24,21 @@ from itertools import pairwise
 from typing import Any
 
 from controlplane.job import Job
+from controlplane.plan.cost import windows
 from controlplane.plan.model import Multicast, Plan
 from controlplane.topology import Topology
 
-KINDS = ("parameter_server", "switch", "nic", "link")  # in the order in which ties are reported
+KINDS = ("parameter_server", "switch", "nic", "link", "aggregation_memory", "window")
+"""In the order in which ties are reported."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One resource. kind: switch, parameter_server, link, or nic (a link that a worker hangs on).
+    """One resource. kind: switch, parameter_server, link, nic (a link that a worker hangs on), aggregation_memory (of a
+    switch), or window (of a tree).
 
-    name: the node, or "u->v". load_mbps: at the plan's rate; capacity_mbps: residual, i.e. without background load.
+    name: the node, "u->v", or "tree i". load_mbps: at the plan's rate; capacity_mbps: residual, i.e. without background
+    load.
     """
 
     kind: str
@@ -183,6 +191,12 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
         for (u, v), load in links.items()
     ]
     rate = min(capacity / load for _, _, load, capacity in items if load > 0)
+    limited = windows(plan, topology, rate)
+    if limited is not None and limited.rate_mbps < rate:
+        rate = limited.rate_mbps
+        first = plan.trees[limited.tree].share, limited.carries_mbps[limited.tree]
+        name = ("window", f"tree {limited.tree}") if limited.switch is None else ("aggregation_memory", limited.switch)
+        items.append((*name, *first))
     loads = sorted(
         (Load(kind, name, load * rate, capacity) for kind, name, load, capacity in items),
         key=lambda item: (-round(item.utilisation, 9), KINDS.index(item.kind), item.name),

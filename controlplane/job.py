@@ -14,6 +14,7 @@ from controlplane.topology import Topology, natural_key
 
 UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 DEFAULT_MODEL_BYTES = 1_000_000
+ANY = "any"
 FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees")
 
 
@@ -25,7 +26,9 @@ class JobError(ValueError):
 class Job:
     """Node ids; a worker's index in `workers` is its bit in bitmaps. model_bytes: bytes of one gradient (float32).
 
-    max_trees: how many aggregation trees a plan may have at most (None: any number).
+    max_trees: how many aggregation trees a plan may have at most (None: any number). buckets: bytes of the tensors that
+    make a gradient, which are reduced one by one (None: one of model_bytes; (): of any size, so that only the rate
+    counts and model_bytes is an example).
     """
 
     name: str
@@ -33,6 +36,12 @@ class Job:
     parameter_servers: tuple[str, ...]
     model_bytes: int
     max_trees: int | None = None
+    buckets: tuple[int, ...] | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the tensors that are reduced; none where they are of any size."""
+        return (self.model_bytes,) if self.buckets is None else self.buckets
 
     def __post_init__(self) -> None:
         if not self.workers:
@@ -46,6 +55,10 @@ class Job:
             seen.add(node)
         if isinstance(self.model_bytes, bool) or not isinstance(self.model_bytes, int) or self.model_bytes <= 0:
             raise JobError(f"job {self.name!r}: model_bytes must be a whole number above 0, got {self.model_bytes!r}")
+        if any(isinstance(b, bool) or not isinstance(b, int) or b <= 0 for b in self.buckets or ()):
+            raise JobError(f"job {self.name!r}: buckets must be whole numbers above 0, got {list(self.buckets or ())}")
+        if self.buckets and sum(self.buckets) != self.model_bytes:
+            raise JobError(f"job {self.name!r}: its buckets have {sum(self.buckets)} bytes, not {self.model_bytes}")
         most = self.max_trees
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise JobError(f"job {self.name!r}: max_trees must be a whole number above 0, got {most!r}")
@@ -64,7 +77,7 @@ class Job:
             "name": self.name,
             "workers": list(self.workers),
             "parameter_servers": list(self.parameter_servers),
-            "model_bytes": self.model_bytes,
+            "model_bytes": self.model_bytes if self.buckets is None else list(self.buckets) or ANY,
             **({} if self.max_trees is None else {"max_trees": self.max_trees}),
         }
 
@@ -84,13 +97,22 @@ class Job:
             ):
                 raise JobError(f"job: {key} must be a list of node ids, got {value!r}")
         if "model_bytes" not in data:
-            raise JobError("job: model_bytes is missing")
+            raise JobError(f'job: model_bytes is missing: a number, a list of tensors\' sizes, or "{ANY}"')
+        size: Any = data["model_bytes"]
+        buckets: tuple[int, ...] | None = None
+        if size == ANY:
+            size, buckets = DEFAULT_MODEL_BYTES, ()
+        elif isinstance(size, list):
+            if not size or not all(isinstance(b, int) for b in size):
+                raise JobError(f"job: model_bytes must be a number, a list of numbers or {ANY!r}, got {size!r}")
+            size, buckets = sum(size), tuple(size)
         return cls(
             str(data.get("name", "job")),
             tuple(str(n) for n in data["workers"]),
             tuple(str(n) for n in data["parameter_servers"]),
-            data["model_bytes"],
+            size,
             data.get("max_trees"),
+            buckets,
         )
 
 
@@ -102,6 +124,19 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
+def parse_sizes(text: str) -> tuple[int, tuple[int, ...] | None]:
+    """(bytes of a gradient, its tensors) of "25M", "25M+25M+7M", "25M*40" or "any". Raises JobError."""
+    if text.strip() == ANY:
+        return DEFAULT_MODEL_BYTES, ()
+    sizes: list[int] = []
+    for part in text.split("+"):
+        size, star, times = part.partition("*")
+        if star and not times.strip().isdigit():
+            raise JobError(f"a size may be given several times, like 25M*40, got {part!r}")
+        sizes += [parse_bytes(size)] * (int(times) if star else 1)
+    return sum(sizes), None if len(sizes) == 1 else tuple(sizes)
+
+
 def place_job(
     topology: Topology,
     workers: int | None = None,
@@ -111,6 +146,7 @@ def place_job(
     model_bytes: int = DEFAULT_MODEL_BYTES,
     name: str = "job",
     max_trees: int | None = None,
+    buckets: tuple[int, ...] | None = None,
 ) -> Job:
     """Parameter servers and workers on random servers (workers None: on all that are left).
 
@@ -139,13 +175,15 @@ def place_job(
         tuple(roots),
         model_bytes,
         max_trees,
+        buckets,
     )
 
 
 def parse_job(spec: str, topology: Topology) -> Job:
     """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,name=x" (every part optional), checked.
 
-    Without workers: all servers left; without ps: as many as the topology has of that role, else 1. Raises JobError.
+    Without workers: all servers left; without ps: as many as the topology has of that role, else 1. model: bytes of the
+    gradient, of its tensors (25M+7M, 25M*40), or any (also without it). Raises JobError.
     """
     if spec and "=" not in spec:
         path = Path(spec)
@@ -173,15 +211,17 @@ def parse_job(spec: str, topology: Topology) -> Job:
         except ValueError:
             raise JobError(f"job: {key} must be a whole number, got {values[key]!r}") from None
 
+    size, buckets = parse_sizes(values.get("model", ANY))
     hinted = sum(topology.role(s) == "parameter_server" for s in topology.servers)
     return place_job(
         topology,
         integer("workers", None),
         integer("ps", hinted or 1) or 0,
         seed=integer("seed", 0) or 0,
-        model_bytes=parse_bytes(values["model"]) if "model" in values else DEFAULT_MODEL_BYTES,
+        model_bytes=size,
         name=values.get("name", "job"),
         max_trees=integer("trees", None),
+        buckets=buckets,
     )
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import count
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.plan.limits import MINIMUM_SLOTS, DoesNotFit, Limits, Resource, check_fits, held
+from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits
 from controlplane.plan.model import Plan, PlanError, Tree
+from controlplane.plan.slots import place_slots
 from controlplane.routing import Network
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes, udp_port
-
-DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 1024
-HOST_MS = 4.0  # what agents and switches add to a round trip: batching, scheduling
 
 
 @dataclass(frozen=True)
@@ -195,7 +192,8 @@ class _Builder:
         self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
         self.numbers: dict[str, dict[tuple[int, ...], int]] = {}
         if places is None:
-            self.slots, self.slot_base = place_slots(plan, topology, limits, taken)
+            free = {v: taken.get(v, NOTHING).gaps(limits.slots) for v in topology.switches}
+            self.slots, self.slot_base = place_slots(plan, topology, 8 * frame_bytes(limits.values_per_packet), free)
         else:
             self.slots, self.slot_base = places.sizes, dict(places.slots)
             self.numbers = {v: dict(groups) for v, groups in places.groups.items()}
@@ -344,86 +342,6 @@ def expected_bitmaps(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:
             expected[node] |= bits[a.worker]
             node = onwards[node]
     return expected
-
-
-def place_slots(
-    plan: Plan, topology: Topology, limits: Limits, taken: Mapping[str, Taken]
-) -> tuple[tuple[int, ...], dict[tuple[str, int], int]]:
-    """Slots of each tree, and the first one of each (aggregation point, tree): a multiple of the tree's slots, which
-    Tofino needs.
-
-    A tree's slots are a power of two that holds what is in flight at its rate twice over, 16 to 1024, at least 64 where
-    memory allows. Where a switch has too few, its largest trees are halved. Raises DoesNotFit.
-    """
-    packet_bits = 8 * frame_bytes(limits.values_per_packet)
-    sizes = []
-    for index, tree in enumerate(plan.trees):
-        in_flight = plan.tree_rate_mbps(index) * 1e3 * round_trip_ms(tree, topology, packet_bits) / packet_bits
-        sizes.append(min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * in_flight))))))
-    at: dict[str, list[int]] = {}
-    for index, tree in enumerate(plan.trees):
-        for point in tree.points:
-            at.setdefault(point, []).append(index)
-    own = held(topology).slots
-    gaps = {point: taken.get(point, NOTHING).gaps(limits.slots) for point in at}
-    for point, indices in at.items():
-        available = min(sum(end - first for first, end in gaps[point]), own.get(point, limits.slots))
-        while sum(sizes[i] for i in indices) > available or _into(gaps[point], indices, sizes) is None:
-            largest = max(indices, key=lambda i: (sizes[i], -i))
-            if sizes[largest] <= MINIMUM_SLOTS:
-                raise DoesNotFit(point, Resource.SLOTS, MINIMUM_SLOTS * len(indices), available)
-            sizes[largest] //= 2
-    places = {point: _into(gaps[point], indices, sizes) for point, indices in at.items()}
-    return tuple(sizes), {(v, i): base for v, bases in places.items() for i, base in (bases or {}).items()}
-
-
-def _into(gaps: Sequence[tuple[int, int]], indices: Sequence[int], sizes: Sequence[int]) -> dict[int, int] | None:
-    """Aligned places in the gaps for trees of these sizes (powers of two); None: there is no room for all.
-
-    The largest come first, into the first gap that holds them, so that there is at most one gap in front of each.
-    """
-    bases: dict[int, int] = {}
-    free = list(gaps)
-    for index in sorted(indices, key=lambda i: (-sizes[i], i)):
-        base = aligned(free, sizes[index])
-        if base is None:
-            return None
-        bases[index] = base
-    return bases
-
-
-def aligned(free: list[tuple[int, int]], size: int) -> int | None:
-    """The first place for so many slots (a power of two), taken out of the free ranges; None: there is none."""
-    for number, (first, end) in enumerate(free):
-        base = -(-first // size) * size
-        if base + size <= end:
-            free[number : number + 1] = [gap for gap in ((first, base), (base + size, end)) if gap[0] < gap[1]]
-            return base
-    return None
-
-
-def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int) -> float:
-    """Longest way up and down the tree without queues: delays, a packet's serialisation per link, time in the hosts."""
-
-    def way(route: Sequence[str]) -> float:
-        return sum(
-            topology.delay_ms(u, v) + packet_bits / 1e3 / max(topology.bandwidth_mbps(u, v), 1e-3)
-            for u, v in pairwise(route)
-        )
-
-    relays = {relay.node: relay for relay in tree.relays}
-    onwards: dict[str, float] = {tree.root: 0.0}
-
-    def from_point(point: str) -> float:
-        if point not in onwards:
-            onwards[point] = way(relays[point].route) + from_point(relays[point].next)
-        return onwards[point]
-
-    upwards = max(way(a.route) + from_point(a.point) for a in tree.assignments)
-    down = {tree.root: 0.0}
-    for u, v in tree.return_edges:
-        down[v] = down[u] + way((u, v))
-    return upwards + max(down.values()) + HOST_MS
 
 
 def routes(topology: Topology) -> dict[str, tuple[Route, ...]]:

@@ -14,6 +14,7 @@ from controlplane.job import parse_job
 from controlplane.plan.limits import Limits, limited
 from controlplane.plan.model import Plan
 from controlplane.plan.planning import ERRORS, solve, timed
+from controlplane.plan.slots import with_host_ms
 from controlplane.strategies import STRATEGIES, get_strategy
 from p4src.protocol import PROTOCOL
 
@@ -28,11 +29,22 @@ def parser() -> argparse.ArgumentParser:
         help="one plan (default), all strategies side by side, or rates over numbers of trees",
     )
     result.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
-    result.add_argument("--job", default="", help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16")
+    result.add_argument(
+        "--job",
+        default="",
+        help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16 (model: bytes, or 25M*40+7M, or any)",
+    )
     result.add_argument(
         "--target",
         metavar="NAME",
         help=f"plan for switches with this program's slots, tables and packets ({', '.join(PROTOCOL.targets)})",
+    )
+    result.add_argument(
+        "--host-ms",
+        type=float,
+        metavar="MS",
+        help="what each host adds to a round trip, where its host_ms in the topology does not say (default: 2; "
+        "python -m worker_agent allreduce measures it)",
     )
     result.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
     result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
@@ -81,6 +93,8 @@ def main(argv: list[str] | None = None) -> int:
             job = Plan.load(arguments.frozen_split).job
         else:
             job = parse_job(arguments.job, topology)
+        if arguments.host_ms is not None:
+            topology = with_host_ms(topology, arguments.host_ms)
         if arguments.target is not None:
             topology = limited(topology, Limits.of_target(arguments.target))
         if arguments.max_trees is not None:

@@ -1,24 +1,76 @@
-"""What windows carry: a tree never has more packets under way than it has slots.
+"""What an all-reduce costs with a plan: packets, windows, latency, seconds. The one model of it.
 
-A tree of s slots sends at most s packets per round trip, whatever its links could carry. Slots are given out with the
-rates (`rules.place_slots`), and round trips are estimated from the links' delays, a packet's time on each link and the
-hosts' time (`rules.round_trip_ms`). Where the memory of a switch leaves a tree fewer slots than its rate asks for, that
-switch is what binds.
+The evaluator's rate, what `plan` prints, the simulator and the rules all come from here. For a tensor of so many bytes
+(docs/architecture.md section 3, docs/hosts.md, worker_agent/split.py):
+
+- *Packets.* It is cut into packets of N values, which are dealt to the trees in proportion to their shares, whole. A
+  tree with D packets of data carries E packets of exponents before them, one value per packet of its data and four that
+  check. Each packet has Ethernet, IPv4, UDP and our header (p4src/protocol.py).
+- *Windows.* A tree of s slots has no more than s packets under way, so it carries s packets per round trip
+  (plan/slots.py). Where that is less than its part of the rate it is what binds, and the rate is lowered.
+- *Latency.* Data waits for its exponents, so their round trip comes first: of all trees' first packets at once. Then D
+  packets leave at the tree's rate, and the last one's result takes a round trip of its own:
+
+    seconds = max over trees of   max(E packets at the tree's rate, first round trip) + (D - 1) packets + round trip
+
+Several tensors are added up as if one came after the other; agents let the next one's exponents overtake, so that a
+gradient in many buckets takes less.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from controlplane.plan.limits import DoesNotFit, Limits, held
+from controlplane.job import Job
+from controlplane.plan.limits import DoesNotFit, held
 from controlplane.plan.model import Plan
-from controlplane.rules import MAXIMUM_SLOTS, place_slots, round_trip_ms
+from controlplane.plan.round_trips import round_trips
+from controlplane.plan.slots import MAXIMUM_SLOTS, Level, place_slots, round_trip_ms, total_ms
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes
 
+BYTES_PER_VALUE = 4
+CHECK_VALUES = 4
 PLENTY = 1 << 24
+ENOUGH = 1 - 1e-9
+
+
+def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:
+    """Packets of gradients per tree: its quota rounded down, the rest to the largest remainders. size: bytes of the
+    tensor (None: of the whole model)."""
+    values = -(-(plan.job.model_bytes if size is None else size) // BYTES_PER_VALUE)
+    total = -(-values // values_per_packet)
+    shares = sum(tree.share for tree in plan.trees)
+    quotas = [total * tree.share / shares for tree in plan.trees]
+    counts = [int(quota) for quota in quotas]
+    order = sorted(range(len(counts)), key=lambda i: (counts[i] - quotas[i], i))
+    for i in order[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def exponent_packets(data: int, values_per_packet: int) -> int:
+    """Of a tree with so many packets of data."""
+    return -(-(data + CHECK_VALUES) // values_per_packet) if data else 0
+
+
+def packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:
+    """All packets that a worker sends per tree, exponents included."""
+    return [count + exponent_packets(count, values_per_packet) for count in data_packets(plan, values_per_packet, size)]
+
+
+def packet_seconds(plan: Plan, values_per_packet: int, rate_mbps: float, size: int | None = None) -> float:
+    """Time in which the packets leave at the plan's rate: of the tree that takes longest. No latency."""
+    bits = 8 * frame_bytes(values_per_packet)
+    return max(
+        count * bits / (rate_mbps * tree.share * 1e6)
+        for count, tree in zip(packets(plan, values_per_packet, size), plan.trees, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -45,38 +97,145 @@ class Windows:
         }
 
     def lines(self, rate_mbps: float) -> Iterator[str]:
-        """Beside the rate that links and switches allow."""
-        if self.rate_mbps >= rate_mbps:
-            yield f"windows     carry {self.rate_mbps:.4g} Mbit/s per worker: enough"
-            return
-        where = f"aggregation memory of {self.switch}" if self.switch else "the most slots that a tree can have"
+        """rate_mbps: of the plan, which the windows limit, too."""
         slots, trip = self.slots[self.tree], self.round_trips_ms[self.tree]
-        yield (
-            f"windows     carry {self.rate_mbps:.4g} Mbit/s per worker only: tree {self.tree} has {slots} slots and a "
-            f"round trip of {trip:.3g} ms ({where})"
-        )
+        what = f"tree {self.tree} has {slots} slots and a round trip of {trip:.3g} ms"
+        if rate_mbps < self.rate_mbps * ENOUGH:
+            yield f"windows     carry {self.rate_mbps:.4g} Mbit/s per worker: enough ({what})"
+        else:
+            where = f"aggregation memory of {self.switch}" if self.switch else "the most slots that a tree can have"
+            yield f"windows     carry {self.rate_mbps:.4g} Mbit/s per worker only: {what} ({where})"
 
 
 def windows(plan: Plan, topology: Topology, rate_mbps: float) -> Windows | None:
     """Of a plan at this rate; None where the packets' size is not known, or the slots do not fit."""
     limits = held(topology)
     values = limits.values_per_packet
-    if values is None or not plan.trees:
+    if values is None or not plan.trees or not rate_mbps > 0:
         return None
     at_rate = Plan(plan.job, plan.strategy, rate_mbps, plan.trees)
-    most = max(limits.slots.values(), default=PLENTY)
+    bits = 8 * frame_bytes(values)
+    free = {v: [(0, limits.slots.get(v, PLENTY))] for v in topology.switches}
     try:
-        slots, _ = place_slots(at_rate, topology, Limits(values, most, PLENTY, PLENTY), {})
+        slots, _ = place_slots(at_rate, topology, bits, free)
     except DoesNotFit:
         return None
-    bits = 8 * frame_bytes(values)
     trips = tuple(round_trip_ms(tree, topology, bits) for tree in plan.trees)
-    carries = tuple(n * bits / (1e3 * trip) for n, trip in zip(slots, trips, strict=True))
+    carries = tuple(n * bits / (1e3 * trip) if trip else float("inf") for n, trip in zip(slots, trips, strict=True))
     first = min(range(len(slots)), key=lambda i: carries[i] / plan.trees[i].share)
-    used: dict[str, int] = {}
+    used: Counter[str] = Counter()
     for tree, n in zip(plan.trees, slots, strict=True):
         for point in tree.points:
-            used[point] = used.get(point, 0) + n
+            used[point] += n
     full = [v for v in plan.trees[first].points if used[v] + slots[first] > limits.slots.get(v, PLENTY)]
     switch = max(full, key=lambda v: used[v], default=None) if slots[first] < MAXIMUM_SLOTS else None
     return Windows(slots, trips, carries, carries[first] / plan.trees[first].share, first, switch)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tree's part of an all-reduce: what is sent at the tree's rate, the time beside that, and both together."""
+
+    mbit: float
+    wait_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What all-reduces with a plan cost.
+
+    rate_mbps: of a worker, windows counted. pace: the part of it at which agents send. sizes: of the job's tensors.
+    """
+
+    plan: Plan
+    topology: Topology
+    values_per_packet: int
+    rate_mbps: float
+    pace: float = 1.0
+
+    @property
+    def packet_bits(self) -> int:
+        return 8 * frame_bytes(self.values_per_packet)
+
+    @cached_property
+    def round_trips_ms(self) -> list[float]:
+        """Of each tree's chunks, one at a time."""
+        found = [round_trips([tree], self.topology, self.packet_bits)[0] for tree in self.plan.trees]
+        return [total_ms(levels) for levels in found]
+
+    @cached_property
+    def _first(self) -> dict[tuple[int, ...], list[list[Level]]]:
+        return {}
+
+    def first_round_trips(self, trees: tuple[int, ...]) -> list[list[Level]]:
+        """Levels of the round trips of these trees' first packets, which start at once."""
+        if trees not in self._first:
+            chosen = [self.plan.trees[i] for i in trees]
+            self._first[trees] = round_trips(chosen, self.topology, self.packet_bits)
+        return self._first[trees]
+
+    @property
+    def tree_rates_mbps(self) -> list[float]:
+        """At which agents send into each tree."""
+        return [self.rate_mbps * self.pace * tree.share for tree in self.plan.trees]
+
+    def tree_parts(self, size: int) -> list[Part]:
+        """Of an all-reduce of so many bytes, what each tree carries and how long it only waits."""
+        data = data_packets(self.plan, self.values_per_packet, size)
+        used = tuple(i for i, count in enumerate(data) if count)
+        first = dict(zip(used, map(total_ms, self.first_round_trips(used)), strict=True))
+        found = []
+        for index, (rate, count, trip) in enumerate(zip(self.tree_rates_mbps, data, self.round_trips_ms, strict=True)):
+            if not count:
+                found.append(Part(0.0, 0.0, 0.0))
+                continue
+            mbit = self.packet_bits / 1e6
+            exponents = exponent_packets(count, self.values_per_packet) * mbit
+            idle = max(0.0, first[index] / 1e3 - exponents / rate)  # until the first exponents are back
+            sent = exponents + (count - 1) * mbit
+            found.append(Part(sent, idle + trip / 1e3, sent / rate + idle + trip / 1e3))
+        return found
+
+    def tree_seconds(self, size: int) -> list[float]:
+        """Of an all-reduce of so many bytes, by tree; 0 where it carries nothing."""
+        return [part.seconds for part in self.tree_parts(size)]
+
+    def seconds(self, size: int) -> float:
+        """Of an all-reduce of so many bytes."""
+        return max(self.tree_seconds(size))
+
+    def job_seconds(self) -> float:
+        """Of the job's tensors, one after the other."""
+        job = self.plan.job
+        return sum(self.seconds(size) for size in job.sizes) if job.sizes else self.seconds(job.model_bytes)
+
+    def latency(self, size: int) -> list[Level]:
+        """Levels of the longest first round trip of an all-reduce of so many bytes."""
+        data = data_packets(self.plan, self.values_per_packet, size)
+        return max(self.first_round_trips(tuple(i for i, count in enumerate(data) if count)), key=total_ms)
+
+    def to_json(self, sizes: tuple[int, ...]) -> dict[str, Any]:
+        return {
+            "pace": self.pace,
+            "seconds": [{"bytes": size, "seconds": self.seconds(size)} for size in sizes],
+            "latency": [{"from": x.source, "to": x.end, "ms": x.ms} for x in self.latency(max(sizes, default=1))],
+        }
+
+
+def cost_of(plan: Plan, topology: Topology, rate_mbps: float, pace: float = 1.0) -> Cost | None:
+    """At the evaluator's rate. None where the packets' size is not known, or nothing is added."""
+    values = held(topology).values_per_packet
+    if values is None or not plan.trees or not rate_mbps > 0:
+        return None
+    return Cost(plan, topology, values, rate_mbps, pace)
+
+
+def least_seconds(job: Job, rate_mbps: float, values_per_packet: int) -> float:
+    """Time of the job's packets that no plan of this rate can undercut: of one tree, without latency."""
+    bits = 8 * frame_bytes(values_per_packet)
+    total = 0
+    for size in job.sizes or (job.model_bytes,):
+        data = math.ceil(size / (BYTES_PER_VALUE * values_per_packet))
+        total += data + exponent_packets(data, values_per_packet)
+    return total * bits / (rate_mbps * 1e6)

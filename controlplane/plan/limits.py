@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from controlplane.plan.model import Plan, Tree
@@ -140,6 +141,7 @@ class Held:
         return float("inf")
 
 
+@lru_cache(maxsize=16)
 def held(topology: Topology) -> Held:
     """The limits that the topology's switches have. Raises TopologyError, naming switch and attribute."""
     found: dict[str, dict[str, int]] = {name: {} for name in ATTRIBUTES}

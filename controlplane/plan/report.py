@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.evaluate import Evaluation, Load, evaluate
 from controlplane.job import Job
-from controlplane.plan.cost import Windows, windows
-from controlplane.plan.limits import held
+from controlplane.plan.cost import Cost, Windows, cost_of, packets, windows
 from controlplane.plan.model import Plan
-from controlplane.plan.packets import packet_seconds, packets
 from controlplane.strategies.fabric.bounds import Bound, cheap_bound
 from controlplane.topology import Topology
 from p4src.protocol import MAX_WORKERS
+
+EXAMPLES = (10**4, 10**6, 10**8)
+"""Bytes of all-reduces that are shown where the job's tensors are of any size."""
 
 
 @dataclass(frozen=True)
 class Planned:
     """A plan with what is known of it. bound: the best that is cheap, or was asked for; seconds: from loaded inputs to
-    the routed plan; cut_short: the time limit or Ctrl-C ended the search. windows: None where no target is known."""
+    the routed plan; cut_short: the time limit or Ctrl-C ended the search. windows, cost: None where no target is known.
+    """
 
     plan: Plan
     evaluation: Evaluation
@@ -27,6 +30,7 @@ class Planned:
     seconds: float
     cut_short: bool
     windows: Windows | None
+    cost: Cost | None
 
     @property
     def gap(self) -> float:
@@ -46,7 +50,10 @@ def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bou
     least = bound_of(plan, evaluation, topology, plan.job)
     if bound is not None and bound.mbps < least.mbps:
         least = bound
-    return Planned(plan, evaluation, least, seconds, cut_short, windows(plan, topology, evaluation.rate_mbps))
+    rate = evaluation.rate_mbps
+    return Planned(
+        plan, evaluation, least, seconds, cut_short, windows(plan, topology, rate), cost_of(plan, topology, rate)
+    )
 
 
 def report(found: Planned, topology: Topology) -> dict[str, Any]:
@@ -66,7 +73,8 @@ def report(found: Planned, topology: Topology) -> dict[str, Any]:
         "solve_seconds": found.seconds,
         "cut_short": found.cut_short,
         "communication_seconds": communication_seconds(plan, evaluation.rate_mbps),
-        **packet_report(plan, topology, evaluation.rate_mbps),
+        **packet_report(found.cost),
+        **({} if found.cost is None else {"cost": found.cost.to_json(plan.job.sizes or EXAMPLES)}),
         "ps_ingress_bytes": ps_ingress_bytes(plan),
         **({} if found.windows is None else {"windows": found.windows.to_json()}),
         "split": plan.split,
@@ -83,15 +91,15 @@ def communication_seconds(plan: Plan, rate_mbps: float) -> float:
     return plan.job.model_bytes * 8 / (rate_mbps * 1e6)
 
 
-def packet_report(plan: Plan, topology: Topology, rate_mbps: float) -> dict[str, Any]:
-    """Packets of a worker and time of one all-reduce with headers, padding and exponents, where the size is known."""
-    size = held(topology).values_per_packet
-    if size is None or plan.multicasts:
+def packet_report(cost: Cost | None) -> dict[str, Any]:
+    """Packets of a worker and time of one gradient's all-reduces, where the packets' size is known (plan/cost.py)."""
+    if cost is None:
         return {}
+    sizes = cost.plan.job.sizes or (cost.plan.job.model_bytes,)
     return {
-        "values_per_packet": size,
-        "packets": sum(packets(plan, size)),
-        "packet_seconds": packet_seconds(plan, size, rate_mbps),
+        "values_per_packet": cost.values_per_packet,
+        "packets": sum(sum(packets(cost.plan, cost.values_per_packet, size)) for size in sizes),
+        "packet_seconds": cost.job_seconds(),
     }
 
 
@@ -109,6 +117,29 @@ def bottleneck_text(load: Load) -> str:
     return f"{load.kind.replace('_', ' ')} {load.name} ({load.load_mbps:.4g} of {load.capacity_mbps:.4g} Mbit/s)"
 
 
+def cost_lines(cost: Cost) -> Iterator[str]:
+    """Seconds of an all-reduce, and what the first round trip is made of."""
+    job = cost.plan.job
+    counted = packet_report(cost)
+    if job.sizes:
+        many = f" in {len(job.sizes)} tensors" if len(job.sizes) > 1 else ""
+        yield (
+            f"            {counted['packet_seconds']:.4g} s in {counted['packets']} packets of "
+            f"{counted['values_per_packet']} values{many}, with headers, padding, exponents and latency"
+        )
+    for size in () if job.sizes else EXAMPLES:
+        yield f"all-reduce  {cost.seconds(size):.4g} s of {bytes_text(size)}"
+    levels = [level for level in cost.latency(max(job.sizes or EXAMPLES)) if level.ms]
+    yield f"latency     {sum(level.ms for level in levels):.3g} ms: " + ", ".join(map(str, levels))
+
+
+def bytes_text(size: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if size >= unit:
+            return f"{size / unit:g} {name}"
+    return f"{size} bytes"
+
+
 def print_plan(found: Planned, topology: Topology) -> None:
     plan, evaluation = found.plan, found.evaluation
     print(plan)
@@ -118,13 +149,10 @@ def print_plan(found: Planned, topology: Topology) -> None:
         gap = 100 * (1 - evaluation.rate_mbps / plan.proven_mbps)
         print(f"proven      {plan.proven_mbps:.6g} Mbit/s at most for any trees over these links (gap {gap:.2f} %)")
     print(f"bottleneck  {bottleneck_text(evaluation.bottleneck)}")
-    print(f"iteration   {communication_seconds(plan, evaluation.rate_mbps):.4g} s of gradients")
-    counted = packet_report(plan, topology, evaluation.rate_mbps)
-    if counted:
-        print(
-            f"            {counted['packet_seconds']:.4g} s in {counted['packets']} packets of "
-            f"{counted['values_per_packet']} values, with headers, padding and exponents"
-        )
+    if plan.job.sizes or found.cost is None:
+        print(f"iteration   {communication_seconds(plan, evaluation.rate_mbps):.4g} s of gradients")
+    if found.cost is not None:
+        print("\n".join(cost_lines(found.cost)))
     if found.windows is not None:
         for line in found.windows.lines(evaluation.rate_mbps):
             print(line)

@@ -16,7 +16,8 @@ from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, Limits, limited
 from controlplane.plan.repair import CannotRepair, Repair, intact, repair
 from controlplane.plan.replan import Difference, difference, replan
-from controlplane.rules import Deployment, Places, RuleSet, Taken, aligned, build
+from controlplane.plan.slots import aligned
+from controlplane.rules import Deployment, Places, RuleSet, Taken, build
 from controlplane.runtime.handover import HandoverError
 from controlplane.runtime.room import build_beside, union
 from controlplane.runtime.roster import Roster

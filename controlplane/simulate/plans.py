@@ -8,23 +8,30 @@ from itertools import pairwise
 
 import numpy as np
 
+from controlplane.evaluate import evaluate
+from controlplane.plan.cost import Cost, cost_of
 from controlplane.plan.model import Plan, Tree
 from controlplane.simulate.engine import Sharing, SimulationError, Simulator
 from controlplane.topology import Topology
 
 
 class PlanNetwork:
-    """Directed links, what switches can add, what parameter servers take in; as the evaluator counts them."""
+    """Directed links, what switches can add, what parameter servers take in; as the evaluator counts them.
 
-    def __init__(self, topology: Topology) -> None:
+    paces: rates that trees keep, Mbit/s.
+    """
+
+    def __init__(self, topology: Topology, paces: Sequence[float] = ()) -> None:
         self.links = {link: k for k, link in enumerate(topology.links)}
         self.adders = {v: len(self.links) + k for k, v in enumerate(topology.switches)}
         first = len(self.links) + len(self.adders)
         self.takers = {s: first + k for k, s in enumerate(topology.servers)}
+        self.paces = range(first + len(self.takers), first + len(self.takers) + len(paces))
         self.capacities = np.array(
             [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
             + [topology.residual_aggregation_mbps(v) for v in topology.switches]
             + [topology.residual_ingress_mbps(s) for s in topology.servers]
+            + list(paces)
         )
 
     def link(self, u: str, v: str) -> int:
@@ -65,6 +72,7 @@ def run_plan(
     prepare: Prepare | None = None,
     stored: bool = False,
     sharing: Sharing = "fair",
+    pace: float = 1.0,
 ) -> list[float]:
     """Bulk-synchronous training; returns when each round ends, s.
 
@@ -75,15 +83,19 @@ def run_plan(
     the model), from the moment when all workers are ready; trees share resources max-min. True: each flow of a tree
     starts when all of what it carries has come, and results go down hop by hop. A multicast waits for its sender only.
 
+    Where the packets' size is known (values_per_packet of the switches), trees carry packets with headers, padding and
+    exponents, send at the plan's rates times `pace` and wait for round trips, as plan/cost.py has it (not `stored`).
+
     Raises SimulationError when the plan uses what has no capacity and will never have any.
     """
     if rounds < 1:
         raise SimulationError(f"there must be at least one round, got {rounds}")
-    network = PlanNetwork(topology)
+    cost = None if stored else cost_of(plan, topology, evaluate(plan, topology).rate_mbps, pace)
+    network = PlanNetwork(topology, [] if cost is None else cost.tree_rates_mbps)
     simulator = Simulator(network.capacities, sharing)
     if prepare is not None:
         prepare(simulator, network)
-    run = _Run(plan, simulator, network, stored)
+    run = _Run(plan, simulator, network, stored, cost)
     ends: list[float] = []
 
     def begin() -> None:
@@ -106,10 +118,18 @@ def run_plan(
 class _Run:
     """One round after the other of a plan."""
 
-    def __init__(self, plan: Plan, simulator: Simulator, network: PlanNetwork, stored: bool) -> None:
+    def __init__(self, plan: Plan, simulator: Simulator, network: PlanNetwork, stored: bool, cost: Cost | None) -> None:
         self.plan, self.simulator, self.network, self.stored = plan, simulator, network, stored
         self.size = plan.job.model_bytes * 8e-6
         self.fluids = [self._fluid(tree) for tree in plan.trees]
+        self.sizes = [tree.share * self.size for tree in plan.trees]
+        self.waits = [0.0] * len(plan.trees)
+        if cost is not None:
+            self.fluids = [{**use, pace: 1.0} for use, pace in zip(self.fluids, network.paces, strict=True)]
+            sizes = plan.job.sizes or (plan.job.model_bytes,)
+            trees = [cost.tree_parts(size) for size in sizes]
+            self.sizes = [sum(each[i].mbit for each in trees) for i in range(len(plan.trees))]
+            self.waits = [sum(each[i].wait_s for each in trees) for i in range(len(plan.trees))]
         workers = set(plan.job.workers)
         self.workers = workers
         deliveries = sum(v in workers for tree in plan.trees for _, v in tree.return_edges)
@@ -141,9 +161,9 @@ class _Run:
             for index in range(len(self.plan.trees)):
                 self._climb(index, worker)
         elif not self.computing:
-            for tree, use in zip(self.plan.trees, self.fluids, strict=True):
-                size = tree.share * self.size
-                self.simulator.send(size, list(use), self._delivered, coefficients=list(use.values()))
+            for use, size, wait in zip(self.fluids, self.sizes, self.waits, strict=True):
+                done = partial(self.simulator.after, wait, self._delivered) if wait else self._delivered
+                self.simulator.send(size, list(use), done, coefficients=list(use.values()))
 
     def _fluid(self, tree: Tree) -> dict[int, float]:
         """How often a tree uses each resource."""

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from controlplane import rules
 from controlplane.generators import fattree, testbed
 from controlplane.job import Job, JobError, parse_job, place_job
+from controlplane.plan.cost import data_packets, packet_seconds, packets
 from controlplane.plan.limits import DoesNotFit, Limits, check_fits, copies, fan_in, held, label_entries, limited
-from controlplane.plan.packets import data_packets, packet_seconds, packets
 from controlplane.routing import Unreachable
 from controlplane.rules import Aggregate
 from controlplane.strategies import Infeasible, get_strategy

@@ -12,7 +12,8 @@ from controlplane import rules
 from controlplane.generators import fattree
 from controlplane.job import place_job
 from controlplane.plan.repair import CannotRepair, intact, repair
-from controlplane.rules import Deployment, Places, Taken, aligned
+from controlplane.plan.slots import aligned
+from controlplane.rules import Deployment, Places, Taken
 from controlplane.runtime.failures import dead_links, hops_of, silent
 from controlplane.runtime.jobs import without
 from controlplane.strategies import get_strategy

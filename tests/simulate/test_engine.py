@@ -331,9 +331,7 @@ def reference_max_min(
 
 
 paths = st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True)
-flow_lists = st.lists(
-    st.tuples(st.integers(1, 50).map(float), paths, st.integers(0, 2)), min_size=1, max_size=10
-)
+flow_lists = st.lists(st.tuples(st.integers(1, 50).map(float), paths, st.integers(0, 2)), min_size=1, max_size=10)
 capacity_lists = st.lists(st.integers(1, 20).map(float), min_size=5, max_size=5)
 
 

@@ -81,7 +81,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     if not plans:
         assert refusal is not None
         raise refusal
-    return best_of(plans, limits)
+    return best_of(plans, topology)
 
 
 def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:

@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from controlplane.evaluate import bound
+from controlplane.evaluate import bound, evaluate
 from controlplane.job import Job
+from controlplane.plan.cost import cost_of, least_seconds, packet_seconds, windows
 from controlplane.plan.limits import ATTRIBUTES, DoesNotFit, Held, Resource, check_fits, fan_in, held, label_entries
 from controlplane.plan.model import Plan, Tree
-from controlplane.plan.packets import packet_seconds
 from controlplane.routing import Network
 from controlplane.strategies.common import Infeasible, Split, finish
 from controlplane.strategies.deadline import deadline
@@ -34,6 +34,7 @@ LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed 
 ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
 WORTH = 1.01  # padding up to this factor above the least possible time is not looked at
 SAME = 1e-9  # relative difference that says nothing
+BALANCINGS = 4  # times that shares are planned again for the slots that they get
 DROPPED = 0.15  # of the trees, in one round of trimming
 
 REFUSALS = (Infeasible, DoesNotFit, TopologyError)
@@ -63,8 +64,10 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
             refusals.append(error)
 
     offer(lambda: [finish(topology, job, "inart", first.trees, seed)])
-    if plans and cost(plans[0], limits)[0] <= WORTH * _least_seconds(network, job, plans[0], limits):
-        return plans[0]
+    if plans:
+        plans[0] = balanced(network, plans[0], frozen_split)
+        if not _padded(plans[0], bound(topology, job), limits):
+            return plans[0]
     strict = (inart_strict,) if len(job.workers) <= ASSIGNED_WORKERS else ()
     for baseline in (lbmm, atp, atp_strict, equal, *strict):
         if plans and deadline().passed():
@@ -97,16 +100,37 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
     if not plans:
         nearest = sorted((e for e in refusals if isinstance(e, DoesNotFit)), key=lambda e: e.needed - e.available)
         raise nearest[0] if nearest else refusals[-1]
-    best = best_of(plans, limits)
+    best = balanced(network, best_of(plans, topology), frozen_split)
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
 
-def _least_seconds(network: Network, job: Job, plan: Plan, limits: Held) -> float:
-    """Time that no plan can undercut: one tree's packets at the bound; 0 where the packets' size is not known."""
-    if limits.values_per_packet is None:
-        return 0.0
-    everything = Plan(job, "inart", 0.0, (replace(plan.trees[0], share=1.0),))
-    return packet_seconds(everything, limits.values_per_packet, bound(network.topology, job))
+def _padded(plan: Plan, most: float, limits: Held) -> bool:
+    """Whether fewer trees might take less time: much of it is padding, or it is far from the rate `most`."""
+    values = limits.values_per_packet
+    if values is None or not plan.job.sizes:
+        return False
+    seconds = sum(packet_seconds(plan, values, plan.rate_mbps, size) for size in plan.job.sizes)
+    return seconds > WORTH * least_seconds(plan.job, most, values)
+
+
+def balanced(network: Network, plan: Plan, frozen_split: Split | None) -> Plan:
+    """The plan, with shares for which windows bind as little as possible: trees whose slots carry more get more."""
+    topology = network.topology
+    for _ in range(BALANCINGS):
+        evaluation = evaluate(plan, topology, check=False)
+        if evaluation.bottleneck.kind not in ("aggregation_memory", "window"):
+            break
+        most = windows(plan, topology, evaluation.rate_mbps)
+        assert most is not None
+        try:
+            trees = _refit(network, plan.job, list(plan.trees), frozen_split, most.carries_mbps)
+            found = finish(topology, plan.job, plan.strategy, trees, plan.seed)
+        except REFUSALS:
+            break
+        if found.rate_mbps <= plan.rate_mbps * (1 + SAME):
+            break
+        plan = found
+    return plan
 
 
 def _weights(network: Network, job: Job, frozen_split: Split | None) -> list[float]:
@@ -197,12 +221,19 @@ def _trimmed(network: Network, job: Job, plan: Plan, frozen_split: Split | None)
         trees = remaining
 
 
-def _refit(network: Network, job: Job, trees: list[Tree], frozen_split: Split | None) -> list[Tree]:
+def _refit(
+    network: Network,
+    job: Job,
+    trees: list[Tree],
+    frozen_split: Split | None,
+    carries_mbps: Sequence[float] | None = None,
+) -> list[Tree]:
+    """carries_mbps: what each tree's window does."""
     master = Master(network, job, bound(network.topology, job), frozen_split)
-    for tree in trees:
+    for tree, mbps in zip(trees, carries_mbps or [math.inf] * len(trees), strict=True):
         column = master.make(tree)
         if column is not None:
-            master.add(column)
+            master.add(column, most=mbps / master.scale)
     rate, values, _ = master.solve()
     if not rate > 0:
         raise Infeasible("inart: too few of its trees fit")
@@ -230,17 +261,17 @@ def fits(plan: Plan, topology: Topology) -> bool:
     return True
 
 
-def best_of(plans: Sequence[Plan], limits: Held) -> Plan:
+def best_of(plans: Sequence[Plan], topology: Topology) -> Plan:
     """Of the plans that are best as far as rounding tells, the one with the fewest trees."""
-    costs = [cost(plan, limits) for plan in plans]
+    costs = [cost(plan, topology) for plan in plans]
     seconds = min(second for second, _, _ in costs) * (1 + SAME)
     rate = max(-negative for second, negative, _ in costs if second <= seconds) / (1 + SAME)
     same = [p for p, (second, negative, _) in zip(plans, costs, strict=True) if second <= seconds and -negative >= rate]
     return min(same, key=lambda plan: (len(plan.trees), -plan.rate_mbps))
 
 
-def cost(plan: Plan, limits: Held) -> tuple[float, float, int]:
-    """What the best plan has least of: time with padding, where the packets' size is known; then 1 / rate; trees."""
-    packet = limits.values_per_packet
-    seconds = 0.0 if packet is None else packet_seconds(plan, packet, plan.rate_mbps)
-    return round(seconds, 12), -plan.rate_mbps, len(plan.trees)
+def cost(plan: Plan, topology: Topology) -> tuple[float, float, int]:
+    """What the best plan has least of: time of the job's tensors, where packets' and tensors' sizes are known; then
+    1 / rate; trees."""
+    found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
+    return 0.0 if found is None else round(found.job_seconds(), 12), -plan.rate_mbps, len(plan.trees)

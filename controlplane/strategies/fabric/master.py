@@ -15,7 +15,7 @@ from controlplane.routing import Network
 from controlplane.strategies.common import Split
 from controlplane.strategies.deadline import deadline
 from controlplane.strategies.fabric.capacity import normalised
-from controlplane.strategies.solver import NotInTime, Program
+from controlplane.strategies.solver import INFINITY, NotInTime, Program
 
 DEARER = 0.5
 
@@ -141,8 +141,8 @@ class Master:
         """What a unit of the column's rate costs."""
         return float(prices.everything[column.rows] @ column.uses)
 
-    def add(self, column: Column, penalty: float = 0.0) -> None:
-        """Puts a column into the program; penalty: of a unit of its rate, in units of f."""
+    def add(self, column: Column, penalty: float = 0.0, most: float = INFINITY) -> None:
+        """Puts a column into the program; penalty: of a unit of its rate, most: its highest rate, in units of f."""
         self.columns.append(column)
         self.known.add(column.key)
         rows, values, gain = column.rows, column.uses, -1.0
@@ -150,7 +150,7 @@ class Master:
             gain = 0.0
             rows = np.append(rows, self.split_row0 + column.root)
             values = np.append(values, 1.0)
-        self.program.add_column(gain + penalty, rows, values)
+        self.program.add_column(gain + penalty, rows, values, upper=most)
 
     def dearer(self, prices: Prices, load: np.ndarray) -> Prices:
         """Prices raised by the utilisation that a round's trees would make."""

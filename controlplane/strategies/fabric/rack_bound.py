@@ -84,9 +84,7 @@ def _racks(topology: Topology, job: Job, home: dict[str, str], scale: float) -> 
 class _Program:
     """The rows of the module's text, in units of the scale."""
 
-    def __init__(
-        self, workers: int, results: bool, rooted: list[Rack], plain: Counter[Rack], core: float
-    ) -> None:
+    def __init__(self, workers: int, results: bool, rooted: list[Rack], plain: Counter[Rack], core: float) -> None:
         self.program = Program("the racks' bound")
         self.count = 0
         everywhere = 1 - 1 / workers

@@ -22,7 +22,7 @@ from controlplane.strategies.common import Infeasible, Split
 from controlplane.strategies.fabric.column_generation import SMOOTHING, price_roots
 from controlplane.strategies.fabric.master import Column, Master, Prices, to_trees
 from controlplane.strategies.fabric.pricing import Pricing
-from controlplane.strategies.solver import Program
+from controlplane.strategies.solver import INFINITY, Program
 from controlplane.topology import Topology
 
 ROUNDS = 60
@@ -80,7 +80,8 @@ class _Part(Master):
         # A worker's link may be another job's too: it counts here, also where it is not the narrowest.
         return super().column(root, use, written) if self._making else self.make(written())
 
-    def add(self, column: Column, penalty: float = 0.0) -> None:
+    def add(self, column: Column, penalty: float = 0.0, most: float = INFINITY) -> None:
+        assert most == INFINITY, "jobs share what windows do not limit"
         self.columns.append(column)
         self.known.add(column.key)
         own = self.root_rows[column.root]

@@ -1,0 +1,162 @@
+"""Windows of a plan's trees: how long a chunk is under way, how many slots a tree gets for that, and where they are.
+
+A chunk that all workers send at once comes back after the round trip: over every link of its way up one packet after
+the other, as many as there are flows of the tree on it (they arrive together), then each partial sum onwards, then the
+result over the links down; with each link's delay, and the hosts' time. A tree asks for as many slots as packets are
+under way at its rate, twice over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from controlplane.plan.limits import MINIMUM_SLOTS, DoesNotFit, Resource, held
+from controlplane.plan.model import Plan, Tree
+from controlplane.topology import Topology
+
+DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 1 << 14
+HOST_MS = 2.0  # of a server whose `host_ms` is not known: batching, scheduling
+Edge = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A part of a round trip: from `source` to `end` (a node, "workers" or "hosts"), ms."""
+
+    source: str
+    end: str
+    ms: float
+
+    def __str__(self) -> str:
+        return f"{self.source} to {self.end} {self.ms:.3g} ms" if self.end else f"{self.source} {self.ms:.3g} ms"
+
+
+def host_ms(topology: Topology, server: str) -> float:
+    """What an agent on the server adds to a round trip."""
+    return float(topology.graph.nodes[server].get("host_ms", HOST_MS))
+
+
+def with_host_ms(topology: Topology, ms: float) -> Topology:
+    """The topology with this time for every server that has none of its own. Raises TopologyError."""
+    unknown = [server for server in topology.servers if "host_ms" not in topology.graph.nodes[server]]
+    return topology.replace(nodes={server: {"host_ms": ms} for server in unknown})
+
+
+def link_flows(tree: Tree) -> Counter[Edge]:
+    """Flows upwards on every link of the tree."""
+    return Counter(pair for flow in tree.flows for pair in pairwise(flow.route))
+
+
+def round_trip(tree: Tree, topology: Topology, packet_bits: int) -> list[Level]:
+    """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network."""
+    flows = link_flows(tree)
+
+    def way(route: Sequence[str]) -> float:
+        time = wait = 0.0
+        for pair in pairwise(route):
+            packet = packet_ms(topology, pair, packet_bits)
+            time += packet + topology.delay_ms(*pair)
+            wait = max(wait, (flows[pair] - 1) * packet)  # behind the others, where that takes longest
+        return time + wait
+
+    relays = {relay.node: relay for relay in tree.relays}
+    onwards: dict[str, list[Level]] = {tree.root: []}
+
+    def from_point(point: str) -> list[Level]:
+        if point not in onwards:
+            relay = relays[point]
+            onwards[point] = [Level(point, relay.next, way(relay.route)), *from_point(relay.next)]
+        return onwards[point]
+
+    starts: dict[str, float] = {}
+    for a in tree.assignments:
+        starts[a.point] = max(starts.get(a.point, 0.0), way(a.route))
+    longest = max(starts, key=lambda point: starts[point] + total_ms(from_point(point)))
+    down = {tree.root: 0.0}
+    for u, v in tree.return_edges:
+        down[v] = down[u] + packet_ms(topology, (u, v), packet_bits) + topology.delay_ms(u, v)
+    hosts = max(host_ms(topology, a.worker) for a in tree.assignments) + host_ms(topology, tree.root)
+    first = Level("workers", longest, starts[longest])
+    return [first, *from_point(longest), Level(tree.root, "workers", max(down.values())), Level("hosts", "", hosts)]
+
+
+def packet_ms(topology: Topology, link: Edge, packet_bits: int) -> float:
+    """A packet's time on a link, without its delay. A host hands its interface what it has (0)."""
+    if topology.kind(link[0]) == "server":
+        return 0.0
+    return packet_bits / 1e3 / max(topology.bandwidth_mbps(*link), 1e-3)
+
+
+def total_ms(levels: Iterable[Level]) -> float:
+    return sum(level.ms for level in levels)
+
+
+def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int) -> float:
+    """Of a chunk in an empty network."""
+    return total_ms(round_trip(tree, topology, packet_bits))
+
+
+def under_way(plan: Plan, topology: Topology, packet_bits: int) -> list[float]:
+    """Packets of each tree that are under way at its rate."""
+    return [
+        plan.tree_rate_mbps(index) * 1e3 * round_trip_ms(tree, topology, packet_bits) / packet_bits
+        for index, tree in enumerate(plan.trees)
+    ]
+
+
+def place_slots(
+    plan: Plan, topology: Topology, packet_bits: int, free: Mapping[str, Sequence[tuple[int, int]]]
+) -> tuple[tuple[int, ...], dict[tuple[str, int], int]]:
+    """Slots of each tree, and the first one of each (aggregation point, tree): a multiple of the tree's slots, which
+    Tofino needs.
+
+    free: ranges of the aggregation points' memory, (first, end). A tree's slots are a power of two that holds what is
+    under way at its rate twice over, 16 to 16384, at least 64 where memory allows. Where a switch has too few, the tree
+    that has most for what it needs gets half. Raises DoesNotFit.
+    """
+    needs = under_way(plan, topology, packet_bits)
+    sizes = [min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * need))))) for need in needs]
+    at: dict[str, list[int]] = {}
+    for index, tree in enumerate(plan.trees):
+        for point in tree.points:
+            at.setdefault(point, []).append(index)
+    own = held(topology).slots
+    for point, indices in at.items():
+        total = sum(end - first for first, end in free[point])
+        available = min(total, own.get(point, total))
+        while sum(sizes[i] for i in indices) > available or _into(free[point], indices, sizes) is None:
+            larger = [i for i in indices if sizes[i] > MINIMUM_SLOTS]
+            if not larger:
+                raise DoesNotFit(point, Resource.SLOTS, MINIMUM_SLOTS * len(indices), available)
+            sizes[max(larger, key=lambda i: (sizes[i] / max(needs[i], 1e-9), sizes[i], -i))] //= 2
+    places = {point: _into(free[point], indices, sizes) for point, indices in at.items()}
+    return tuple(sizes), {(v, i): base for v, bases in places.items() for i, base in (bases or {}).items()}
+
+
+def _into(gaps: Sequence[tuple[int, int]], indices: Sequence[int], sizes: Sequence[int]) -> dict[int, int] | None:
+    """Aligned places in the gaps for trees of these sizes (powers of two); None: there is no room for all.
+
+    The largest come first, into the first gap that holds them, so that there is at most one gap in front of each.
+    """
+    bases: dict[int, int] = {}
+    free = list(gaps)
+    for index in sorted(indices, key=lambda i: (-sizes[i], i)):
+        base = aligned(free, sizes[index])
+        if base is None:
+            return None
+        bases[index] = base
+    return bases
+
+
+def aligned(free: list[tuple[int, int]], size: int) -> int | None:
+    """The first place for so many slots (a power of two), taken out of the free ranges; None: there is none."""
+    for number, (first, end) in enumerate(free):
+        base = -(-first // size) * size
+        if base + size <= end:
+            free[number : number + 1] = [gap for gap in ((first, base), (base + size, end)) if gap[0] < gap[1]]
+            return base
+    return None

@@ -1,0 +1,141 @@
+"""An all-reduce packet by packet: what the cost model is held against. It shares no code with it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+from controlplane.plan import Plan
+from controlplane.plan.model import Tree
+from controlplane.topology import Topology
+
+HEADER_WORDS = 16  # Ethernet, IPv4, UDP and ours: 66 bytes, which is a little more
+
+
+class Network:
+    """Links that take packets one after the other (a host's own link at once), events in order of time (s)."""
+
+    def __init__(self, topology: Topology, packet_bits: int) -> None:
+        self.topology, self.bits = topology, packet_bits
+        self.free: dict[tuple[str, str], float] = {}
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.numbers = count()
+        self.now = 0.0
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self.events, (time, next(self.numbers), action))
+
+    def run(self) -> None:
+        while self.events:
+            self.now, _, action = heapq.heappop(self.events)
+            action()
+
+    def hop(self, u: str, v: str, arrived: Callable[[], None]) -> None:
+        start = max(self.now, self.free.get((u, v), 0.0))
+        takes = self.bits / (self.topology.bandwidth_mbps(u, v) * 1e6) if self.topology.kind(u) == "switch" else 0.0
+        self.free[u, v] = start + takes
+        self.at(start + takes + self.topology.delay_ms(u, v) / 1e3, arrived)
+
+    def along(self, route: tuple[str, ...], arrived: Callable[[], None]) -> None:
+        if len(route) == 1:
+            arrived()
+        else:
+            self.hop(route[0], route[1], partial(self.along, route[1:], arrived))
+
+
+class Stream:
+    """What one worker sends into one tree: exponents, then what the exponents that came back allow; paced, windowed."""
+
+    def __init__(self, exponents: int, data: int, values: int, interval: float, slots: int) -> None:
+        self.exponents, self.data, self.values = exponents, data, values
+        self.interval, self.slots = interval, slots
+        self.sent = 0
+        self.answered: set[int] = set()
+        self.base = 0
+        self.next_at = 0.0
+        self.waiting = False
+
+    def may_send(self) -> bool:
+        if self.sent >= self.exponents + self.data or self.sent >= self.base + self.slots:
+            return False
+        if self.sent < self.exponents:
+            return True
+        return (self.sent - self.exponents + 4) // self.values in self.answered
+
+    def answer(self, number: int) -> None:
+        self.answered.add(number)
+        while self.base in self.answered:
+            self.base += 1
+
+
+class TreeRun:
+    """One tree's packets on the network."""
+
+    def __init__(self, network: Network, tree: Tree, streams: dict[str, Stream], ends: list[float]) -> None:
+        self.network, self.tree, self.streams, self.ends = network, tree, streams, ends
+        self.expected = Counter(flow.end for flow in tree.flows)
+        self.relays = {relay.node: relay for relay in tree.relays}
+        self.assignments = {a.worker: a for a in tree.assignments}
+        self.children: dict[str, list[str]] = {}
+        for u, v in tree.return_edges:
+            self.children.setdefault(u, []).append(v)
+        self.got: Counter[tuple[str, int]] = Counter()
+
+    def send(self, worker: str) -> None:
+        stream, network = self.streams[worker], self.network
+        while not stream.waiting and stream.may_send():
+            if network.now < stream.next_at - 1e-12:
+                stream.waiting = True
+                network.at(stream.next_at, lambda: self.resume(worker))
+                return
+            number = stream.sent
+            stream.sent += 1
+            stream.next_at = max(stream.next_at, network.now) + stream.interval
+            a = self.assignments[worker]
+            network.along(a.route, partial(self.arrive, a.point, number))
+
+    def resume(self, worker: str) -> None:
+        self.streams[worker].waiting = False
+        self.send(worker)
+
+    def arrive(self, point: str, number: int) -> None:
+        self.got[point, number] += 1
+        if self.got[point, number] < self.expected[point]:
+            return
+        if point == self.tree.root:
+            self.down(point, number)
+        else:
+            relay = self.relays[point]
+            self.network.along(relay.route, partial(self.arrive, relay.next, number))
+
+    def down(self, node: str, number: int) -> None:
+        if node in self.streams:
+            self.streams[node].answer(number)
+            self.ends.append(self.network.now)
+            self.send(node)
+        for child in self.children.get(node, ()):
+            self.network.hop(node, child, partial(self.down, child, number))
+
+
+def all_reduce_seconds(
+    plan: Plan, topology: Topology, packet_bits: int, packets: list[tuple[int, int]], slots: list[int]
+) -> float:
+    """When the last worker has the last result. packets: (exponents, data) of each tree. The plan's rates hold."""
+    network = Network(topology, packet_bits)
+    values = packet_bits // 32 - HEADER_WORDS
+    ends = [0.0]
+    runs = []
+    for tree, (exponents, data), window in zip(plan.trees, packets, slots, strict=True):
+        if data:
+            interval = packet_bits / (plan.rate_mbps * tree.share * 1e6)
+            streams = {w: Stream(exponents, data, values, interval, window) for w in plan.job.workers}
+            runs.append(TreeRun(network, tree, streams, ends))
+    for run in runs:
+        for worker in run.streams:
+            run.send(worker)
+    network.run()
+    assert all(stream.base == stream.exponents + stream.data for run in runs for stream in run.streams.values())
+    return max(ends)
