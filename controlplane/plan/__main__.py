@@ -70,6 +70,15 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--rate-at-least", metavar="PART", help="the fewest trees that keep this part of the rate, like 90%%"
     )
+    result.add_argument(
+        "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"
+    )
+    result.add_argument(
+        "--survive",
+        choices=("one",),
+        help="add backup trees, so that after the loss of any one link or switch --keep of the rate is left",
+    )
+    result.add_argument("--keep", default="50%", metavar="PART", help="with --survive (default: 50%%)")
     result.add_argument("--plot", metavar="PNG", help="with pareto: draw it")
     result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
     result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
@@ -106,6 +115,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         from controlplane.plan.pareto import fewest, pareto
         from controlplane.plan.report import planned, print_plan, report
+        from controlplane.plan.survive import hardened, lines, losses, parse_part
 
         if arguments.command == "pareto":
             pareto(arguments, topology, job)
@@ -114,16 +124,26 @@ def main(argv: list[str] | None = None) -> int:
             plan, seconds = solve(arguments, arguments.strategy, topology, job)
             if arguments.rate_at_least is not None:
                 plan = fewest(plan, topology, arguments.rate_at_least, get_strategy(arguments.strategy))
+            hard = None
+            if arguments.survive:
+                part = parse_part(arguments.keep, "--keep")
+                hard = hardened(plan, topology, part, get_strategy(arguments.strategy))
+                plan = hard.plan
             bound = None
             if arguments.prove:
                 from controlplane.strategies.fabric.prove import proven_bound
 
                 bound = proven_bound(topology, job)
         found = planned(plan, topology, seconds, limit.cut_short, bound)
+        after = losses(plan, topology) if arguments.losses or arguments.survive else []
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     content = report(found, topology)
+    if after:
+        content["losses"] = [loss.to_json() for loss in after]
+    if hard is not None:
+        content["backups"] = hard.backups
     if arguments.frozen_split:
         from controlplane.plan.replan import difference
 
@@ -133,6 +153,12 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(content, indent=2))
     else:
         print_plan(found, topology)
+        if after:
+            print("\n".join(lines(after, found.evaluation.rate_mbps)))
+        if hard is not None:
+            print(f"backup      {hard.backups} trees beside {len(plan.trees) - hard.backups}")
+            for loss in hard.unmet:
+                print(f"note        after the loss of {loss.what} only {loss.rate_mbps:.4g} Mbit/s are left")
         if "difference" in content:
             changes = content["difference"]
             print(

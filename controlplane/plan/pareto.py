@@ -12,6 +12,7 @@ from controlplane.job import Job
 from controlplane.plan.limits import MINIMUM_SLOTS, label_entries
 from controlplane.plan.model import Plan
 from controlplane.plan.planning import ERRORS, timed
+from controlplane.plan.survive import parse_part
 from controlplane.strategies import Strategy, get_strategy
 from controlplane.topology import Topology
 
@@ -66,12 +67,7 @@ def plans(best: Plan, topology: Topology, strategy: Strategy) -> list[Plan]:
 
 def fewest(best: Plan, topology: Topology, part: str, strategy: Strategy) -> Plan:
     """The plan with the fewest trees that keeps this part of the best plan's rate (90% or 0.9). Raises ValueError."""
-    try:
-        share = float(part.removesuffix("%")) / (100 if part.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 < share <= 1:
-        raise ValueError(f"--rate-at-least must be a part of the rate, like 90% or 0.9, got {part!r}")
+    share = parse_part(part, "--rate-at-least")
     if best.multicasts:
         raise ValueError(f"--rate-at-least is for trees; {best.strategy} plans multicasts")
     enough = share * best.rate_mbps * (1 - ENOUGH)
