@@ -191,7 +191,7 @@ def evaluate(plan: Plan, topology: Topology, *, check: bool = True) -> Evaluatio
         for (u, v), load in links.items()
     ]
     rate = min(capacity / load for _, _, load, capacity in items if load > 0)
-    limited = windows(plan, topology, rate)
+    limited = windows(plan, topology, rate, assumed_ms=0.0)
     if limited is not None and limited.rate_mbps < rate:
         rate = limited.rate_mbps
         first = plan.trees[limited.tree].share, limited.carries_mbps[limited.tree]

@@ -7,7 +7,8 @@ The evaluator's rate, what `plan` prints, the simulator and the rules all come f
   tree with D packets of data carries E packets of exponents before them, one value per packet of its data and four that
   check. Each packet has Ethernet, IPv4, UDP and our header (p4src/protocol.py).
 - *Windows.* A tree of s slots has no more than s packets under way, so it carries s packets per round trip
-  (plan/slots.py). Where that is less than its part of the rate it is what binds, and the rate is lowered.
+  (plan/slots.py). Where that is less than its part of the rate it is what binds, and the rate is lowered; but not for
+  a hosts' time that is only assumed: agents would keep to it where they could do better.
 - *Latency.* Data waits for its exponents, so their round trip comes first: of all trees' first packets at once. Then D
   packets leave at the tree's rate, and the last one's result takes a round trip of its own:
 
@@ -30,7 +31,7 @@ from controlplane.job import Job
 from controlplane.plan.limits import DoesNotFit, held
 from controlplane.plan.model import Plan
 from controlplane.plan.round_trips import round_trips
-from controlplane.plan.slots import MAXIMUM_SLOTS, Level, place_slots, round_trip_ms, total_ms
+from controlplane.plan.slots import HOST_MS, MAXIMUM_SLOTS, Level, hosts_known, place_slots, round_trip_ms, total_ms
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes
 
@@ -77,6 +78,7 @@ def packet_seconds(plan: Plan, values_per_packet: int, rate_mbps: float, size: i
 class Windows:
     """Per tree: slots, round trip (ms), what they carry (Mbit/s). rate_mbps: the sending rate at which no tree needs
     more; tree: the one that does first; switch: where its slots ran out (None: it has the most that a tree can have).
+    assumed: the hosts' part of the round trips is.
     """
 
     slots: tuple[int, ...]
@@ -85,12 +87,14 @@ class Windows:
     rate_mbps: float
     tree: int
     switch: str | None
+    assumed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
             "rate_mbps": self.rate_mbps,
             "tree": self.tree,
             "switch": self.switch,
+            "assumed": self.assumed,
             "slots": list(self.slots),
             "round_trips_ms": list(self.round_trips_ms),
             "carries_mbps": list(self.carries_mbps),
@@ -105,10 +109,13 @@ class Windows:
         else:
             where = f"aggregation memory of {self.switch}" if self.switch else "the most slots that a tree can have"
             yield f"windows     carry {self.rate_mbps:.4g} Mbit/s per worker only: {what} ({where})"
+            if self.assumed and self.rate_mbps < rate_mbps * ENOUGH:
+                yield "            the hosts' part is assumed and lowers no rate: measure it (--host-ms)"
 
 
-def windows(plan: Plan, topology: Topology, rate_mbps: float) -> Windows | None:
-    """Of a plan at this rate; None where the packets' size is not known, or the slots do not fit."""
+def windows(plan: Plan, topology: Topology, rate_mbps: float, assumed_ms: float = HOST_MS) -> Windows | None:
+    """Of a plan at this rate; None where the packets' size is not known, or the slots do not fit. assumed_ms: of a host
+    whose time is not known (slots are given out for HOST_MS in any case)."""
     limits = held(topology)
     values = limits.values_per_packet
     if values is None or not plan.trees or not rate_mbps > 0:
@@ -120,7 +127,7 @@ def windows(plan: Plan, topology: Topology, rate_mbps: float) -> Windows | None:
         slots, _ = place_slots(at_rate, topology, bits, free)
     except DoesNotFit:
         return None
-    trips = tuple(round_trip_ms(tree, topology, bits) for tree in plan.trees)
+    trips = tuple(round_trip_ms(tree, topology, bits, assumed_ms) for tree in plan.trees)
     carries = tuple(n * bits / (1e3 * trip) if trip else float("inf") for n, trip in zip(slots, trips, strict=True))
     first = min(range(len(slots)), key=lambda i: carries[i] / plan.trees[i].share)
     used: Counter[str] = Counter()
@@ -129,7 +136,8 @@ def windows(plan: Plan, topology: Topology, rate_mbps: float) -> Windows | None:
             used[point] += n
     full = [v for v in plan.trees[first].points if used[v] + slots[first] > limits.slots.get(v, PLENTY)]
     switch = max(full, key=lambda v: used[v], default=None) if slots[first] < MAXIMUM_SLOTS else None
-    return Windows(slots, trips, carries, carries[first] / plan.trees[first].share, first, switch)
+    rate = carries[first] / plan.trees[first].share
+    return Windows(slots, trips, carries, rate, first, switch, not hosts_known(plan, topology))
 
 
 @dataclass(frozen=True)
@@ -145,13 +153,14 @@ class Part:
 class Cost:
     """What all-reduces with a plan cost.
 
-    rate_mbps: of a worker, windows counted. pace: the part of it at which agents send. sizes: of the job's tensors.
+    rate_mbps: of a worker, the evaluator's. pace: the part of it at which agents send.
     """
 
     plan: Plan
     topology: Topology
     values_per_packet: int
     rate_mbps: float
+    windows: Windows | None
     pace: float = 1.0
 
     @property
@@ -177,8 +186,10 @@ class Cost:
 
     @property
     def tree_rates_mbps(self) -> list[float]:
-        """At which agents send into each tree."""
-        return [self.rate_mbps * self.pace * tree.share for tree in self.plan.trees]
+        """What agents send into each tree, at their pace or as far as its window goes."""
+        carries = [math.inf] * len(self.plan.trees) if self.windows is None else self.windows.carries_mbps
+        paced = self.rate_mbps * self.pace
+        return [min(paced * tree.share, most) for tree, most in zip(self.plan.trees, carries, strict=True)]
 
     def tree_parts(self, size: int) -> list[Part]:
         """Of an all-reduce of so many bytes, what each tree carries and how long it only waits."""
@@ -228,7 +239,7 @@ def cost_of(plan: Plan, topology: Topology, rate_mbps: float, pace: float = 1.0)
     values = held(topology).values_per_packet
     if values is None or not plan.trees or not rate_mbps > 0:
         return None
-    return Cost(plan, topology, values, rate_mbps, pace)
+    return Cost(plan, topology, values, rate_mbps, windows(plan, topology, rate_mbps * pace), pace)
 
 
 def least_seconds(job: Job, rate_mbps: float, values_per_packet: int) -> float:

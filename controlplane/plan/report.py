@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.evaluate import Evaluation, Load, evaluate
 from controlplane.job import Job
-from controlplane.plan.cost import Cost, Windows, cost_of, packets, windows
+from controlplane.plan.cost import Cost, Windows, cost_of, packets
 from controlplane.plan.model import Plan
 from controlplane.strategies.fabric.bounds import Bound, cheap_bound
 from controlplane.topology import Topology
@@ -51,9 +51,8 @@ def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bou
     if bound is not None and bound.mbps < least.mbps:
         least = bound
     rate = evaluation.rate_mbps
-    return Planned(
-        plan, evaluation, least, seconds, cut_short, windows(plan, topology, rate), cost_of(plan, topology, rate)
-    )
+    cost = cost_of(plan, topology, rate)
+    return Planned(plan, evaluation, least, seconds, cut_short, None if cost is None else cost.windows, cost)
 
 
 def report(found: Planned, topology: Topology) -> dict[str, Any]:

@@ -19,7 +19,10 @@ from controlplane.plan.model import Plan, Tree
 from controlplane.topology import Topology
 
 DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 1 << 14
-HOST_MS = 2.0  # of a server whose `host_ms` is not known: batching, scheduling
+HOST_MS = 2.0
+"""Assumed of a server whose `host_ms` is not known: batching, scheduling. Slots are given out for it; rates are not
+lowered for it."""
+
 Edge = tuple[str, str]
 
 
@@ -35,9 +38,14 @@ class Level:
         return f"{self.source} to {self.end} {self.ms:.3g} ms" if self.end else f"{self.source} {self.ms:.3g} ms"
 
 
-def host_ms(topology: Topology, server: str) -> float:
-    """What an agent on the server adds to a round trip."""
-    return float(topology.graph.nodes[server].get("host_ms", HOST_MS))
+def host_ms(topology: Topology, server: str, assumed: float = HOST_MS) -> float:
+    """What an agent on the server adds to a round trip; assumed: where it is not known."""
+    return float(topology.graph.nodes[server].get("host_ms", assumed))
+
+
+def hosts_known(plan: Plan, topology: Topology) -> bool:
+    """Whether the times of all the job's servers are."""
+    return all("host_ms" in topology.graph.nodes[s] for s in (*plan.job.workers, *plan.job.parameter_servers))
 
 
 def with_host_ms(topology: Topology, ms: float) -> Topology:
@@ -51,7 +59,7 @@ def link_flows(tree: Tree) -> Counter[Edge]:
     return Counter(pair for flow in tree.flows for pair in pairwise(flow.route))
 
 
-def round_trip(tree: Tree, topology: Topology, packet_bits: int) -> list[Level]:
+def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> list[Level]:
     """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network."""
     flows = link_flows(tree)
 
@@ -79,7 +87,7 @@ def round_trip(tree: Tree, topology: Topology, packet_bits: int) -> list[Level]:
     down = {tree.root: 0.0}
     for u, v in tree.return_edges:
         down[v] = down[u] + packet_ms(topology, (u, v), packet_bits) + topology.delay_ms(u, v)
-    hosts = max(host_ms(topology, a.worker) for a in tree.assignments) + host_ms(topology, tree.root)
+    hosts = max(host_ms(topology, a.worker, assumed) for a in tree.assignments) + host_ms(topology, tree.root, assumed)
     first = Level("workers", longest, starts[longest])
     return [first, *from_point(longest), Level(tree.root, "workers", max(down.values())), Level("hosts", "", hosts)]
 
@@ -95,9 +103,9 @@ def total_ms(levels: Iterable[Level]) -> float:
     return sum(level.ms for level in levels)
 
 
-def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int) -> float:
+def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> float:
     """Of a chunk in an empty network."""
-    return total_ms(round_trip(tree, topology, packet_bits))
+    return total_ms(round_trip(tree, topology, packet_bits, assumed))
 
 
 def under_way(plan: Plan, topology: Topology, packet_bits: int) -> list[float]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controlplane import rules
 from controlplane.generators import fattree, testbed
 from controlplane.job import Job, JobError, parse_job, place_job
-from controlplane.plan.cost import data_packets, packet_seconds, packets
+from controlplane.plan.cost import cost_of, data_packets, packet_seconds, packets
 from controlplane.plan.limits import DoesNotFit, Limits, check_fits, copies, fan_in, held, label_entries, limited
 from controlplane.routing import Unreachable
 from controlplane.rules import Aggregate
@@ -91,7 +91,8 @@ def test_every_plan_keeps_the_limits_or_is_refused(data, instance, frozen):
             assert plan.split == pytest.approx(split)
         rules.build(plan, topology, AMPLE, job_id=1, epoch=0)
         rates[name] = plan.rate_mbps
-        seconds[name] = packet_seconds(plan, 64, plan.rate_mbps)
+        cost = cost_of(plan, topology, plan.rate_mbps)
+        seconds[name] = 0.0 if cost is None else cost.job_seconds()
     counted = held(topology).values_per_packet is not None
     for name in rates.keys() & {"lbmm", "atp", "atp-strict", "equal"}:
         if counted:

@@ -44,7 +44,7 @@ def test_dry_run_prints_a_valid_set_for_both_switches_without_an_sde(capsys, mon
         for action in ("aggregate", "read_out", "forward", "replicate"):
             assert f"InartIngress.label.{action}" in actions
         assert {entry["key"]["$DEV_PORT"] for entry in entries if entry["table"] == "$PORT"} >= {"1/0", "6/0", "7/0"}
-    assert "label_table: ingress_port=1/0, label=3 -> aggregate(slot_base=0, slot_mask=0x3ff, flow=0x1" in text
+    assert "label_table: ingress_port=1/0, label=3 -> aggregate(slot_base=0, slot_mask=0x1fff, flow=0x1" in text
     assert "# tree 0: from W1" in text
     assert "worker W6: tree 1 to S2" in text
 

@@ -120,7 +120,7 @@ def balanced(network: Network, plan: Plan, frozen_split: Split | None) -> Plan:
         evaluation = evaluate(plan, topology, check=False)
         if evaluation.bottleneck.kind not in ("aggregation_memory", "window"):
             break
-        most = windows(plan, topology, evaluation.rate_mbps)
+        most = windows(plan, topology, evaluation.rate_mbps, assumed_ms=0.0)
         assert most is not None
         try:
             trees = _refit(network, plan.job, list(plan.trees), frozen_split, most.carries_mbps)
