@@ -24,9 +24,10 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "command",
         nargs="?",
-        choices=("plan", "compare", "pareto"),
+        choices=("plan", "compare", "pareto", "place"),
         default="plan",
-        help="one plan (default), all strategies side by side, or rates over numbers of trees",
+        help="one plan (default), all strategies side by side, rates over numbers of trees, or where to put the "
+        "parameter servers (--output: the job file)",
     )
     result.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
     result.add_argument(
@@ -120,6 +121,11 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.command == "pareto":
             pareto(arguments, topology, job)
             return 0
+        if arguments.command == "place":
+            from controlplane.plan import placement
+
+            placement.command(arguments, topology, job)
+            return 0
         with timed(arguments.time_limit) as limit:
             plan, seconds = solve(arguments, arguments.strategy, topology, job)
             if arguments.rate_at_least is not None:
@@ -143,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     if after:
         content["losses"] = [loss.to_json() for loss in after]
     if hard is not None:
-        content["backups"] = hard.backups
+        content.update(backups=hard.backups, unmet=[loss.what for loss in hard.unmet])
     if arguments.frozen_split:
         from controlplane.plan.replan import difference
 

@@ -115,7 +115,7 @@ class Pool:
 
     def rate(self, trees: list[Tree]) -> float:
         """Mbit/s of these trees with the best shares."""
-        return float(self._rates(trees, [], np.inf).sum()) * self.scale if trees else 0.0
+        return float(self._rates(trees, [], np.inf).sum()) * self.scale
 
     def few(self, trees: list[Tree], new: list[Tree], mbps: float) -> tuple[float, list[Tree]]:
         """(the rate that is reached of this one, the new trees that it needs beside the others)."""
@@ -125,6 +125,8 @@ class Pool:
 
     def _rates(self, trees: list[Tree], new: list[Tree], mbps: float) -> np.ndarray:
         """In units of the scale, at most so much in all; trees that are alike count once."""
+        if not trees and not new:
+            return np.zeros(0)
         master = Master(self.network, self.plan.job, self.scale, None)
         program = Program("trees after a loss", tolerance=1e-9)
         for most in master.capacity:

@@ -43,10 +43,10 @@ class Rack:
     into: float
 
 
-def rack_bound(topology: Topology, job: Job, scale: float) -> float | None:
+def rack_bound(topology: Topology, job: Job, scale: float, *, ingress_mbps: float = INFINITY) -> float | None:
     """Mbit/s; None where some server of the job does not hang on one switch only, or there are too many racks.
 
-    scale: a bound that is known, Mbit/s above 0.
+    scale: a bound that is known, Mbit/s above 0. ingress_mbps: of all roots together, where it is less than their sum.
     """
     home: dict[str, str] = {}
     for node in (*job.workers, *job.parameter_servers):
@@ -61,6 +61,8 @@ def rack_bound(topology: Topology, job: Job, scale: float) -> float | None:
         return None
     everything = sum(topology.residual_aggregation_mbps(v) for v in topology.switches if v not in racks) / scale
     program = _Program(len(job.workers), topology.results_on_links, rooted, plain, everything)
+    if ingress_mbps < INFINITY:
+        program.row([(e, 1.0) for e in program.ends], upper=ingress_mbps / scale)
     return program.solve() * scale
 
 
@@ -87,6 +89,7 @@ class _Program:
     def __init__(self, workers: int, results: bool, rooted: list[Rack], plain: Counter[Rack], core: float) -> None:
         self.program = Program("the racks' bound")
         self.count = 0
+        self.ends: list[int] = []  # what reaches the roots, per class
         everywhere = 1 - 1 / workers
         racks: list[tuple[Rack, int, int]] = [(rack, 1, r) for r, rack in enumerate(rooted)]
         racks += [(rack, many, -1) for rack, many in plain.items()]
@@ -111,6 +114,7 @@ class _Program:
                 balance = [(y, 1.0), (rate, -float(rack.workers)), (x, -1.0), (s, 1.0)]
                 if r == own:
                     e = self.column(upper=rack.ingress)
+                    self.ends.append(e)
                     self.row([*balance, (e, 1.0)], 0.0, 0.0)
                     self.row([(e, 1.0), (rate, -1.0)], lower=0.0)
                     if rack.workers < workers:
