@@ -132,7 +132,7 @@ def test_backup_trees_are_installed_beforehand(capsys):
     assert len(kept) > len(printed["unmet"])
     assert main([*few, "--survive", "one", "--keep", "half"]) == 2
     assert "--keep must be a part of the rate, like 90% or 0.9, got 'half'" in capsys.readouterr().err
-    assert main([*few, "--survive", "one", "--max-trees", "2"]) == 2
+    assert main([*few, "--survive", "one", "--keep", "80%", "--max-trees", "2"]) == 2
     assert "allows 2" in capsys.readouterr().err
 
 
