@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,30 +72,42 @@ def configuration() -> dict[str, Any]:
     }
 
 
-def install(artifact: Artifact, root: Path) -> list[Path]:
-    """Write the files into an SDE's install folder; returns them. Raises InstallError before anything is written."""
-    if not (root / "bin").is_dir():
-        raise InstallError(f"{root} is no install folder of P4 Studio: it has no bin/")
+def files(artifact: Artifact) -> dict[str, bytes]:
+    """What a switch needs of a compiled program, by where it goes in an SDE's install folder. Raises InstallError."""
     if artifact.manifest.target != TARGET:
         raise InstallError(f"{artifact.directory} is for {artifact.manifest.target}, not for Tofino")
     if artifact.manifest.sources != source_digest(TARGET):
         raise InstallError(f"{artifact.directory} was compiled from other sources than p4src/tofino: make p4-tofino")
     built = artifact.directory / SWITCH
-    share = root / "share" / "tofinopd" / NAME
-    copies = {
-        built / PROGRAMS[TARGET]: share / PROGRAMS[TARGET],
-        **{built / name: share / PIPE / name for name in SWITCH_FILES},
-    }
-    for source in copies:
-        if not source.is_file():
-            raise InstallError(f"{source} is missing: make p4-tofino (the repository keeps no binaries)")
-    for source, destination in copies.items():
+    share = f"share/tofinopd/{NAME}"
+    made = {f"share/p4/targets/tofino/{NAME}.conf": (json.dumps(configuration(), indent=4) + "\n").encode()}
+    copies = {f"{share}/{PROGRAMS[TARGET]}": PROGRAMS[TARGET], **{f"{share}/{PIPE}/{n}": n for n in SWITCH_FILES}}
+    for destination, name in copies.items():
+        if not (built / name).is_file():
+            raise InstallError(f"{built / name} is missing: make p4-tofino (the repository keeps no binaries)")
+        made[destination] = (built / name).read_bytes()
+    return made
+
+
+def check_sde(root: Path) -> None:
+    """Raises InstallError where ``root`` is no SDE's install folder."""
+    if not (root / "bin").is_dir():
+        raise InstallError(f"{root} is no install folder of P4 Studio: it has no bin/")
+
+
+def write(contents: Mapping[str, bytes], root: Path) -> list[Path]:
+    """Write files into an SDE's install folder; returns them."""
+    for name, content in contents.items():
+        destination = root / name
         destination.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, destination)
-    conf = root / "share" / "p4" / "targets" / "tofino" / f"{NAME}.conf"
-    conf.parent.mkdir(parents=True, exist_ok=True)
-    conf.write_text(json.dumps(configuration(), indent=4) + "\n")
-    return [conf, *copies.values()]
+        destination.write_bytes(content)
+    return [root / name for name in contents]
+
+
+def install(artifact: Artifact, root: Path) -> list[Path]:
+    """Write the files into an SDE's install folder; returns them. Raises InstallError before anything is written."""
+    check_sde(root)
+    return write(files(artifact), root)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from p4src import artifacts, build, tofino_install, tofino_resources, tofino_toolchain
+from p4src import artifacts, build, tofino_install, tofino_release, tofino_resources, tofino_toolchain
 from p4src.protocol import PROTOCOL
 from p4src.tofino_toolchain import BuildError, CompilerMissing, Toolchain
 
@@ -200,6 +202,58 @@ def test_a_binary_of_other_sources_is_not_installed(tmp_path: Path) -> None:
     stale = artifacts.Artifact(kept.directory, replace(kept.manifest, sources="0" * 64))
     with pytest.raises(tofino_install.InstallError, match="compiled from other sources than p4src/tofino: make p4-tof"):
         tofino_install.install(stale, tmp_path)
+
+
+def built_artifact(folder: Path) -> Path:
+    """The artifact with what only a switch needs, made up."""
+    kept = artifacts.find("tna").directory
+    (folder / "switch").mkdir(parents=True)
+    for name in (artifacts.MANIFEST, artifacts.PROGRAMS["tna"], artifacts.P4INFO):
+        (folder / name).write_bytes((kept / name).read_bytes())
+    for name in ("tofino.bin", "context.json", "bf-rt.json"):
+        (folder / "switch" / name).write_text(name)
+    return folder
+
+
+def test_a_release_installs_what_the_compiler_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    built = built_artifact(tmp_path / "tna-64")
+    made = tofino_release.make(artifacts.load(built), tmp_path / "one")
+    assert made.read_bytes() == tofino_release.make(artifacts.load(built), tmp_path / "two").read_bytes()
+    (tmp_path / "sde" / "bin").mkdir(parents=True)
+    assert tofino_release.main(["install", str(made), "--sde-install", str(tmp_path / "sde")]) == 0
+    assert "tna, 64 values a packet" in capsys.readouterr().out
+    (tmp_path / "other" / "bin").mkdir(parents=True)
+    for path in tofino_install.install(artifacts.load(built), tmp_path / "other"):
+        assert (tmp_path / "sde" / path.relative_to(tmp_path / "other")).read_bytes() == path.read_bytes()
+    description, _ = tofino_release.read(made)
+    assert description["program"]["sources"] == artifacts.source_digest("tna")
+    assert description["files"]["share/tofinopd/inart/pipe/tofino.bin"]["bytes"] == len("tofino.bin")
+
+
+def test_a_release_that_is_not_whole_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sde" / "bin").mkdir(parents=True)
+    made = tofino_release.make(artifacts.load(built_artifact(tmp_path / "tna-64")), tmp_path)
+    with tarfile.open(made) as archive:
+        contents = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+
+    def refused(changed: dict[str, bytes], why: str) -> None:
+        with tarfile.open(tmp_path / "changed.tar.gz", "w:gz") as archive:
+            for name, content in changed.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        assert tofino_release.main(["install", str(archive.name), "--sde-install", str(tmp_path / "sde")]) == 1
+        assert why in capsys.readouterr().err
+        assert not (tmp_path / "sde" / "share").exists()
+
+    binary = "share/tofinopd/inart/pipe/tofino.bin"
+    refused({**contents, binary: b"tofino.bad"}, f"{binary} is not what release.json says")
+    refused({name: content for name, content in contents.items() if name != binary}, "has other files than")
+    refused({**contents, "../bin/sh": b""}, "has other files than")
+    refused({binary: b""}, "is no release of the program for Tofino")
+    (tmp_path / "cut.tar.gz").write_bytes(made.read_bytes()[:200])
+    assert tofino_release.main(["install", str(tmp_path / "cut.tar.gz"), "--sde-install", str(tmp_path / "sde")]) == 1
+    assert "is no release" in capsys.readouterr().err
 
 
 def stage(number: int, alus: int) -> dict[str, object]:

@@ -36,6 +36,7 @@ VARIABLES = {"tna": "INART_TOFINO_MODEL", "t2na": "INART_TOFINO2_MODEL"}
 BINARIES = {"tna": "tofino.bin", "t2na": "tofino2.bin"}
 RECIRCULATION = {"tna": 68, "t2na": 6}
 """Of pipe 0; what leaves by it comes back."""
+THROUGH = "through"
 SECONDS = 300.0
 """For one answer; a machine with much to do is slow, and the first answer comes after the binary is loaded."""
 
@@ -75,6 +76,8 @@ class Chip:
             cwd=self._scratch.name,
         )
         self._buffer = b""
+        self.under_way = 0
+        """Of the frames sent, those that are not through yet."""
         self._asked = 0
         self.tell("stream on", *static_ternary_entries(json.loads((built / "context.json").read_text())))
         self.answer()
@@ -184,11 +187,18 @@ class Chip:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
+    def send(self, port: int, frame: bytes) -> None:
+        """One in, without waiting for what leaves: that is :meth:`left`."""
+        self.under_way += 1
+        self.tell(f"packet {port} {frame.hex()}", "wait", f"echo {THROUGH}")
+
     def left(self) -> list[tuple[int, bytes]]:
-        """What has left by now, for those who do not wait for an answer. Waits for something."""
+        """What has left by now because of what was sent. Waits for something."""
         self._read()
-        lines, _, self._buffer = self._buffer.rpartition(b"\n")
-        return _frames(lines.decode(errors="replace").split("\n"))
+        whole, _, self._buffer = self._buffer.rpartition(b"\n")
+        lines = whole.decode(errors="replace").split("\n")
+        self.under_way -= lines.count(THROUGH)
+        return _frames(lines)
 
     def counter(self, name: str, index: int, pipe: int = 0) -> tuple[int, int]:
         """(packets, bytes)"""

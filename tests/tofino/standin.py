@@ -32,6 +32,8 @@ from topologies.tofino_model import BRI_PORT, device_port
 ALL_PROTOCOLS = 3
 OUTGOING = 4
 """Packet sockets also see what the machine itself sends."""
+QUEUE = 64
+"""Frames that wait in front of a chip; more are lost, as on a switch whose queue is full."""
 LABELS, ROUTES, GROUPS, NODES, PORTS = "label_table", "ipv4_table", "$pre.mgid", "$pre.node", "$PORT"
 
 
@@ -105,7 +107,10 @@ class Standin:
         if device not in self.open or self._lose():
             return
         if self.chip is not None:
-            self.chip.tell(f"packet {device} {frame.hex()}")
+            if self.chip.under_way < QUEUE:
+                self.chip.send(device, frame)
+            else:
+                self.lost += 1
             return
         packet = decode(frame, self.values)
         if packet is None:
