@@ -1,9 +1,11 @@
 """How fast the hosts are, in one run side by side with what they replace.
 
     python -m evaluation.hosts [--bytes 25M] [--workers 4] [--mbps 200] [--values 256] [--repeat 3] [--no-gloo] [--json]
-    python -m evaluation.hosts --bytes 100M --workers 2,4,8 --mbps 200,400,1000,2000,4000 --plot sweep.png
+    python -m evaluation.hosts --workers 2,4,8 --mbps 200,400,1000,2000,4000 --bytes 100M --duration 0.5 --limit 330 \
+        --plot docs/images/hosts-sweep.png
+    python -m evaluation.hosts --mbps 4000 --bytes 100M --trees 2 --threads 2 --no-gloo
 
-1. Conversions per core: numpy and the C engine, GB/s of float32 tensor (CPU time). Not with --json.
+1. Conversions per core: numpy and the C engine, GB/s of float32 tensor (CPU time). Not with --json or in a sweep.
 2. One tensor over the workers and one parameter server, all links shaped (tbf, burst 256 KB), softswitch in the middle:
    summed in the switch, and gloo's own algorithm over TCP on the same links (through a bridge in the kernel). With
    --direct, everything sent to the server, too. Several rates or numbers of workers: a sweep.
@@ -18,7 +20,7 @@ import itertools
 import json
 import os
 import sys
-from dataclasses import asdict
+import time
 from pathlib import Path
 
 from evaluation.hosts.measure import Result, Setting, measure
@@ -52,6 +54,7 @@ def line(result: Result, what: str) -> str:
         f"{result.workers:3} {result.mbps:6g} {what:22}{own:8.3f} s (x{own / result.bound_seconds:4.2f})"
         f"  CPU a packet, µs: worker {result.worker_cpu_us_per_packet:.2f}, root {result.root_cpu_us_per_packet:.2f}, "
         f"switch {result.switch_cpu_us_per_packet:.2f}; {100 * result.cpu_idle:.0f} % idle, {result.resent} resent"
+        f"{f', busy: {result.gave_out}' if result.gave_out else ''}"
     )
     if result.gloo_seconds:
         text += f"\n{'':11}{'gloo':22}{result.gloo_seconds:8.3f} s (x{result.gloo_seconds / result.bound_seconds:4.2f})"
@@ -65,6 +68,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=_list, default=[4.0], help="how many; a list for a sweep (4)")
     parser.add_argument("--mbps", type=_list, default=[200.0], help="rate of every link; a list for a sweep (200)")
     parser.add_argument("--values", type=int, default=256, help="values a packet: 64 or 256 (256)")
+    parser.add_argument(
+        "--duration", type=float, metavar="SECONDS", help="less bytes where size / bandwidth would be longer than this"
+    )
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="a sweep begins nothing more after that")
+    parser.add_argument("--trees", type=int, default=1, help="trees of equal shares, for threads to share out (1)")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--no-gloo", action="store_true", help="leave out the comparison with gloo")
     parser.add_argument("--direct", action="store_true", help="also with everything sent to the server")
@@ -76,26 +84,33 @@ def main(arguments: list[str] | None = None) -> int:
         io = IoOptions.from_arguments(options)
     except ValueError as error:
         parser.error(str(error))
-    if not options.json:
+    if not options.json and len(options.workers) == len(options.mbps) == 1:
         print_speeds()
     if os.geteuid():
         print("The all-reduce needs root (network namespaces): skipped.", file=sys.stderr)
         return 1 if options.json else 0
-    results = []
+    results: list[Result] = []
     if not options.json:
         print(f"\n{options.bytes / 1e6:g} MB, 1 parameter server; x: times size / bandwidth of wire bytes\n  W Mbit/s")
+    began = time.monotonic()
     for workers, mbps in itertools.product(options.workers, options.mbps):
-        given = {"values": options.values, "repeat": options.repeat, "io": io}
-        result = measure(Setting(int(workers), mbps, options.bytes, gloo=not options.no_gloo, **given))
+        if options.limit and results and time.monotonic() - began > options.limit:
+            print(f"stopped before {workers:g} workers at {mbps:g} Mbit/s: over {options.limit:g} s", file=sys.stderr)
+            break
+        size = options.bytes
+        if options.duration:
+            size = min(size, int(mbps * 1e6 / 8 * options.duration) // 4096 * 4096 or 4096)
+        given = {"values": options.values, "repeat": options.repeat, "io": io, "trees": options.trees}
+        result = measure(Setting(int(workers), mbps, size, gloo=not options.no_gloo, **given))
         results.append(result)
         if not options.json:
             print(line(result, "summed in the switch"), flush=True)
         if options.direct:
-            direct = measure(Setting(int(workers), mbps, options.bytes, aggregated=False, gloo=False, **given))
+            direct = measure(Setting(int(workers), mbps, size, aggregated=False, gloo=False, **given))
             if not options.json:
                 print(line(direct, "all sent to the server"), flush=True)
     if options.json:
-        objects = [asdict(result) for result in results]
+        objects = [result.to_json() for result in results]
         print(json.dumps(objects[0] if len(objects) == 1 else objects, indent=2))
     if options.plot is not None:
         from evaluation.hosts.plot import draw

@@ -12,8 +12,10 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluation.hosts.network import StarNetwork, inside
 from evaluation.hosts.star import Star, TreeShape, star
@@ -25,11 +27,28 @@ from worker_agent.io_options import IoOptions
 
 WINDOW_SECONDS = 0.004  # of packets that may be under way, as rules.build allows for
 LEAST_WINDOW, MOST_WINDOW = 512, 2048  # slots
+BUSY = 0.95  # share of a thread's or of all cores' time from which on it is what gave out
+KEYS = (
+    "workers",
+    "mbps",
+    "bytes",
+    "bound_seconds",
+    "network_seconds",
+    "gloo_seconds",
+    "worker_cpu_us_per_packet",
+    "root_cpu_us_per_packet",
+    "switch_cpu_us_per_packet",
+    "values_per_packet",
+    "io",
+    "cpu_idle",
+)
+"""Of a result as JSON."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What to measure. size: bytes of float32. io: of the agents. gloo: whether to measure it as well."""
+    """What to measure. size: bytes of float32. io: of the agents. gloo: whether to measure it as well. trees: of equal
+    shares, each with a port of its own; threads share them out."""
 
     workers: int
     mbps: float
@@ -39,6 +58,7 @@ class Setting:
     aggregated: bool = True
     io: IoOptions = field(default_factory=IoOptions)
     gloo: bool = True
+    trees: int = 1
 
     @property
     def bound_seconds(self) -> float:
@@ -46,12 +66,13 @@ class Setting:
         return 8 * frame_bytes(self.values) * -(-self.size // (4 * self.values)) / (self.mbps * 1e6)
 
     def job(self) -> Star:
-        """One tree; as much under way as a round trip at this rate may need."""
+        """As much under way, in all trees together, as a round trip at this rate may need."""
         window = self.mbps * 1e6 / 8 / frame_bytes(self.values) * WINDOW_SECONDS
         slots = min(MOST_WINDOW, max(LEAST_WINDOW, 1 << math.ceil(math.log2(window))))
+        slots = max(64, slots >> math.ceil(math.log2(self.trees)))
         return star(
             self.workers,
-            trees=[TreeShape(aggregated=self.aggregated)],
+            trees=[TreeShape(share=1 / self.trees, aggregated=self.aggregated)] * self.trees,
             rate_mbps=self.mbps / (1 if self.aggregated else self.workers),
             values_per_packet=self.values,
             slots=slots,
@@ -62,7 +83,8 @@ class Setting:
 class Result:
     """Seconds are medians; *_cpu_us_per_packet: of the cheapest repetition, by packets sent and answered (workers),
     received (root) and handled (switch): what else runs on the machine only adds to it. cpu_idle: share of the
-    machine's CPU time that was idle meanwhile. packets_per_message: super-frames of workers."""
+    machine's CPU time that was idle meanwhile. packets_per_message: super-frames of workers. gave_out: what was busy
+    nearly all of the time: "cores" (all of them), "switch", "root", "worker" (their threads); empty: nothing was."""
 
     workers: int
     mbps: float
@@ -80,6 +102,11 @@ class Result:
     packets_per_message: float
     resent: int
     kernel_drops: int
+    gave_out: str
+
+    def to_json(self) -> dict[str, Any]:
+        """KEYS of it."""
+        return {key: getattr(self, key) for key in KEYS}
 
 
 class _Meter:
@@ -87,6 +114,8 @@ class _Meter:
 
     def __init__(self, engines: list[Engine], server: Server, switch: Switch) -> None:
         self.engines, self.server, self.switch = engines, server, switch
+        self.threads = engines[0].stats().io.threads
+        self.began = time.monotonic()
         self.started = self._read()
 
     def _read(self) -> tuple[list[float], ...]:
@@ -101,9 +130,9 @@ class _Meter:
             machine,
         )
 
-    def read(self) -> tuple[float, float, float, float]:
-        """Microseconds a packet of worker, root and switch; idle share."""
-        now = self._read()
+    def read(self) -> tuple[float, float, float, float, dict[str, float]]:
+        """Microseconds a packet of worker, root and switch; idle share; who was busy for which share of the time."""
+        now, seconds = self._read(), time.monotonic() - self.began
         cpu, sent, root, switch, machine = (
             [after - before for after, before in zip(a, b, strict=True)] for a, b in zip(now, self.started, strict=True)
         )
@@ -112,6 +141,12 @@ class _Meter:
             1e6 * root[0] / root[1],
             1e6 * switch[0] / (sum(sent) + root[2]),
             machine[3] / sum(machine),
+            {
+                "cores": 1 - machine[3] / sum(machine),
+                "switch": switch[0] / seconds,
+                "root": root[0] / seconds / self.threads,
+                "worker": max(cpu) / seconds / self.threads,
+            },
         )
 
 
@@ -132,8 +167,9 @@ def measure(setting: Setting) -> Result:
                 server = stack.enter_context(Server(job.servers[0], "data0", io=setting.io))
             seconds, costs = [], []
             for repetition in range(setting.repeat):
+                tensors = _tensors(len(engines), setting.size, repetition)
                 meter = _Meter(engines, server, switch)
-                seconds.append(_allreduce(engines, setting.size, repetition))
+                seconds.append(_allreduce(engines, tensors))
                 costs.append(meter.read())
             stats = [engine.stats() for engine in engines]
         gloo = gloo_seconds(network, job, setting.size, setting.repeat) if setting.gloo else []
@@ -154,15 +190,20 @@ def measure(setting: Setting) -> Result:
         packets_per_message=sum(s.packets_sent for s in stats) / sum(s.io.messages_sent for s in stats),
         resent=sum(s.resent for s in stats),
         kernel_drops=sum(s.kernel_drops for s in stats),
+        gave_out=next((who for who in costs[0][4] if statistics.median(cost[4][who] for cost in costs) >= BUSY), ""),
     )
 
 
-def _allreduce(engines: list[Engine], size: int, repetition: int) -> float:
-    """Seconds from the first submission to the last completion."""
-    tensors = [
+def _tensors(workers: int, size: int, repetition: int) -> list[NDArray[np.float32]]:
+    """One a worker, of `size` bytes."""
+    return [
         np.random.default_rng([repetition, worker]).standard_normal(size // 4, dtype=np.float32)
-        for worker in range(len(engines))
+        for worker in range(workers)
     ]
+
+
+def _allreduce(engines: list[Engine], tensors: list[NDArray[np.float32]]) -> float:
+    """Seconds from the first submission to the last completion."""
     start = time.monotonic()
     works = [engine.allreduce_async(tensor) for engine, tensor in zip(engines, tensors, strict=True)]
     for work in works:

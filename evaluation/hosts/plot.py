@@ -7,11 +7,9 @@ from pathlib import Path
 
 from evaluation.hosts.measure import Result
 
-BUSY = 0.05  # less idle CPU than this: the machine gave out, not the network
-
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Writes `path`. A filled marker: there was idle CPU; a hollow one: there was none."""
+    """Writes `path`. A hollow marker names what gave out: the cores, or the thread of the switch, root or a worker."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -26,11 +24,13 @@ def draw(results: Sequence[Result], path: Path) -> None:
             ("in the network", "tab:blue", [r.network_seconds for r in own]),
             ("gloo", "tab:orange", [r.gloo_seconds for r in own]),
         ):
-            pairs = [(m, s / r.bound_seconds, r.cpu_idle) for m, s, r in zip(rates, seconds, own, strict=True) if s]
+            pairs = [(m, s / r.bound_seconds, r.gave_out) for m, s, r in zip(rates, seconds, own, strict=True) if s]
             axes.plot([p[0] for p in pairs], [p[1] for p in pairs], color=color, label=name)
-            for mbps, ratio, idle in pairs:
-                filled = name == "gloo" or idle >= BUSY
-                axes.plot(mbps, ratio, "o", color=color, markerfacecolor=color if filled else "white")
+            for mbps, ratio, gave_out in pairs:
+                told = gave_out if name != "gloo" else ""
+                axes.plot(mbps, ratio, "o", color=color, markerfacecolor="white" if told else color)
+                below = {"textcoords": "offset points", "ha": "center", "fontsize": "x-small"}
+                axes.annotate(told, (mbps, ratio), (0, -12), **below)
         axes.axhline(1.0, color="grey", linestyle=":", label="size / bandwidth")
         axes.set_xscale("log")
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
@@ -40,7 +40,9 @@ def draw(results: Sequence[Result], path: Path) -> None:
         axes.set_xlabel("Mbit/s a link")
     panels[0][0].set_ylabel("time, size / bandwidth = 1")
     panels[0][0].legend(fontsize="small")
-    figure.suptitle(f"{results[0].bytes / 1e6:g} MB all-reduced; hollow: no idle CPU left", fontsize="medium")
+    sizes = sorted({round(result.bytes / 1e6) for result in results})
+    size = f"{sizes[0]} MB" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} MB"
+    figure.suptitle(f"{size} all-reduced; hollow: what gave out", fontsize="medium")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -1,0 +1,44 @@
+"""The benchmark of the hosts: what it prints as JSON, and the picture of a sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evaluation.hosts.__main__ import main
+from evaluation.hosts.measure import KEYS, Setting, measure
+from evaluation.hosts.plot import draw
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes network namespaces")
+SMALL = ["--bytes", "100K", "--mbps", "40", "--repeat", "1", "--no-gloo", "--json"]
+
+
+def test_a_setting_is_one_object_with_the_keys_that_others_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--workers", "2", *SMALL]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert tuple(result) == KEYS
+    assert (result["workers"], result["mbps"], result["bytes"], result["values_per_packet"]) == (2, 40, 100_000, 256)
+    assert result["io"] == "udp"
+    assert result["gloo_seconds"] is None
+    assert result["bound_seconds"] == pytest.approx(8 * 1090 * 98 / 40e6)
+    assert result["network_seconds"] > 0
+
+
+def test_a_sweep_ends_at_its_limit_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--workers", "1,2", "--limit", "1e-9", "--duration", "0.01", *SMALL]) == 0
+    said = capsys.readouterr()
+    result = json.loads(said.out)
+    assert result["workers"] == 1
+    assert result["bytes"] == 49_152, "0.01 s at 40 Mbit/s, in whole packets"
+    assert "stopped before 2 workers at 40 Mbit/s" in said.err
+
+
+def test_trees_share_threads_and_the_picture_names_what_gave_out(tmp_path: Path) -> None:
+    result = measure(Setting(2, 40.0, 100_000, repeat=1, gloo=False, trees=2))
+    assert result.threads == 1
+    draw([result, replace(result, mbps=80.0, gave_out="switch", gloo_seconds=1.0)], tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
