@@ -8,7 +8,9 @@ writes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -19,6 +21,7 @@ from softswitch.fabric import Fabric
 from softswitch.p4runtime.arbitration import Session
 from softswitch.p4runtime.pipeline import Loader, config_of
 from softswitch.p4runtime.schema import Schema
+from softswitch.p4runtime.stubs import p4info_pb2
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.target import Target
 from softswitch.p4runtime.timer import Timer
@@ -29,128 +32,147 @@ from tests.support.p4runtime import DELETE, INSERT, MODIFY, as_bytes, update
 
 JSON, P4INFO = program("wire")
 SMALL, ROUTES, FILTERS, WIDE, RANGES, SOME_BITS, WITH_METER, TIMED = range(0x02000001, 0x02000009)
-DROP, FORWARD, REWRITE = 0x01000001, 0x01000002, 0x01000003
+DROP, REWRITE = 0x01000001, 0x01000003
 TABLES = {table.preamble.id: table for table in P4INFO.tables}
 ACTIONS = {action.preamble.id: action for action in P4INFO.actions}
+FIELD = p4info_pb2.MatchField
+KINDS: dict[int, str] = {
+    FIELD.EXACT: "exact", FIELD.LPM: "lpm", FIELD.TERNARY: "ternary", FIELD.RANGE: "range", FIELD.OPTIONAL: "optional"
+}  # fmt: skip
 
 
-@st.composite
-def values(draw: st.DrawFn, width: int) -> bytes:
-    """A number that fits, mostly: few different ones, so that entries meet; often with leading zeros."""
-    number = draw(st.sampled_from([1, 1, 1, 0, (1 << width) - 1, 1 << (width - 1)]))
-    if draw(st.integers(0, 60)) == 0:
-        return draw(st.sampled_from([b"", as_bytes(1 << width), b"\xff" * 30]))
-    return draw(st.sampled_from([b"", b"", b"\0", b"\0" * 30])) + as_bytes(number)
+def zeros(rng: Random, number: int) -> bytes:
+    """Leading zeros mean nothing."""
+    return rng.choice([b"", b"", b"\0", b"\0" * 30]) + as_bytes(number)
 
 
-@st.composite
-def prefixes(draw: st.DrawFn, width: int) -> tuple[bytes, int]:
-    length = draw(st.sampled_from([8, 8, 8, 1, width - 1, width]))
-    if draw(st.integers(0, 30)) == 0:
-        length = draw(st.sampled_from([0, width + 1, -1]))
-    number = draw(st.integers(0, 1)) << max(0, width - max(length, 0)) & (1 << width) - 1
-    return as_bytes(number + (draw(st.integers(0, 30)) == 0)), length
+def values(rng: Random, width: int) -> bytes:
+    """Few different ones, so that entries meet."""
+    return zeros(rng, rng.choice([1, 0, (1 << width) - 1]))
 
 
-@st.composite
-def matches(draw: st.DrawFn, table_id: int) -> list[p4rt.FieldMatch]:
-    kinds = {2: "exact", 3: "lpm", 4: "ternary", 5: "range", 6: "optional"}
+def matches(rng: Random, table_id: int) -> list[p4rt.FieldMatch]:
     found = []
     for field in TABLES[table_id].match_fields:
-        kind, width = kinds[field.match_type], field.bitwidth
-        if draw(st.integers(0, 40 if kind == "exact" else 4)) == 0:
+        kind, width = KINDS[field.match_type], field.bitwidth
+        if kind != "exact" and rng.random() < 0.5:
             continue
-        match = p4rt.FieldMatch(field_id=field.id if draw(st.integers(0, 60)) else draw(st.integers(0, 4)))
-        if draw(st.integers(0, 60)) == 0:
-            kind = draw(st.sampled_from(["exact", "lpm", "ternary", "optional", ""]))
+        match = p4rt.FieldMatch(field_id=field.id)
         if kind in ("exact", "optional"):
-            getattr(match, kind).value = draw(values(width))
+            getattr(match, kind).value = values(rng, width)
         elif kind == "lpm":
-            match.lpm.value, match.lpm.prefix_len = draw(prefixes(width))
+            match.lpm.prefix_len = rng.choice([8, width, 1])
+            match.lpm.value = zeros(rng, rng.randint(0, 1) << width - match.lpm.prefix_len)
         elif kind == "ternary":
-            mask = draw(st.sampled_from([(1 << width) - 1, 1, 3, 3])) if draw(st.integers(0, 20)) else 0
-            match.ternary.mask = as_bytes(mask)
-            number = draw(st.sampled_from([1, 1, 0, (1 << width) - 1]))
-            match.ternary.value = as_bytes(number & mask if draw(st.integers(0, 30)) else number)
-        elif kind == "range":
-            match.range.low, match.range.high = draw(values(width)), draw(values(width))
+            mask = rng.choice([(1 << width) - 1, 1])
+            match.ternary.mask = zeros(rng, mask)
+            match.ternary.value = zeros(rng, rng.choice([0, mask]))
+        else:
+            match.range.low, match.range.high = b"\0", values(rng, width - 1)
         found.append(match)
-    if found and draw(st.integers(0, 40)) == 0:
-        found.append(draw(st.sampled_from(found)))
-    return draw(st.permutations(found)) if draw(st.integers(0, 3)) == 0 else found
+    return rng.sample(found, len(found))
 
 
-@st.composite
-def calls(draw: st.DrawFn, table_id: int) -> p4rt.TableAction:
-    ids = [ref.id for ref in TABLES[table_id].action_refs] + ([DROP, 7] if draw(st.integers(0, 40)) == 0 else [])
+def calls(rng: Random, table_id: int) -> p4rt.TableAction:
     call = p4rt.TableAction()
-    call.action.action_id = draw(st.sampled_from(ids))
-    params = ACTIONS[call.action.action_id].params if call.action.action_id in ACTIONS else []
-    made = [p4rt.Action.Param(param_id=param.id, value=draw(values(param.bitwidth))) for param in params]
-    if made and draw(st.integers(0, 40)) == 0:
-        made = draw(st.sampled_from([made[1:], [*made, made[0]], [*made, p4rt.Action.Param(param_id=9, value=b"\1")]]))
-    call.action.params.extend(draw(st.permutations(made)) if draw(st.integers(0, 3)) == 0 else made)
+    allowed = [ref.id for ref in TABLES[table_id].action_refs if ref.scope != p4info_pb2.ActionRef.DEFAULT_ONLY]
+    call.action.action_id = rng.choice(allowed)
+    params = ACTIONS[call.action.action_id].params
+    made = [p4rt.Action.Param(param_id=param.id, value=values(rng, param.bitwidth)) for param in params]
+    call.action.params.extend(rng.sample(made, len(made)))
     return call
 
 
-@st.composite
-def updates(draw: st.DrawFn) -> p4rt.Update:
-    table_id = draw(st.sampled_from([SMALL, SMALL, ROUTES, ROUTES, FILTERS, FILTERS, *TABLES]))
-    entry = p4rt.TableEntry(table_id=table_id, match=draw(matches(table_id)))
-    kind = draw(st.sampled_from([INSERT, INSERT, INSERT, MODIFY, DELETE]))
-    if draw(st.integers(0, 30)) != 0 and not (kind == DELETE and draw(st.booleans())):
-        entry.action.CopyFrom(draw(calls(table_id)))
-    if (table_id in (FILTERS, WIDE, RANGES, SOME_BITS)) != (draw(st.integers(0, 30)) == 0):
-        entry.priority = draw(st.sampled_from([1, 1, 1, 2, 2**31 - 1] if draw(st.integers(0, 30)) else [-1, 0]))
-    if draw(st.integers(0, 12)) == 0:
-        draw(st.sampled_from(ODD))(entry)
-    if draw(st.integers(0, 60)) == 0:
-        return p4rt.Update(type=draw(st.integers(0, 4)))  # type: ignore[arg-type]
+def updates(rng: Random) -> p4rt.Update:
+    table_id = rng.choice([SMALL, SMALL, ROUTES, FILTERS, FILTERS, WIDE, *TABLES])
+    entry = p4rt.TableEntry(table_id=table_id, match=matches(rng, table_id))
+    kind = rng.choice([INSERT, INSERT, MODIFY, DELETE])
+    if kind != DELETE or rng.random() < 0.5:
+        entry.action.CopyFrom(calls(rng, table_id))
+    if table_id in (FILTERS, WIDE, RANGES):
+        entry.priority = rng.choice([1, 2**31 - 1])
+    how = rng.randint(0, 9)
+    if how == 0:
+        entry.metadata = b"mine"
+    elif how < 4:
+        rng.choice(WRONG)(rng, entry)
     return update(kind, table_entry=entry)
 
 
-# What an entry may have besides.
-ODD = [
-    lambda entry: setattr(entry, "metadata", b"mine"),
-    lambda entry: setattr(entry, "controller_metadata", 7),
-    lambda entry: setattr(entry, "is_const", True),
-    lambda entry: setattr(entry, "is_default_action", True),
-    lambda entry: setattr(entry, "idle_timeout_ns", 10**9),
-    lambda entry: setattr(entry.counter_data, "packet_count", 5),
-    lambda entry: setattr(entry.meter_config, "cir", 1),
-    lambda entry: entry.time_since_last_hit.SetInParent(),
-    lambda entry: setattr(entry, "table_id", 0x02000063),
-    lambda entry: setattr(entry.action, "action_profile_member_id", 1),
-]
+def some(rng: Random, found: Any) -> Any:
+    """One of these, or one that is thrown away."""
+    return rng.choice(list(found)) if found else p4rt.TableEntry().match.add()
 
 
-@st.composite
-def spoilt(draw: st.DrawFn, data: bytes) -> bytes:
+def other_number(rng: Random, match: p4rt.FieldMatch) -> None:
+    """A value, mask or prefix that the field may not have."""
+    kind = match.WhichOneof("field_match_type") or "exact"
+    values, bad = getattr(match, kind), [b"", b"\x01" + b"\xff" * 25, b"\x10"]
+    if kind == "lpm" and rng.random() < 0.5:
+        values.prefix_len = rng.choice([0, -1, 33, 4])
+    elif kind == "ternary" and rng.random() < 0.5:
+        values.mask = rng.choice([b"\0", b"\x02", *bad])
+    elif kind != "range":
+        values.value = rng.choice([b"\x03", *bad])
+
+
+def other_param(rng: Random, params: Any) -> None:
+    if params:
+        rng.choice(list(params)).value = rng.choice([b"", b"\xff" * 26, b"\x02\0"])
+
+
+# What may be wrong with an entry, or unusual.
+WRONG: list[Callable[[Random, p4rt.TableEntry], object]] = [
+    lambda rng, entry: setattr(entry, "controller_metadata", 7),
+    lambda rng, entry: setattr(entry, "is_const", True),
+    lambda rng, entry: setattr(entry, "is_default_action", True),
+    lambda rng, entry: setattr(entry, "idle_timeout_ns", 10**9),
+    lambda rng, entry: setattr(entry.counter_data, "packet_count", 5),
+    lambda rng, entry: setattr(entry.meter_config, "cir", 1),
+    lambda rng, entry: entry.time_since_last_hit.SetInParent(),
+    lambda rng, entry: setattr(entry, "table_id", rng.choice([0, SMALL, WIDE, 0x02000063])),
+    lambda rng, entry: setattr(entry, "priority", rng.choice([0, 1, -1])),
+    lambda rng, entry: setattr(entry.action, "action_profile_member_id", 1),
+    lambda rng, entry: entry.ClearField("action"),
+    lambda rng, entry: setattr(entry.action.action, "action_id", rng.choice([0, 7, DROP, *ACTIONS])),
+    lambda rng, entry: setattr(some(rng, entry.match), "field_id", rng.randint(0, 3)),
+    lambda rng, entry: entry.match.append(some(rng, entry.match)),
+    lambda rng, entry: entry.match.pop() if entry.match else None,
+    lambda rng, entry: some(rng, entry.match).exact.SetInParent(),
+    *[lambda rng, entry: other_number(rng, some(rng, entry.match))] * 6,
+    lambda rng, entry: entry.action.action.params.pop() if entry.action.action.params else None,
+    lambda rng, entry: entry.action.action.params.extend(entry.action.action.params[:1]),
+    lambda rng, entry: entry.action.action.params.add(param_id=rng.randint(0, 6), value=b"\1"),
+    *[lambda rng, entry: other_param(rng, entry.action.action.params)] * 2,
+]  # fmt: skip
+
+
+def spoilt(rng: Random, data: bytes) -> bytes:
     """A message written as no serialiser does: bytes changed, a field twice, unknown ones."""
-    at = draw(st.integers(0, max(0, len(data) - 1)))
-    how = draw(st.integers(0, 4))
-    if how == 0 and data:
-        return data[:at] + bytes([draw(st.integers(0, 255))]) + data[at + 1 :]
+    at = rng.randrange(len(data))
+    how = rng.randint(0, 4)
+    if how == 0:
+        return data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :]
     if how == 1:
         return data + data
     if how == 2:
-        return data[:at] + data[at + draw(st.integers(1, 4)) :]
+        return data[:at] + data[at + rng.randint(1, 4) :]
     if how == 3:
-        return data[:at] + draw(st.binary(min_size=1, max_size=4)) + data[at:]
-    return data + draw(st.sampled_from([b"\xf8\x07\x01", b"\x08\x01", b"\x12\x00", b"\x0a\x00", b"\x2d\0\0\0\0"]))
+        return data[:at] + rng.randbytes(rng.randint(1, 4)) + data[at:]
+    return data + rng.choice([b"\xf8\x07\x01", b"\x08\x01", b"\x12\x00", b"\x0a\x00", b"\x2d\0\0\0\0"])
 
 
-@st.composite
-def requests(draw: st.DrawFn) -> bytes:
+def batch(rng: Random) -> bytes:
     parts = [p4rt.WriteRequest(election_id=p4rt.Uint128(low=1)).SerializeToString()]
-    for one in draw(st.lists(updates(), max_size=12)):
-        data = one.SerializeToString()
-        if draw(st.integers(0, 10)) == 0:
-            data = draw(spoilt(data))
+    strange = rng.randint(0, 30)
+    for number in range(12):
+        data = updates(rng).SerializeToString()
+        if number == strange:
+            data = spoilt(rng, data)
         parts.append(b"\x22" + _varint(len(data)) + data)
-    if draw(st.integers(0, 10)) == 0:
-        extra = draw(st.sampled_from([b"\x08\x00", b"\xf8\x07\x01", b"\x2d\0\0\0\0"]))
-        parts.insert(draw(st.integers(0, len(parts))), extra)
+    if strange == 12:
+        extra = rng.choice([b"\x08\x00", b"\xf8\x07\x01", b"\x2d\0\0\0\0"])
+        parts.insert(rng.randint(0, len(parts)), extra)
     return b"".join(parts)
 
 
@@ -193,13 +215,14 @@ def contents(target: Target) -> list[p4rt.Entity]:
     return [entity for answer in answers for entity in answer]
 
 
-@settings(max_examples=60, deadline=None)
-@given(sequence=st.lists(requests(), min_size=1, max_size=4))
-def test_bytes_and_messages_do_the_same(targets: tuple[Target, Target], sequence: list[bytes]) -> None:
+@settings(max_examples=150, deadline=None)
+@given(rng=st.randoms(use_true_random=True))
+def test_bytes_and_messages_do_the_same(targets: tuple[Target, Target], rng: Random) -> None:
     native, plain = targets
     for target in targets:
         fresh(target)
-    for data in sequence:
+    for _ in range(4):
+        data = batch(rng)
         try:
             request = p4rt.WriteRequest.FromString(data)
         except DecodeError:  # the server refuses the whole of it
