@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -52,90 +53,89 @@ def r_inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split 
     return _r_inart(network, job, split_or_equal(job, frozen_split), seed, "r-inart")
 
 
-class _Relaxation:
-    """LP-InArt, Eq. (5), with g = 1/f: minimise g. P holds all shortest paths.
+@dataclass(frozen=True)
+class _Sets:
+    """The sets of Eq. (5). P holds all shortest paths, towards the PS.
 
-    Two reductions keep its optimum: workers of one rack have the same paths, so their y and q can be the same (the mean
-    of a solution over them is one too); and the links see only sum_s x_s q, so q's distribution over paths need not
-    depend on s.
+    W: racks, with their workers: workers of one rack have the same paths, so their y and q can be the same (the mean of
+    a solution over them is one too).
     """
 
-    def __init__(self, network: Network, job: Job, split: dict[str, float]) -> None:
+    S: tuple[str, ...]
+    W: dict[str, list[str]]
+    V: tuple[str, ...]
+    P: dict[tuple[str, str], list[Path]]  # (w, s): P_{s,w}; (w, v): P_{v,w}
+    P_sum: dict[tuple[str, str], list[Path]]  # (v, s): P_{s,v}
+
+    @classmethod
+    def of(cls, network: Network, job: Job, x: dict[str, float]) -> _Sets:
         topology = network.topology
-        self.roots = [s for s in job.parameter_servers if split[s] > 0]
-        self.members: dict[str, list[str]] = {}
+        roots = tuple(s for s in job.parameter_servers if x[s] > 0)
+        racks: dict[str, list[str]] = {}
         for w in job.workers:
             out = network.out[network.index[w]]
             single = len(out) == 1 and network.forwards[out[0][0]]
-            self.members.setdefault(network.names[out[0][0]] if single else w, []).append(w)
-        racks = list(self.members)
+            racks.setdefault(network.names[out[0][0]] if single else w, []).append(w)
         usable = [v for v in topology.switches if topology.residual_aggregation_mbps(v) > 0]
-        up = {(r, v): shortest_paths(network, r, v) for r in racks for v in [*usable, *self.roots]}
-        down = {(v, s): shortest_paths(network, v, s) for v in usable for s in self.roots}
-        self.switches = [v for v in usable if all(up[r, v] for r in racks) and all(down[v, s] for s in self.roots)]
-        self.ends = [*self.switches, *self.roots]
-        self.up = {key: paths for key, paths in up.items() if key[1] in self.ends}
-        self.down = {key: paths for key, paths in down.items() if key[0] in self.switches}
+        up = {(w, v): shortest_paths(network, w, v) for w in racks for v in [*usable, *roots]}
+        down = {(v, s): shortest_paths(network, v, s) for v in usable for s in roots}
+        switches = [v for v in usable if all(up[w, v] for w in racks) and all(down[v, s] for s in roots)]
+        up = {(w, end): paths for (w, end), paths in up.items() if end in switches or end in roots}
+        down = {(v, s): paths for (v, s), paths in down.items() if v in switches}
+        return cls(roots, racks, tuple(switches), up, down)
 
-        model: Any = pyo.ConcreteModel()
-        self.model = model
-        model.g = pyo.Var(domain=pyo.NonNegativeReals)
-        model.cost = pyo.Objective(expr=model.g)
-        choices = [(s, r, v) for s in self.roots for r in racks for v in [*self.switches, s]]
-        model.y = pyo.Var(choices, bounds=(0, 1))  # v == s: y^{s,w}, direct
-        model.z = pyo.Var([(s, v) for s in self.roots for v in self.switches], bounds=(0, 1))
-        model.up = pyo.Var([(*key, p) for key, paths in self.up.items() for p in range(len(paths))], bounds=(0, 1))
-        model.down = pyo.Var([(*key, p) for key, paths in self.down.items() for p in range(len(paths))], bounds=(0, 1))
-        model.rows = pyo.ConstraintList()
-        size = {r: len(members) for r, members in self.members.items()}
-        for s in self.roots:
-            for r in racks:
-                model.rows.add(pyo.quicksum(model.y[s, r, v] for v in [*self.switches, s]) == 1)
-                for v in self.switches:
-                    model.rows.add(model.y[s, r, v] <= model.z[s, v])
-            streams = pyo.quicksum(size[r] * model.y[s, r, s] for r in racks)
-            streams += pyo.quicksum(model.z[s, v] for v in self.switches)
-            model.rows.add(split[s] * streams <= topology.residual_ingress_mbps(s) * model.g)
-        for v in self.switches:
-            if topology.residual_aggregation_mbps(v) < float("inf"):
-                load = pyo.quicksum(split[s] * size[r] * model.y[s, r, v] for s in self.roots for r in racks)
-                model.rows.add(load <= topology.residual_aggregation_mbps(v) * model.g)
-        loads: dict[tuple[str, str], list[Any]] = {}
-        for (r, v), paths in self.up.items():
-            amount = pyo.quicksum(split[s] * model.y[s, r, v] for s in self.roots if (s, r, v) in model.y)
-            model.rows.add(pyo.quicksum(model.up[r, v, p] for p in range(len(paths))) == amount)
-            for p, path in enumerate(paths):
-                for link in pairwise(path):
-                    loads.setdefault(link, []).append(size[r] * model.up[r, v, p])
-        for (v, s), paths in self.down.items():
-            model.rows.add(pyo.quicksum(model.down[v, s, p] for p in range(len(paths))) == split[s] * model.z[s, v])
-            for p, path in enumerate(paths):
-                for link in pairwise(path):
-                    loads.setdefault(link, []).append(model.down[v, s, p])
-        for (u, v), terms in loads.items():
-            model.rows.add(pyo.quicksum(terms) <= topology.residual_bandwidth_mbps(u, v) * model.g)
-        for r, members in self.members.items():
-            for w in members:
-                if w != r:
-                    model.rows.add(topology.residual_bandwidth_mbps(w, r) * model.g >= 1)
 
-    def solve(self) -> None:
-        solve_model(self.model, "R-InArt's relaxation")
+def _lp_inart(topology: Topology, sets: _Sets, x: dict[str, float]) -> Any:
+    """LP-InArt, Eq. (5), each row divided by f: minimise g = 1/f. Rows have the paper's numbers and letters.
 
-    def point_weights(self, s: str, rack: str) -> tuple[list[str], list[float]]:
-        """Aggregation points (the root: direct) of a worker of the rack for root s, with y."""
-        points = [s, *self.switches]
-        return points, [self.model.y[s, rack, v].value for v in points]
+    The links see only sum_s x_s q, so q's distribution over paths need not depend on s: `q` is a path's traffic for
+    all PSs together, in parts of f (of one worker of W; `q_sum`: of what switches send). Capacities are what is left.
+    """
+    S, W, V, P, P_sum = sets.S, sets.W, sets.V, sets.P, sets.P_sum
+    n = {w: len(workers) for w, workers in W.items()}
+    m: Any = pyo.ConcreteModel("LP-InArt")
+    m.g = pyo.Var(domain=pyo.NonNegativeReals)  # 1/f
+    m.y = pyo.Var([(s, w, v) for s in S for w in W for v in [*V, s]], bounds=(0, 1))  # y_v^{s,w}; y^{s,w}: v is s
+    m.z = pyo.Var([(s, v) for s in S for v in V], bounds=(0, 1))  # z_v^s
+    m.q = pyo.Var([(w, end, p) for (w, end), paths in P.items() for p in range(len(paths))], bounds=(0, 1))
+    m.q_sum = pyo.Var([(v, s, p) for (v, s), paths in P_sum.items() for p in range(len(paths))], bounds=(0, 1))
+    m.max_f = pyo.Objective(expr=m.g, sense=pyo.minimize)
+    eq5 = m.eq5 = pyo.Constraint(pyo.Any)
+    for s in S:
+        for w in W:
+            eq5["row 1, assigned", s, w] = pyo.quicksum(m.y[s, w, v] for v in [*V, s]) == 1
+            for v in V:
+                eq5["row 7, v sends a sum", s, w, v] = m.y[s, w, v] <= m.z[s, v]
+        sent = pyo.quicksum(n[w] * m.y[s, w, s] for w in W) + pyo.quicksum(m.z[s, v] for v in V)
+        eq5["row 8, PS capacity", s] = x[s] * sent <= topology.residual_ingress_mbps(s) * m.g
+    for v in V:
+        if topology.residual_aggregation_mbps(v) < float("inf"):
+            added = pyo.quicksum(x[s] * n[w] * m.y[s, w, v] for s in S for w in W)
+            eq5["row 5, switch capacity", v] = added <= topology.residual_aggregation_mbps(v) * m.g
+    load: dict[tuple[str, str], list[Any]] = {}  # of link e: what the paths have that cross it
+    for (w, end), paths in P.items():
+        wanted = pyo.quicksum(x[s] * m.y[s, w, end] for s in S if end in V or end == s)
+        eq5["rows 2 and 3, paths of a worker", w, end] = _over(paths, m.q, w, end) == wanted
+        for p, path in enumerate(paths):
+            for e in pairwise(path):
+                load.setdefault(e, []).append(n[w] * m.q[w, end, p])
+    for (v, s), paths in P_sum.items():
+        eq5["row 4, paths of a sum", v, s] = _over(paths, m.q_sum, v, s) == x[s] * m.z[s, v]
+        for p, path in enumerate(paths):
+            for e in pairwise(path):
+                load.setdefault(e, []).append(m.q_sum[v, s, p])
+    for e, parts in load.items():
+        eq5["row 6, link capacity", e] = pyo.quicksum(parts) <= topology.residual_bandwidth_mbps(*e) * m.g
+    for w, workers in W.items():
+        for worker in workers:
+            if worker != w:
+                eq5["row 6, link capacity", worker, w] = topology.residual_bandwidth_mbps(worker, w) * m.g >= 1
+    return m
 
-    def up_weights(self, rack: str, point: str) -> tuple[list[Path], list[float]]:
-        """Paths from the rack to a point, with q."""
-        paths = self.up[rack, point]
-        return paths, [self.model.up[rack, point, p].value for p in range(len(paths))]
 
-    def down_weights(self, point: str, s: str) -> tuple[list[Path], list[float]]:
-        """Paths from an aggregation point to root s, with q."""
-        paths = self.down[point, s]
-        return paths, [self.model.down[point, s, p].value for p in range(len(paths))]
+def _over(paths: list[Path], q: Any, a: str, b: str) -> Any:
+    """The sum over the paths from a to b."""
+    return pyo.quicksum(q[a, b, p] for p in range(len(paths)))
 
 
 def _draw(generator: random.Random, values: Sequence[T], weights: Sequence[float]) -> T:
@@ -151,24 +151,29 @@ def _r_inart(network: Network, job: Job, split: dict[str, float], seed: int, str
             raise Infeasible(
                 f"{strategy}: no rate above 0 is possible, parameter server {s} has no ingress capacity left"
             )
-    relaxation = _Relaxation(network, job, split)
-    relaxation.solve()
-    rack_of = {w: rack for rack, members in relaxation.members.items() for w in members}
+    sets = _Sets.of(network, job, split)
+    m = _lp_inart(network.topology, sets, split)
+    solve_model(m, "R-InArt's relaxation")
+    rack_of = {worker: w for w, workers in sets.W.items() for worker in workers}
     generator = random.Random(seed)
+
+    def draw_path(paths: dict[tuple[str, str], list[Path]], q: Any, a: str, b: str) -> Path:
+        return _draw(generator, paths[a, b], [q[a, b, p].value for p in range(len(paths[a, b]))])
+
     # The paper does not model the results' way back: least-loaded trees, as for every other strategy.
     router = Router(network)
     leaves = [network.index[w] for w in job.workers]
     trees = []
-    for s in relaxation.roots:
+    for s in sets.S:
         back = router.return_tree(network.index[s], leaves, split[s])
         assignments = []
-        for w in job.workers:
-            rack = rack_of[w]
-            point = _draw(generator, *relaxation.point_weights(s, rack))
-            path = _draw(generator, *relaxation.up_weights(rack, point))
-            assignments.append(Assignment(w, point, path if rack == w else (w, *path)))
+        for worker in job.workers:
+            w = rack_of[worker]
+            point = _draw(generator, [s, *sets.V], [m.y[s, w, v].value for v in [s, *sets.V]])
+            path = draw_path(sets.P, m.q, w, point)
+            assignments.append(Assignment(worker, point, path if w == worker else (worker, *path)))
         points = dict.fromkeys(a.point for a in assignments if a.point != s)
-        relays = [Relay(v, s, _draw(generator, *relaxation.down_weights(v, s))) for v in points]
+        relays = [Relay(v, s, draw_path(sets.P_sum, m.q_sum, v, s)) for v in points]
         edges = [(network.names[u], network.names[v]) for u, v in (network.ends[e] for e in back)]
         trees.append(Tree(s, split[s], tuple(assignments), tuple(relays), downwards(s, edges)))
     return finish(network.topology, job, strategy, trees, seed)
