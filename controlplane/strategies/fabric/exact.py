@@ -1,6 +1,7 @@
 """The global optimum of Eq. (1) for small instances, as a mixed-integer program: one assignment per (root, worker).
 
-With a_s = f x_s every product of a rate and a binary b is a variable g with g <= M b, g <= a_s, g >= a_s - M (1 - b).
+With a_s = f x_s every product of a rate and a binary q is a variable g with g <= q, g <= a_s, g >= a_s - (1 - q), rates
+in units of the bound. Its rows' slips and how they are read are listed in docs/planner.md.
 """
 
 from __future__ import annotations
@@ -55,68 +56,18 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
             f"exact: more than {MOST_CHOICES} choices of point and path: the instance is too large to be exact"
         )
 
-    model: Any = pyo.ConcreteModel()
-    model.rate = pyo.Var(roots, bounds=(0, 1))  # a_s in units of the bound
-    model.cost = pyo.Objective(expr=pyo.quicksum(model.rate[s] for s in roots), sense=pyo.maximize)
-    model.rows = pyo.ConstraintList()
-    model.binary = pyo.VarList(domain=pyo.Binary)
-    model.product = pyo.VarList(bounds=(0, 1))
-    loads: dict[tuple[str, str], list[Any]] = {}
-    ingress: dict[str, list[Any]] = {s: [] for s in roots}
-    added: dict[str, list[Any]] = {v: [] for v in switches}
-
-    def choice(s: str) -> tuple[Any, Any]:
-        """A binary and its product with a_s."""
-        b, g = model.binary.add(), model.product.add()
-        model.rows.add(g <= b)
-        model.rows.add(g <= model.rate[s])
-        model.rows.add(g >= model.rate[s] - (1 - b))
-        return b, g
-
-    def use(path: Path, g: Any) -> None:
-        for u, v in pairwise(path):
-            loads.setdefault((u, v), []).append(g)
-
-    chosen: dict[tuple[str, str], list[Any]] = {}
-    relayed: dict[tuple[str, str], list[Any]] = {}
-    returned: dict[tuple[str, tuple[str, str]], Any] = {}
-    for s in roots:
-        for v in switches:
-            relayed[s, v] = []
-            for path in onwards[v, s]:
-                b, g = choice(s)
-                relayed[s, v].append(b)
-                use(path, g)
-                ingress[s].append(g)
-        for w in workers:
-            chosen[s, w] = []
-            by_point: dict[str, list[Any]] = {}
-            for point, path in options[s, w]:
-                b, g = choice(s)
-                chosen[s, w].append(b)
-                by_point.setdefault(point, []).append(b)
-                use(path, g)
-                (ingress[s] if point == s else added[point]).append(g)
-            model.rows.add(pyo.quicksum(chosen[s, w]) == 1)
-            for point, binaries in by_point.items():
-                if point != s:
-                    model.rows.add(pyo.quicksum(binaries) <= pyo.quicksum(relayed[s, point]))
-        returned.update({(s, edge): b for edge, b in _add_return(model, topology, (s, workers), choice, use).items()})
-    for s in roots:
-        model.rows.add(pyo.quicksum(ingress[s]) <= topology.residual_ingress_mbps(s) / largest)
-        if split is not None:
-            model.rows.add(model.rate[s] == split[s] * pyo.quicksum(model.rate[r] for r in roots))
-    for v in switches:
-        if added[v] and topology.residual_aggregation_mbps(v) < float("inf"):
-            model.rows.add(pyo.quicksum(added[v]) <= topology.residual_aggregation_mbps(v) / largest)
-    for (u, v), terms in loads.items():
-        model.rows.add(pyo.quicksum(terms) <= topology.residual_bandwidth_mbps(u, v) / largest)
+    m, load = _eq1(roots, workers, switches, options, onwards)
+    returned = _add_return(m, topology, roots, workers, load)
+    _add_capacities(m, topology, load, largest)
+    if split is not None:
+        for s in roots:
+            m.eq1["x_s is given", s] = m.a[s] == split[s] * pyo.quicksum(m.a[r] for r in roots)
     limit = deadline()
     seconds = TIME_LIMIT_S if limit.left is None else min(TIME_LIMIT_S, limit.left)
-    outcome = solve_model(model, "exact", time_limit=seconds, mip_rel_gap=1e-6, mip_feasibility_tolerance=1e-9)
+    outcome = solve_model(m, "exact", time_limit=seconds, mip_rel_gap=1e-6, mip_feasibility_tolerance=1e-9)
     limit.cut_short |= not outcome.optimal
 
-    rates = {s: model.rate[s].value for s in roots}
+    rates = {s: m.a[s].value for s in roots}
     total = sum(rates.values())
     if total <= NEGLIGIBLE:
         raise Infeasible("exact: no rate above 0 is possible, capacities are too small")
@@ -126,13 +77,13 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
             continue
         assignments = []
         for w in workers:
-            point, path = options[s, w][max(range(len(chosen[s, w])), key=lambda i: chosen[s, w][i].value)]
+            point, path = max(enumerate(options[s, w]), key=lambda option: m.q[s, w, option[0]].value)[1]
             assignments.append(Assignment(w, point, path))
         relays = []
         for v in dict.fromkeys(a.point for a in assignments if a.point != s):
-            best = max(range(len(relayed[s, v])), key=lambda i: relayed[s, v][i].value)
-            relays.append(Relay(v, s, onwards[v, s][best]))
-        edges = [edge for (root, edge), b in returned.items() if root == s and b.value > 0.5]
+            path = max(enumerate(onwards[v, s]), key=lambda option: m.q_sum[s, v, option[0]].value)[1]
+            relays.append(Relay(v, s, path))
+        edges = [(u, v) for root, u, v in returned if root == s and m.back[s, u, v].value > 0.5]
         trees.append(Tree(s, rates[s] / total, tuple(assignments), tuple(relays), _pruned(s, edges, workers)))
     plan = finish(topology, job, "exact", trees, seed)
     proven = largest if outcome.bound is None else min(largest, outcome.bound * largest)
@@ -146,43 +97,114 @@ def _paths(network: Network, source: str, target: str) -> list[Path]:
         return shortest_paths(network, source, target)
 
 
-def _add_return(
-    model: Any, topology: Topology, ends: tuple[str, tuple[str, ...]], choice: Any, use: Any
-) -> dict[tuple[str, str], Any]:
-    """A tree from the root to all workers (`ends`): the binaries of its links.
+Load = dict[tuple[str, ...], list[Any]]
+"""What a PS (s,), switch (v,) or link (u, v) has to take, in units of the bound."""
 
-    Every worker is sent one unit over links that are in it; one link leads into each node.
+
+def _eq1(
+    S: tuple[str, ...],
+    W: tuple[str, ...],
+    V: list[str],
+    options: dict[tuple[str, str], list[tuple[str, Path]]],
+    onwards: dict[tuple[str, str], list[Path]],
+) -> tuple[Any, Load]:
+    """Eq. (1) but for its capacities, in a_s = f x_s, in units of the bound. Rows have the paper's numbers and letters.
+
+    `q[s, w, p]`: worker w uses its option p for s, a point (y_v^{s,w}, or y^{s,w}: s itself) and a path to it
+    (q_p^{s,v,w}, q_p^{s,w}), so that rows 3 and 4 hold by definition. `q_sum[s, v, p]`: q_p^{s,v}.
     """
-    s, workers = ends
-    returned: dict[tuple[str, str], Any] = {}
-    usable = [
-        (u, v)
-        for u, v in topology.links
-        if topology.residual_bandwidth_mbps(u, v) > 0
-        and (u == s or topology.kind(u) == "switch")
-        and (v in workers or topology.kind(v) == "switch")
-    ]
-    into: dict[str, list[Any]] = {}
-    for edge in usable:
-        if topology.results_on_links:
-            b, g = choice(s)
-            use(edge, g)
+    m: Any = pyo.ConcreteModel("InArt, Eq. (1)")
+    m.a = pyo.Var(S, bounds=(0, 1))  # f x_s
+    m.f = pyo.Objective(expr=pyo.quicksum(m.a[s] for s in S), sense=pyo.maximize)
+    m.q_sum = pyo.Var([(s, v, p) for s in S for v in V for p in range(len(onwards[v, s]))], domain=pyo.Binary)
+    m.q = pyo.Var([(s, w, p) for s in S for w in W for p in range(len(options[s, w]))], domain=pyo.Binary)
+    m.eq1 = pyo.Constraint(pyo.Any)
+    a_q_sum, a_q = _times_rate(m, m.q_sum), _times_rate(m, m.q)
+    load: Load = {}
+    for s, v, p in m.q_sum:
+        _carry(load, onwards[v, s][p], a_q_sum[s, v, p])
+        load.setdefault((s,), []).append(a_q_sum[s, v, p])
+    for s in S:
+        for w in W:
+            at: dict[str, list[Any]] = {}
+            for p, (point, path) in enumerate(options[s, w]):
+                at.setdefault(point, []).append(m.q[s, w, p])
+                _carry(load, path, a_q[s, w, p])
+                load.setdefault((point,), []).append(a_q[s, w, p])
+            m.eq1["row 2, assigned", s, w] = pyo.quicksum(q for parts in at.values() for q in parts) == 1
+            for v in at.keys() - {s}:
+                z = pyo.quicksum(m.q_sum[s, v, p] for p in range(len(onwards[v, s])))  # row 5
+                m.eq1["row 8, v sends a sum", s, w, v] = pyo.quicksum(at[v]) <= z
+    return m, load
+
+
+def _times_rate(m: Any, q: Any) -> Any:
+    """g = a_s q of binaries whose index begins with s."""
+    g = pyo.Var(q.index_set(), bounds=(0, 1))
+    m.add_component(f"a_{q.local_name}", g)
+    for index in q:
+        m.eq1[g.name, "at most q", index] = g[index] <= q[index]
+        m.eq1[g.name, "at most a", index] = g[index] <= m.a[index[0]]
+        m.eq1[g.name, "a where q is 1", index] = g[index] >= m.a[index[0]] - (1 - q[index])
+    return g
+
+
+def _carry(load: Load, path: Path, rate: Any) -> None:
+    for link in pairwise(path):
+        load.setdefault(link, []).append(rate)
+
+
+def _add_capacities(m: Any, topology: Topology, load: Load, largest: float) -> None:
+    for place, parts in load.items():
+        if len(place) == 2:
+            row, capacity = "row 7, link capacity", topology.residual_bandwidth_mbps(*place)
+        elif topology.kind(place[0]) == "switch":
+            row, capacity = "row 6, switch capacity", topology.residual_aggregation_mbps(place[0])
         else:
-            b = model.binary.add()
-        returned[edge] = b
-        into.setdefault(edge[1], []).append(b)
-    for binaries in into.values():
-        model.rows.add(pyo.quicksum(binaries) <= 1)
-    for w in workers:
-        flow = {edge: model.product.add() for edge in usable}
-        for edge in usable:
-            model.rows.add(flow[edge] <= returned[edge])
-        for node in {n for edge in usable for n in edge}:
-            balance = pyo.quicksum(flow[e] for e in usable if e[1] == node) - pyo.quicksum(
-                flow[e] for e in usable if e[0] == node
-            )
-            model.rows.add(balance == (1 if node == w else -1 if node == s else 0))
-    return returned
+            row, capacity = "row 9, PS capacity", topology.residual_ingress_mbps(place[0])
+        if capacity < float("inf"):
+            m.eq1[row, place] = pyo.quicksum(parts) <= capacity / largest
+
+
+def _add_return(
+    m: Any, topology: Topology, S: tuple[str, ...], W: tuple[str, ...], load: Load
+) -> list[tuple[str, str, str]]:
+    """Trees from the roots to all workers, which the paper does not model: who may be `back[s, u, v]`.
+
+    Every worker is sent one unit over links that are in the tree; one link leads into each node.
+    """
+    usable = {
+        s: [
+            (u, v)
+            for u, v in topology.links
+            if topology.residual_bandwidth_mbps(u, v) > 0
+            and (u == s or topology.kind(u) == "switch")
+            and (v in W or topology.kind(v) == "switch")
+        ]
+        for s in S
+    }
+    links = [(s, u, v) for s in S for u, v in usable[s]]
+    m.back = pyo.Var(links, domain=pyo.Binary)
+    m.sent = pyo.Var([(w, *link) for w in W for link in links], bounds=(0, 1))
+    if topology.results_on_links:
+        a_back = _times_rate(m, m.back)
+        for s, u, v in links:
+            _carry(load, (u, v), a_back[s, u, v])
+    for s in S:
+        nodes = {node for link in usable[s] for node in link}
+        into = {node: [(u, v) for u, v in usable[s] if v == node] for node in nodes}
+        out = {node: [(u, v) for u, v in usable[s] if u == node] for node in nodes}
+        for node in nodes:
+            if into[node]:
+                m.eq1["one way back", s, node] = pyo.quicksum(m.back[s, u, v] for u, v in into[node]) <= 1
+            for w in W:
+                arrives = pyo.quicksum(m.sent[w, s, u, v] for u, v in into[node])
+                leaves = pyo.quicksum(m.sent[w, s, u, v] for u, v in out[node])
+                m.eq1["back to the worker", s, w, node] = arrives - leaves == (node == w) - (node == s)
+    for w in W:
+        for link in links:
+            m.eq1["sent over the tree", w, link] = m.sent[w, *link] <= m.back[link]
+    return links
 
 
 def _pruned(root: str, edges: list[tuple[str, str]], workers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
