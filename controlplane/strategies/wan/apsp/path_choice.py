@@ -1,6 +1,6 @@
 """One path per flow, so that the fullest link is as empty as can be: APSP's Problem 4 (LP) and Problem 1 (MILP), Pyomo.
 
-With x = z / m, Problem 4 is: shares of paths, sum 1 per flow; minimise the seconds that the fullest link is busy.
+Problem 4 divided by m = 1/T: x_fp = z_fp / m is the share of flow f that takes path p, and T what is minimised.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ class PathChoice:
         self._dense: Real = seconds.toarray().T  # (columns, links)
         self.scale = self.busy(self._first)
         rows = seconds / self.scale
-        model = pyo.ConcreteModel()
-        model.share = pyo.Var(range(len(self.flow)), bounds=(0, 1))
-        model.busy = pyo.Var(bounds=(0, 1))  # the first paths are a solution
-        share = [model.share[c] for c in range(len(self.flow))]
-        model.rows = pyo.ConstraintList()
-        for row in range(rows.shape[0]):
-            part = slice(rows.indptr[row], rows.indptr[row + 1])
+        m = pyo.ConcreteModel("APSP, Problem 4")
+        m.x = pyo.Var(range(len(self.flow)), bounds=(0, 1))  # (10b)
+        m.T = pyo.Var(bounds=(0, 1))  # in units of `scale`: the first paths are a solution
+        m.min_T = pyo.Objective(expr=m.T)  # (10)
+        x = [m.x[c] for c in range(len(self.flow))]
+        m.eq10a_link = pyo.Constraint(range(rows.shape[0]))
+        for e in m.eq10a_link.index_set():  # sum of delta_efp x_fp |p| D / B_e <= T
+            part = slice(rows.indptr[e], rows.indptr[e + 1])
             if part.start < part.stop:
-                load = LinearExpression(
+                busy = LinearExpression(
                     linear_coefs=[*rows.data[part].tolist(), -1.0],
-                    linear_vars=[*(share[c] for c in rows.indices[part]), model.busy],
+                    linear_vars=[*(x[c] for c in rows.indices[part]), m.T],
                 )
-                model.rows.add((None, load, 0.0))
-        for first, size in zip(self._first, self._sizes, strict=True):
-            total = LinearExpression(linear_coefs=[1.0] * size, linear_vars=share[first : first + size])
-            model.rows.add((1.0, total, 1.0))
-        model.least = pyo.Objective(expr=model.busy)
-        self._model, self._share = model, share
+                m.eq10a_link[e] = (None, busy, 0.0)
+        m.eq10c_flow = pyo.Constraint(range(len(self._sizes)))
+        for f, (first, size) in enumerate(zip(self._first, self._sizes, strict=True)):
+            shares = LinearExpression(linear_coefs=[1.0] * size, linear_vars=x[first : first + size])
+            m.eq10c_flow[f] = (1.0, shares, 1.0)
+        self._model, self._x = m, x
 
     def busy(self, chosen: NDArray[np.int64]) -> float:
         """Seconds that the fullest link is busy with these columns, one per flow."""
@@ -62,8 +63,8 @@ class PathChoice:
             solve_model(self._model, "APSP's Problem 4")
         except SolverError as error:
             raise WanError(str(error)) from None
-        shares = np.maximum([x.value for x in self._share], 0.0)
-        return np.split(shares, self._first[1:]), float(self._model.busy.value * self.scale)
+        shares = np.maximum([x.value for x in self._x], 0.0)
+        return np.split(shares, self._first[1:]), float(self._model.T.value * self.scale)
 
     def improved(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Other paths for single flows, as long as the fullest link (then all links, the fuller the more) gains."""
@@ -95,12 +96,12 @@ class PathChoice:
     def whole(self, at_most: float, time_limit: float, gap: float) -> tuple[NDArray[np.int64] | None, float]:
         """Problem 1: (the best columns, none where nothing below `at_most` s was found; what is proven, s)."""
         model = self._model
-        model.busy.setub(min(1.0, at_most / self.scale))
-        for share in self._share:
-            share.domain = pyo.Binary
+        model.T.setub(min(1.0, at_most / self.scale))
+        for x in self._x:
+            x.domain = pyo.Binary
         try:
             bound = self._solve_whole(time_limit, gap)
-            values = np.array([x.value for x in self._share])
+            values = np.array([x.value for x in self._x])
             parts = zip(self._first, np.split(values, self._first[1:]), strict=True)
             chosen = np.array([first + int(np.argmax(part)) for first, part in parts])
         except NoSolution:
@@ -110,9 +111,9 @@ class PathChoice:
         except SolverError as error:
             raise WanError(str(error)) from None
         finally:
-            for share in self._share:
-                share.domain = pyo.Reals
-            model.busy.setub(1)
+            for x in self._x:
+                x.domain = pyo.Reals
+            model.T.setub(1)
         return chosen, min(at_most, self.scale * bound) if bound is not None else 0.0
 
     def _solve_whole(self, time_limit: float, gap: float) -> float | None:
