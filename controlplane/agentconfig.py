@@ -30,20 +30,24 @@ class WorkerTree:
 
 @dataclass(frozen=True)
 class RootFlow:
-    """A flow that ends at the root. partial False: a packet counts as exactly `contributors` (one worker's bit);
-    partial True: its own bitmap counts, which must be a non-empty subset of `contributors`."""
+    """A flow that ends at the root. parts: workers by index in the job, divided like the flows of the aggregation point
+    it comes from. partial True: bit i of a packet's bitmap says whether parts[i] are in it; False: all are."""
 
     label: int
-    contributors: int
+    parts: tuple[tuple[int, ...], ...]
     partial: bool
+
+    @property
+    def contributors(self) -> frozenset[int]:
+        """All workers whose gradients may be in its packets."""
+        return frozenset(worker for part in self.parts for worker in part)
 
 
 @dataclass(frozen=True)
 class RootTree:
-    """A root's part of one tree. expected: bitmap of all workers. answer_labels: by worker index. port: the tree's."""
+    """A root's part of one tree. answer_labels: by worker index. port: the tree's."""
 
     tree: int
-    expected: int
     flows: tuple[RootFlow, ...]
     return_label: int
     answer_labels: tuple[int, ...]
@@ -55,7 +59,7 @@ class RootTree:
 class AgentConfig:
     """One agent's configuration for one epoch.
 
-    index: position in `workers` (its bitmap bit) or in `parameter_servers`. address: IPv4 of its data interface.
+    index: position in `workers` or in `parameter_servers`. address: IPv4 of its data interface.
     """
 
     job: str
@@ -92,7 +96,10 @@ class AgentConfig:
                         RootTree(
                             **{
                                 **tree,
-                                "flows": tuple(RootFlow(**flow) for flow in tree["flows"]),
+                                "flows": tuple(
+                                    RootFlow(flow["label"], tuple(map(tuple, flow["parts"])), flow["partial"])
+                                    for flow in tree["flows"]
+                                ),
                                 "answer_labels": tuple(tree["answer_labels"]),
                             }
                         )

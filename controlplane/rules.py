@@ -8,7 +8,7 @@ from itertools import count
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits
+from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in
 from controlplane.plan.model import Plan, PlanError, Tree
 from controlplane.plan.slots import place_slots
 from controlplane.routing import Network
@@ -28,13 +28,15 @@ class Replicate:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """contributor 0: a partial sum, which counts as its own bitmap. slot = slot_base + (sequence & slot_mask)."""
+    """A flow into an aggregation point. flow: its bit among those of the point's flows, everyone. Complete sums leave
+    with next_label, all else with partial_label. slot = slot_base + (sequence & slot_mask)."""
 
     slot_base: int
     slot_mask: int
-    contributor: int
-    expected: int
+    flow: int
+    everyone: int
     next_label: int
+    partial_label: int
     port: int
 
 
@@ -162,6 +164,10 @@ def build(
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
         raise DoesNotFit(point, Resource.WORKERS, len(plan.job.workers), limits.max_workers)
+    for tree in plan.trees:
+        for point, flows in fan_in(tree).items():
+            if limits.fan_in is not None and flows > limits.fan_in:
+                raise DoesNotFit(point, Resource.FLOWS, flows, limits.fan_in)
     builder = _Builder(plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {}, places=places)
     for index, tree in enumerate(plan.trees):
         builder.add_tree(index, tree)
@@ -185,7 +191,7 @@ class _Builder:
         self.plan, self.topology, self.limits, self.job_id = plan, topology, limits, job_id
         self.first_label = self.next_label = first_label
         self.taken = taken
-        self.bits = {worker: 1 << i for i, worker in enumerate(plan.job.workers)}
+        self.numbers_of = {worker: i for i, worker in enumerate(plan.job.workers)}
         self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
         self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
         self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}
@@ -210,30 +216,38 @@ class _Builder:
 
     def add_tree(self, index: int, tree: Tree) -> None:
         topology = self.topology
-        everyone = (1 << len(self.bits)) - 1
         relays = {relay.node: relay for relay in tree.relays}
-        partial = {point: self.label() for point in relays}
-        expected = expected_bitmaps(tree, self.bits)
+        complete = {point: self.label() for point in relays}
+        inner = {relay.node for relay in tree.relays if relay.next != tree.root}
+        partial = {point: self.label() if point in inner else label for point, label in complete.items()}
+        parts = parts_of(tree, self.numbers_of)
+        bits = {point: iter(range(len(parts[point]))) for point in relays}
         flows: list[RootFlow] = []
 
-        def add_up(route: tuple[str, ...], label: int, contributor: int, carried: int) -> None:
-            """A flow's entries up to where it is added; contributor 0: a partial sum that may carry `carried`."""
+        def add_up(route: tuple[str, ...], label: int, root_flow: RootFlow) -> None:
+            """A flow's entries up to where it is added. root_flow: what it is if that is the root."""
             self.forward(route, label)
             point = route[-1]
             if point == tree.root:
-                flows.append(RootFlow(label, carried, partial=contributor == 0))
+                flows.append(root_flow)
                 return
             port = topology.port(point, relays[point].route[1])
             slots = self.slot_base[point, index], self.slots[index] - 1
-            action = Aggregate(*slots, contributor, expected[point], partial[point], port)
+            everyone = (1 << len(parts[point])) - 1
+            action = Aggregate(*slots, 1 << next(bits[point]), everyone, complete[point], partial[point], port)
             self.entries[point].append(LabelEntry(topology.port(point, route[-2]), label, action))
 
         up: dict[str, int] = {}
         for a in tree.assignments:
             up[a.worker] = self.label()
-            add_up(a.route, up[a.worker], self.bits[a.worker], self.bits[a.worker])
+            direct = ((self.numbers_of[a.worker],),)
+            add_up(a.route, up[a.worker], RootFlow(up[a.worker], direct, partial=False))
         for relay in tree.relays:
-            add_up(relay.route, partial[relay.node], 0, expected[relay.node])
+            sums = RootFlow(partial[relay.node], parts[relay.node], partial=True)
+            add_up(relay.route, complete[relay.node], sums)
+            if relay.node in inner:
+                self.forward(tree.way(relay.node), partial[relay.node])
+                flows.append(sums)
         return_label, answers = self.add_return(tree)
         rate = self.plan.tree_rate_mbps(index)
         port = udp_port(self.job_id, index)
@@ -253,7 +267,7 @@ class _Builder:
             )
         answer_labels = tuple(answers[worker] for worker in self.plan.job.workers)
         self.root_trees[tree.root].append(
-            RootTree(index, everyone, tuple(flows), return_label, answer_labels, self.slots[index], port)
+            RootTree(index, tuple(flows), return_label, answer_labels, self.slots[index], port)
         )
 
     def add_return(self, tree: Tree) -> tuple[int, dict[str, int]]:
@@ -332,16 +346,19 @@ class _Builder:
         return Deployment(rulesets, agents, self.next_label, self.first_label, dict(self.slot_base))
 
 
-def expected_bitmaps(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:
-    """Per aggregation point: the workers whose gradients are in its sum when it is complete."""
-    expected = {relay.node: 0 for relay in tree.relays}
-    onwards = {relay.node: relay.next for relay in tree.relays}
-    for a in tree.assignments:
-        node = a.point
-        while node != tree.root:
-            expected[node] |= bits[a.worker]
-            node = onwards[node]
-    return expected
+def parts_of(tree: Tree, numbers: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Per aggregation point: the workers behind each of its flows, in the order of the flows' bits."""
+    incoming: dict[str, list[str]] = {relay.node: [] for relay in tree.relays}
+    for flow in tree.flows:
+        if flow.end != tree.root:
+            incoming[flow.end].append(flow.source)
+
+    def behind(node: str) -> tuple[int, ...]:
+        if node in numbers:
+            return (numbers[node],)
+        return tuple(worker for source in incoming[node] for worker in behind(source))
+
+    return {point: tuple(behind(source) for source in sources) for point, sources in incoming.items()}
 
 
 def routes(topology: Topology) -> dict[str, tuple[Route, ...]]:

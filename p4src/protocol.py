@@ -25,6 +25,8 @@ IPV4_VERSION_AND_WORDS = 0x45
 """The first byte of an IPv4 header without options."""
 PROTOCOL_UDP = 17
 DO_NOT_FRAGMENT = 0x4000
+COUNT_BITS = 10
+"""Bits in which a sum counts those who contributed NaN, +Inf or -Inf (worker_agent/fixedpoint.py)."""
 FRAGMENT_MASK = 0x3FFF
 """Bits of IPv4's flags and offset of which one at least is set in a fragment: more fragments, and the offset."""
 
@@ -49,9 +51,13 @@ class Field:
 
 @dataclass(frozen=True)
 class TargetDefaults:
-    """Build options of one target: values in a packet, slots, and table sizes (entries)."""
+    """Build options of one target: values in a packet, slots, and table sizes (entries).
+
+    flows: how many flows its program adds to one sum at most.
+    """
 
     values_per_packet: int
+    flows: int
     slots: int
     label_table_size: int
     route_table_size: int
@@ -170,8 +176,12 @@ def parse(data: dict[str, Any]) -> Protocol:
         raise ProtocolError("protocol.json: ports_per_job must divide the range of ports")
     if not 0 < protocol.ttl < 256:
         raise ProtocolError("protocol.json: ttl must be 1 to 255")
-    if protocol.max_workers != protocol.field("bitmap").bits:
-        raise ProtocolError("protocol.json: max_workers must be the width of the bitmap")
+    if not 0 < protocol.max_workers < 1 << COUNT_BITS:
+        raise ProtocolError(f"protocol.json: max_workers must be 1 to {(1 << COUNT_BITS) - 1}, which counts can reach")
+    bits = protocol.field("bitmap").bits
+    for name, target in protocol.targets.items():
+        if not 2 <= target.flows <= bits:
+            raise ProtocolError(f"protocol.json: targets.{name}.flows must be 2 to the width of the bitmap, {bits}")
     return protocol
 
 

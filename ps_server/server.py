@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.agentconfig import AgentConfig
-from p4src.protocol import frame_bytes
+from controlplane.agentconfig import AgentConfig, RootFlow
+from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.errors import AgentError
 from worker_agent.io_options import IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
 from worker_agent.native_engine import load_engine
@@ -23,13 +23,18 @@ _MESSAGE_BYTES = 512
 
 
 class _Flow(ctypes.Structure):
-    _fields_ = [("label", ctypes.c_uint32), ("partial", ctypes.c_int32), ("contributors", ctypes.c_uint64)]
+    _fields_ = [
+        ("label", ctypes.c_uint32),
+        ("partial", ctypes.c_int32),
+        ("workers", ctypes.c_uint32),
+        ("worker", ctypes.POINTER(ctypes.c_uint32)),
+        ("part", ctypes.POINTER(ctypes.c_uint32)),
+    ]
 
 
 class _TreeConfig(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows", "port", "thread")),
-        ("expected", ctypes.c_uint64),
         ("flow", ctypes.POINTER(_Flow)),
         ("answer_labels", ctypes.POINTER(ctypes.c_uint32)),
     ]
@@ -55,7 +60,6 @@ _TREE_COUNTERS = (
     "first_packet_ns",
     "last_result_ns",
     "oldest_incomplete",
-    "oldest_bitmap",
     "oldest_waiting_ns",
     "newest",
 )
@@ -75,7 +79,10 @@ _COUNTERS = (
 
 
 class _TreeStats(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in _TREE_COUNTERS]
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
+        ("oldest_workers", ctypes.c_uint64 * -(-MAX_WORKERS // 64)),
+    ]
 
 
 class _Stats(ctypes.Structure):
@@ -150,6 +157,15 @@ def library() -> ctypes.CDLL:
     return lib
 
 
+def _native_flow(flow: RootFlow, keep: list[Any]) -> _Flow:
+    """`keep`: what it points at, for as long as it is used."""
+    pairs = [(worker, part) for part, workers in enumerate(flow.parts) for worker in workers]
+    numbers = ctypes.c_uint32 * len(pairs)
+    worker, part = numbers(*(pair[0] for pair in pairs)), numbers(*(pair[1] for pair in pairs))
+    keep += [worker, part]
+    return _Flow(flow.label, flow.partial, len(pairs), worker, part)
+
+
 class Server:
     """Root of the trees of one configuration on one interface; runs from construction to close(). Thread-safe. io: back
     end and threads (default: as the environment says; one thread for each 10 Gbit/s of the link)."""
@@ -182,9 +198,7 @@ class Server:
                 raise ValueError(
                     f"{config.node}, tree {tree.tree}: {labels} answer labels for {len(config.workers)} workers"
                 )
-            flows = (_Flow * len(tree.flows))(
-                *(_Flow(flow.label, flow.partial, flow.contributors) for flow in tree.flows)
-            )
+            flows = (_Flow * len(tree.flows))(*(_native_flow(flow, keep) for flow in tree.flows))
             answers = (ctypes.c_uint32 * len(tree.answer_labels))(*tree.answer_labels)
             keep += [flows, answers]
             trees.append(
@@ -195,7 +209,6 @@ class Server:
                     len(flows),
                     tree.port,
                     thread,
-                    tree.expected,
                     flows,
                     answers,
                 )
@@ -248,8 +261,8 @@ class Server:
                     waiting_seconds=raw.oldest_waiting_ns / 1e9,
                     missing=tuple(
                         worker
-                        for bit, worker in enumerate(config.workers)
-                        if raw.oldest_waiting_ns and (tree.expected & ~raw.oldest_bitmap) >> bit & 1
+                        for index, worker in enumerate(config.workers)
+                        if raw.oldest_waiting_ns and not raw.oldest_workers[index // 64] >> index % 64 & 1
                     ),
                 )
                 for tree, raw in zip(config.root_trees, trees, strict=True)

@@ -5,8 +5,7 @@ Attributes of a switch in the topology, all optional (absent: unlimited), whole 
 - slots: of the aggregation memory; a tree takes at least MINIMUM_SLOTS at each of its aggregation points;
 - label_entries: of the label table; multicast_groups: ways to copy results;
 - fan_in: flows (of workers, partial sums) that are added to one sum, i.e. at one point of one tree;
-- max_workers: workers of one job that its bitmaps tell apart; values_per_packet: of the program on the switch, the same
-  on all switches.
+- max_workers: workers of one job; values_per_packet: of the program on the switch, the same on all switches.
 
 They make a plan discrete: which trees there are matters, not only how much each carries. What a plan needs is counted
 here from its trees alone, as `rules.build` spends it. `Limits` is what a compiled program has; `limited` puts it into a
@@ -27,9 +26,9 @@ from p4src.protocol import MAX_WORKERS, PROTOCOL
 
 MINIMUM_SLOTS = 16
 
-MAXIMUM_FLOWS = {"tna": 31}
-"""Flows that a target adds at one point of one tree; others: any number. Tofino's slots keep them in a word of 32 bits,
-of which the program uses one itself."""
+MAXIMUM_FLOWS = {name: target.flows for name, target in PROTOCOL.targets.items()}
+"""Flows that a target adds at one point of one tree: bits of its slots' bitmaps (on Tofino a word of 32, of which the
+program uses one itself)."""
 
 
 class Resource(StrEnum):
@@ -39,7 +38,7 @@ class Resource(StrEnum):
     LABELS = "label table entries"
     GROUPS = "multicast groups"
     FLOWS = "flows added at one point of one tree"
-    WORKERS = "bitmap bits (workers of one job)"
+    WORKERS = "workers of one job"
     ROUTES = "IPv4 routes"
     LOOPBACK = "Mbit/s of loopback ports"
     NUMBERS = "labels of one job"
@@ -183,12 +182,16 @@ def limited(topology: Topology, limits: Limits) -> Topology:
 
 def label_entries(tree: Tree) -> Counter[str]:
     """Entries of the label table that a tree takes, by switch: one per flow and node it passes or is added at, one per
-    node for the results, one per worker and node for answers to it."""
+    node for the results, one per worker and node for answers to it; and for what an aggregation point sends that is not
+    complete, where it sends to another one, one per node on its way to the root."""
     entries: Counter[str] = Counter()
     for flow in tree.flows:
         entries.update(flow.route[1:-1])
         if flow.end != tree.root:
             entries[flow.end] += 1
+    for relay in tree.relays:
+        if relay.next != tree.root:
+            entries.update(tree.way(relay.node)[1:-1])
     parent = {child: above for above, child in tree.return_edges}
     entries.update({above for above, _ in tree.return_edges if above != tree.root})
     for a in tree.assignments:

@@ -78,6 +78,23 @@ class Tree:
             + [Flow(r.node, r.next, r.route) for r in self.relays]
         )
 
+    def way(self, point: str) -> tuple[str, ...]:
+        """Nodes from an aggregation point along the relays to the root. Routes in a row may cross a link twice: what is
+        between is left out, so that a label leads on from each link in one way."""
+        relays = {relay.node: relay for relay in self.relays}
+        nodes = [point]
+        at = point
+        while at != self.root:
+            nodes += relays[at].route[1:]
+            at = relays[at].next
+        links: list[tuple[str, str]] = []
+        for link in pairwise(nodes):
+            if link in links:
+                del links[links.index(link) + 1 :]
+            else:
+                links.append(link)
+        return (point, *(node for _, node in links))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "root": self.root,

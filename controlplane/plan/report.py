@@ -157,5 +157,5 @@ def print_plan(found: Planned, topology: Topology) -> None:
             print(line)
     workers = len(plan.job.workers)
     if workers > MAX_WORKERS and not plan.multicasts:
-        print(f"note        no switch program carries it yet: {workers} workers, bitmaps have {MAX_WORKERS} bits")
+        print(f"note        no switch program carries it: {workers} workers, a job has at most {MAX_WORKERS}")
     print(f"solved in   {found.seconds:.3f} s{' (time was over: the best so far)' * found.cut_short}")

@@ -193,8 +193,8 @@ def _describe_action(action: Forward | Replicate | Aggregate) -> str:
         return f"forward(port={action.port})"
     if isinstance(action, Replicate):
         return f"replicate(group={action.group})"
-    who = f"contributor=0x{action.contributor:x}" if action.contributor else "partial sum"
     return (
-        f"aggregate(slots {action.slot_base}..{action.slot_base + action.slot_mask}, {who}, "
-        f"expected=0x{action.expected:x}, next_label={action.next_label}, port={action.port})"
+        f"aggregate(slots {action.slot_base}..{action.slot_base + action.slot_mask}, flow=0x{action.flow:x}, "
+        f"everyone=0x{action.everyone:x}, next_label={action.next_label}, partial_label={action.partial_label}, "
+        f"port={action.port})"
     )

@@ -49,18 +49,18 @@ class Workload:
 
 
 def aggregation(values: int, superframe: int = 1) -> Workload:
-    """Sums of ``values`` 32-bit numbers over two contributors: every second frame completes a slot and leaves.
+    """Sums of ``values`` 32-bit numbers over two flows: every second frame completes a slot and leaves.
 
-    ``superframe``: each contributor's kernel hands over so many packets at a time.
+    ``superframe``: each sender's kernel hands over so many packets at a time.
     """
     directory = ARTIFACTS / f"v1model-{values}"
-    expected = (1 << CONTRIBUTORS) - 1
+    everyone = (1 << CONTRIBUTORS) - 1
     rows = tuple(
         Row(
             "label_table",
             (Match("exact", 1), Match("exact", w + 1)),
             "aggregate",
-            (0, SLOTS - 1, 1 << w, expected, 99, 2),
+            (0, SLOTS - 1, 1 << w, everyone, 99, 99, 2),
         )
         for w in range(CONTRIBUTORS)
     )

@@ -67,9 +67,10 @@ struct metadata_t {
     bool aggregate;     // label_table chose aggregate; its parameters follow
     bit<32> slot_base;
     bit<32> slot_mask;
-    bit<64> contributor;
-    bit<64> expected;
+    bit<64> flow;
+    bit<64> everyone;
     bit<32> next_label;
+    bit<32> partial_label;
     port_t port;
     bit<32> slot;
     operation_t operation;

@@ -7,7 +7,7 @@
 //
 // A packet that arrives on a port where its flow does not belong is a miss. Each entry has a counter (packets, bytes).
 // Limit: INART_LABEL_TABLE_SIZE entries. slot_base + slot_mask must be below INART_SLOTS, slot_mask one less than a
-// power of two, group not 0: the control plane sees to it.
+// power of two, flow one bit of everyone, group not 0: the control plane sees to it.
 #ifndef INART_LABEL_P4
 #define INART_LABEL_P4
 
@@ -27,17 +27,19 @@ control Label(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
         standard_metadata.mcast_grp = group;
     }
 
-    // contributor: the bits that the packet counts as; 0 for a partial sum, which carries its own.
+    // flow: this flow's bit at its aggregation point; everyone: those of all its flows. A complete sum leaves with
+    // next_label, anything less with partial_label.
     @name(".aggregate") @id(3)
-    action aggregate(bit<32> slot_base, bit<32> slot_mask, bit<64> contributor, bit<64> expected,
-                     bit<32> next_label, port_t port) {
+    action aggregate(bit<32> slot_base, bit<32> slot_mask, bit<64> flow, bit<64> everyone,
+                     bit<32> next_label, bit<32> partial_label, port_t port) {
         meta.aggregate = true;
         hdr.udp.checksum = 0;    // label, bitmap and values of what leaves are others
         meta.slot_base = slot_base;
         meta.slot_mask = slot_mask;
-        meta.contributor = contributor;
-        meta.expected = expected;
+        meta.flow = flow;
+        meta.everyone = everyone;
         meta.next_label = next_label;
+        meta.partial_label = partial_label;
         meta.port = port;
     }
 

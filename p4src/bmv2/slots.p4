@@ -1,20 +1,24 @@
-// The slot algorithm: who owns a slot, who has contributed, and so what happens to this packet.
+// The slot algorithm: whose slot it is, which flows have contributed, and so what happens to this packet.
 //
-//                     bits not a non-empty subset of expected, or a result --> refused
-//   own < owner  -----------------------------------------------------------> stale: pass through
-//   own > owner  --> take over: nobody has contributed, open
-//   closed       -----------------------------------------------------------> stale: pass through
-//   bits new     --> merge --> all there ------------------------------------> completed: close, send on
-//                          --> RESEND ---------------------------------------> flushed: close, send on
-//                          --> otherwise ------------------------------------> absorbed
-//   bits known   --> RESEND -------------------------------------------------> flushed: close, send what is there
-//                --> otherwise ----------------------------------------------> duplicate
-//   some of each ------------------------------------------------------------> refused
+//                     a result ------------------------------------------> refused
+//   same epoch, sequence < the slot's -----------------------------------> stale: pass through
+//   same epoch, sequence > the slot's  --> take over: nobody has contributed, open
+//   another epoch                      --> the same
+//   closed --------------------------------------------------------------> stale: pass through
+//   flow new    --> merge --> all there ---------------------------------> completed: close, send on
+//                         --> RESEND ------------------------------------> flushed: close, send on
+//                         --> otherwise ---------------------------------> absorbed
+//   flow known  --> RESEND ----------------------------------------------> flushed: close, send what is there
+//               --> otherwise -------------------------------------------> duplicate
 //
-// own is epoch and sequence as one number. To pass through and to send on put bitmap and next label into the packet.
-// State per slot: owner, bitmap, closed; each register is read once and written at most once per packet. The values
-// themselves are in values.p4, which does what meta.operation says.
-// Limit: INART_SLOTS slots (a power of two), 64 contributors.
+// A flow is a worker, or the complete sums of an aggregation point below: each counts once. The bitmap has a bit for each
+// flow of this aggregation point. What passes through or is flushed leaves with partial_label, on which nobody adds it
+// again before the root; what is completed leaves with next_label.
+// Any other epoch takes a slot over: that is no worse than a switch that forgets its slots, and so no packet, whatever
+// epoch it claims, can keep a slot (docs/protocol.md).
+// State per slot: owner (epoch and sequence), bitmap, closed; each register is read once and written at most once per
+// packet. The values themselves are in values.p4, which does what meta.operation says.
+// Limit: INART_SLOTS slots (a power of two), 64 flows into an aggregation point.
 #ifndef INART_SLOTS_P4
 #define INART_SLOTS_P4
 
@@ -26,27 +30,22 @@ control Slots(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
     @name(".slot_closed") @id(3)
     register<bit<1>>(INART_SLOTS) slot_closed;
 
-    bit<64> bits;       // the packet's contributors
     bit<64> own;
     bit<64> owner;
-    bit<64> bitmap;     // the slot's contributors, before and after
+    bit<64> bitmap;     // the slot's flows, before and after
     bit<1> closed;
     bool resend;
     bool first;
 
-    action send_on(bit<64> contributors, bit<8> verdict) {
+    action send_on(bit<64> flows, bit<8> verdict) {
         meta.verdict = verdict;
-        hdr.inart.bitmap = contributors;
-        hdr.inart.label = meta.next_label;
+        hdr.inart.bitmap = flows;
+        hdr.inart.label = meta.partial_label;
         standard_metadata.egress_spec = meta.port;
     }
 
     apply {
-        bits = meta.contributor;
-        if (bits == 0) {
-            bits = hdr.inart.bitmap;
-        }
-        if (bits == 0 || (bits & ~meta.expected) != 0 || (hdr.inart.flags & INART_FLAG_RESULT) != 0) {
+        if ((hdr.inart.flags & INART_FLAG_RESULT) != 0) {
             meta.verdict = INART_VERDICT_REFUSED;
         } else {
             own = hdr.inart.epoch ++ hdr.inart.sequence;
@@ -56,23 +55,24 @@ control Slots(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
             slot_owner.read(owner, meta.slot);
             slot_bitmap.read(bitmap, meta.slot);
             slot_closed.read(closed, meta.slot);
-            if (own > owner) {
+            if (own > owner || hdr.inart.epoch != owner[63:32]) {
                 slot_owner.write(meta.slot, own);
                 owner = own;
                 bitmap = 0;
                 closed = 0;
             }
             if (own < owner || closed == 1) {
-                send_on(bits, INART_VERDICT_STALE);
-            } else if ((bits & bitmap) == 0) {
+                send_on(meta.flow, INART_VERDICT_STALE);
+            } else if ((meta.flow & bitmap) == 0) {
                 first = bitmap == 0;
-                bitmap = bitmap | bits;
+                bitmap = bitmap | meta.flow;
                 slot_bitmap.write(meta.slot, bitmap);
-                if (bitmap == meta.expected || resend) {
+                if (bitmap == meta.everyone || resend) {
                     slot_closed.write(meta.slot, 1);
                     send_on(bitmap, INART_VERDICT_FLUSHED);
-                    if (bitmap == meta.expected) {
+                    if (bitmap == meta.everyone) {
                         meta.verdict = INART_VERDICT_COMPLETED;
+                        hdr.inart.label = meta.next_label;
                     }
                     if (first) {
                         meta.operation = operation_t.NONE;
@@ -92,8 +92,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
                         meta.operation = operation_t.ADD;
                     }
                 }
-            } else if ((bits & ~bitmap) != 0) {
-                meta.verdict = INART_VERDICT_REFUSED;
             } else if (resend) {
                 slot_closed.write(meta.slot, 1);
                 send_on(bitmap, INART_VERDICT_FLUSHED);

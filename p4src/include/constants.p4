@@ -2,7 +2,7 @@
 #ifndef INART_CONSTANTS_P4
 #define INART_CONSTANTS_P4
 
-const bit<8> INART_VERSION = 2;
+const bit<8> INART_VERSION = 3;
 const bit<32> INART_GROUP = 0xEF494E41;
 const bit<16> INART_UDP_PORT_BASE = 0x5000;
 const bit<16> INART_UDP_PORT_MASK = 0xF000;

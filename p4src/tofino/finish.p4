@@ -1,18 +1,19 @@
 // What becomes of a packet for a slot, once slots.p4 knows what it did there and whether all flows are there now.
 //
-//   operation          nobody missing          somebody missing
-//   DO_REFUSE          refused: drop           refused: drop
-//   DO_PASS            stale: send             stale: send
-//   DO_STORE           completed: send         absorbed: drop
-//   DO_ADD, _MAXIMUM   completed: go round     absorbed: drop; a resend flushed: go round
-//   DO_FLUSH_FIRST     completed: send         flushed: send
-//   DO_FLUSH_KNOWN     stale: send             flushed: send
-//   DO_DUPLICATE       stale: send             duplicate: drop; a partial sum stale: send
-//   DO_READ            send                    send
-//   DO_FORGET          drop                    drop
+//   operation          nobody missing                     somebody missing
+//   DO_REFUSE          refused: drop                      refused: drop
+//   DO_PASS            stale: send                        stale: send
+//   DO_STORE           completed: send as complete        absorbed: drop
+//   DO_ADD, _MAXIMUM   completed: go round as complete    absorbed: drop; a resend flushed: go round
+//   DO_FLUSH_FIRST     completed: send as complete        flushed: send
+//   DO_FLUSH_KNOWN     stale: send                        flushed: send
+//   DO_DUPLICATE       stale: send                        duplicate: drop
+//   DO_READ            send                               send
+//   DO_FORGET          drop                               drop
 //
-// Label, bitmap and port of what is sent were set before. To go round is to leave by the loopback port: what comes back has
-// the first half of the sum and of its bitmap, and next_label, for which there is an entry on that port (label.p4).
+// Bitmap and port of what is sent were set before, and so was its label, partial_label; what is complete gets next_label. To
+// go round is to leave by the loopback port: what comes back has the first half of the sum, its flows, the generation of its
+// slot in the upper half of the bitmap, and a label for which there is an entry on that port (label.p4).
 #ifndef INART_FINISH_P4
 #define INART_FINISH_P4
 
@@ -28,13 +29,31 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         ig_dprsr_md.drop_ctl = 1;
     }
 
+    action send_complete() {
+        meta.verdict = INART_VERDICT_COMPLETED;
+        hdr.inart.label = meta.next_label;
+    }
+
 #ifdef INART_ONE_PASS
     action go_round(bit<8> verdict) {
         meta.verdict = verdict;
     }
+
+    action go_round_complete() {
+        meta.verdict = INART_VERDICT_COMPLETED;
+        hdr.inart.label = meta.next_label;
+    }
 #else
     action go_round(bit<8> verdict) {
         meta.verdict = verdict;
+        hdr.inart.bitmap[63:32] = meta.generation;
+        ig_tm_md.ucast_egress_port = meta.loopback;
+    }
+
+    action go_round_complete() {
+        meta.verdict = INART_VERDICT_COMPLETED;
+        hdr.inart.bitmap[63:32] = meta.generation;
+        hdr.inart.label = meta.next_label;
         ig_tm_md.ucast_egress_port = meta.loopback;
     }
 #endif
@@ -43,30 +62,28 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         key = {
             meta.operation: exact;
             meta.left: ternary;
-            meta.kind: ternary;
             hdr.inart.flags: ternary;
         }
-        actions = { send; drop; go_round; @defaultonly NoAction; }
+        actions = { send; send_complete; drop; go_round; go_round_complete; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (DO_REFUSE, _, _, _): drop(INART_VERDICT_REFUSED);
-            (DO_PASS, _, _, _): send(INART_VERDICT_STALE);
-            (DO_STORE, 0, _, _): send(INART_VERDICT_COMPLETED);
-            (DO_STORE, _, _, _): drop(INART_VERDICT_ABSORBED);
-            (DO_ADD, 0, _, _): go_round(INART_VERDICT_COMPLETED);
-            (DO_ADD, _, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND): go_round(INART_VERDICT_FLUSHED);
-            (DO_ADD, _, _, _): drop(INART_VERDICT_ABSORBED);
-            (DO_MAXIMUM, 0, _, _): go_round(INART_VERDICT_COMPLETED);
-            (DO_MAXIMUM, _, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND): go_round(INART_VERDICT_FLUSHED);
-            (DO_MAXIMUM, _, _, _): drop(INART_VERDICT_ABSORBED);
-            (DO_FLUSH_FIRST, 0, _, _): send(INART_VERDICT_COMPLETED);
-            (DO_FLUSH_FIRST, _, _, _): send(INART_VERDICT_FLUSHED);
-            (DO_FLUSH_KNOWN, 0, _, _): send(INART_VERDICT_STALE);
-            (DO_FLUSH_KNOWN, _, _, _): send(INART_VERDICT_FLUSHED);
-            (DO_DUPLICATE, 0, _, _): send(INART_VERDICT_STALE);
-            (DO_DUPLICATE, _, KIND_PARTIAL, _): send(INART_VERDICT_STALE);
-            (DO_DUPLICATE, _, _, _): drop(INART_VERDICT_DUPLICATE);
-            (DO_FORGET, _, _, _): drop(0);
+            (DO_REFUSE, _, _): drop(INART_VERDICT_REFUSED);
+            (DO_PASS, _, _): send(INART_VERDICT_STALE);
+            (DO_STORE, 0, _): send_complete();
+            (DO_STORE, _, _): drop(INART_VERDICT_ABSORBED);
+            (DO_ADD, 0, _): go_round_complete();
+            (DO_ADD, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND): go_round(INART_VERDICT_FLUSHED);
+            (DO_ADD, _, _): drop(INART_VERDICT_ABSORBED);
+            (DO_MAXIMUM, 0, _): go_round_complete();
+            (DO_MAXIMUM, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND): go_round(INART_VERDICT_FLUSHED);
+            (DO_MAXIMUM, _, _): drop(INART_VERDICT_ABSORBED);
+            (DO_FLUSH_FIRST, 0, _): send_complete();
+            (DO_FLUSH_FIRST, _, _): send(INART_VERDICT_FLUSHED);
+            (DO_FLUSH_KNOWN, 0, _): send(INART_VERDICT_STALE);
+            (DO_FLUSH_KNOWN, _, _): send(INART_VERDICT_FLUSHED);
+            (DO_DUPLICATE, 0, _): send(INART_VERDICT_STALE);
+            (DO_DUPLICATE, _, _): drop(INART_VERDICT_DUPLICATE);
+            (DO_FORGET, _, _): drop(0);
         }
         size = 32;
     }

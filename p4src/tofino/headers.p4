@@ -75,15 +75,15 @@ struct headers_t {
 
 // What label.p4 says that the packet is.
 const bit<8> KIND_NONE = 0;         // not for a slot
-const bit<8> KIND_WORKER = 1;       // a contribution
-const bit<8> KIND_PARTIAL = 2;      // a partial sum, with its own bitmap
-const bit<8> KIND_READ = 3;         // a sum of this switch that comes round for its second half
+const bit<8> KIND_FLOW = 1;         // a contribution
+const bit<8> KIND_READ = 2;         // a sum of this switch that comes round for its second half
+const bit<8> KIND_REFUSED = 3;
 
-// How a packet's epoch, and then its sequence, compares with the slot's.
+// How a packet's sequence compares with the slot's.
 const bit<8> AGE_OLDER = 0;         // 0: what a register action gives that sets no other
 const bit<8> AGE_SAME = 1;
 const bit<8> AGE_NEWER = 2;
-const bit<8> AGE_NONE = 3;          // not compared: not for a slot, or refused
+const bit<8> AGE_NONE = 3;          // not compared
 
 // What is to be done, as slots.p4 has decided.
 const bit<8> DO_NOTHING = 0;        // not for a slot
@@ -105,7 +105,6 @@ struct metadata_t {
     bool ours;          // UDP to our group, and no port that is not ours: it has a verdict
     bit<8> verdict;
     bit<8> kind;
-    bit<8> epoch_age;
     bit<8> sequence_age;
     bit<8> operation;
     slot_t slot_base;
@@ -114,10 +113,10 @@ struct metadata_t {
     bit<32> flow;       // this flow's bit at this aggregation point
     bit<32> claim;      // the same, with CLOSED for a resend
     bit<32> everyone;   // the bits of all flows
+    bit<32> generation; // how often the slot's epoch has changed; 0: it is another than the packet's (and changes now)
     bit<32> held;       // the flows that the slot had before this packet
     bit<32> left;       // the flows that are missing after it (0: complete)
-    bit<32> unexpected_low;     // bits of a partial sum that must not be there
-    bit<32> unexpected_high;
+    bit<32> next_label; // what a complete sum leaves with
 #ifndef INART_ONE_PASS
     port_t loopback;
 #endif

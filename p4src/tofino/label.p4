@@ -2,18 +2,15 @@
 //
 //   (ingress port, label) --hit--> forward(port)         unchanged, to one port
 //                         |        replicate(group)      unchanged, to every port of a multicast group
-//                         |        aggregate(...)        a worker's contribution: on to slots.p4
-//                         |        combine(...)          a partial sum: on to slots.p4
+//                         |        aggregate(...)        a contribution: on to slots.p4
 //                         |        read_out(...)         a sum of this switch that comes round: on to slots.p4
 //                         --miss-> dropped, counted as unknown
 //
-// A packet for a slot gets the label and the bitmap here that it has if it leaves: all that leaves a slot has next_label,
-// and no UDP checksum, because its values are new.
-// flow is the bit of this flow at this aggregation point, everyone the bits of all its flows: 31 of them at most, while
-// the bitmap has 64 workers. unexpected is the complement of the workers that may be in a partial sum. loopback is where
-// a sum goes round.
+// A packet for a slot gets the label and the bitmap here with which it leaves if its sum does not get complete:
+// partial_label, and its own flow; and no UDP checksum, because its values may be new. flow is the bit of this flow at this
+// aggregation point, everyone the bits of all its flows: 31 of them at most. loopback is where a sum goes round.
 // Limit: slot_base must be a multiple of slot_mask + 1, which must be a power of two; slot_base + slot_mask must be below
-// INART_SLOTS. contributor and flow must not be 0. The control plane sees to it.
+// INART_SLOTS. flow must be one bit of everyone. The control plane sees to it.
 #ifndef INART_LABEL_P4
 #define INART_LABEL_P4
 
@@ -44,18 +41,19 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         ig_tm_md.bypass_egress = 1;
     }
 
-    action aggregate(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<64> contributor,
-                     bit<32> next_label, port_t port INART_LOOPBACK) {
+    action aggregate(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<32> next_label,
+                     bit<32> partial_label, port_t port INART_LOOPBACK) {
         label_counter.count();
-        meta.kind = KIND_WORKER;
+        meta.kind = KIND_FLOW;
         meta.slot_base = slot_base;
         meta.slot_offset = hdr.inart.sequence[15:0] & slot_mask;
         meta.flow = flow;
         meta.claim = flow;
         meta.everyone = everyone;
+        meta.next_label = next_label;
         INART_GO_ROUND
-        hdr.inart.bitmap = contributor;
-        hdr.inart.label = next_label;
+        hdr.inart.bitmap = 32w0 ++ flow;
+        hdr.inart.label = partial_label;
         hdr.outer.udp_checksum = 0;
         ig_tm_md.ucast_egress_port = port;
         ig_tm_md.bypass_egress = 1;
@@ -72,24 +70,6 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
     }
 #endif
 
-    action combine(slot_t slot_base, slot_t slot_mask, bit<32> flow, bit<32> everyone, bit<64> unexpected,
-                   bit<32> next_label, port_t port INART_LOOPBACK) {
-        label_counter.count();
-        meta.unexpected_low = hdr.inart.bitmap[31:0] & unexpected[31:0];
-        meta.unexpected_high = hdr.inart.bitmap[63:32] & unexpected[63:32];
-        meta.kind = KIND_PARTIAL;
-        meta.slot_base = slot_base;
-        meta.slot_offset = hdr.inart.sequence[15:0] & slot_mask;
-        meta.flow = flow;
-        meta.claim = flow;
-        meta.everyone = everyone;
-        INART_GO_ROUND
-        hdr.inart.label = next_label;
-        hdr.outer.udp_checksum = 0;
-        ig_tm_md.ucast_egress_port = port;
-        ig_tm_md.bypass_egress = 1;
-    }
-
     action unknown() {
         meta.verdict = INART_VERDICT_UNKNOWN;
         ig_dprsr_md.drop_ctl = 1;
@@ -101,7 +81,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
             hdr.inart.label: exact @name("label");
         }
         actions = {
-            forward; replicate; aggregate; combine; @defaultonly unknown;
+            forward; replicate; aggregate; @defaultonly unknown;
 #ifndef INART_ONE_PASS
             read_out;
 #endif

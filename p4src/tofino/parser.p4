@@ -31,7 +31,6 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         meta.ours = false;
         meta.verdict = 0;
         meta.kind = KIND_NONE;
-        meta.epoch_age = AGE_NONE;
         meta.sequence_age = AGE_NONE;
         meta.operation = DO_NOTHING;
         meta.slot_base = 0;
@@ -42,8 +41,8 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         meta.everyone = 0;
         meta.held = 0;
         meta.left = 0;
-        meta.unexpected_low = 0;
-        meta.unexpected_high = 0;
+        meta.next_label = 0;
+        meta.generation = 0;
 #ifndef INART_ONE_PASS
         meta.loopback = 0;
 #endif

@@ -1,32 +1,34 @@
 // The slot algorithm: who owns a slot, which flows have contributed, and so what happens to this packet.
 //
-//   stage  1  slot_epoch     the chunk's epoch    same | newer (now this one) | older
+//   stage  1  slot_epoch     the chunk's epoch    same | other (now this one), and how often it has changed
 //          2  slot_sequence  its sequence         same | newer (now this one) | older
-//          2  slot_flows     sequence | closed, flows            what the slot had: 0 if newer
-//          3  decide         what to do (meta.operation); slot_bitmap: the contributors, 64 bits as a pair of words
+//          2  slot_flows     sequence | closed, flows            what the slot had: 0 if newer, or of another epoch
+//          3  decide         what to do (meta.operation)
 //
 //   older, or closed ---------------------------------> pass through
-//   newer: the slot is taken over, nobody has contributed
+//   newer, or another epoch: the slot is taken over, nobody has contributed
 //   flow new  --> slot empty --> store    (a resend: nothing to merge, close, send on)
 //             --> otherwise  --> merge    (a resend: close)
 //   flow known                --> duplicate (a resend: close, send the packet itself on)
 //
 // Each register is touched once per packet and pass. A stateful ALU compares twice and gives one word: so the 64 bits of
 // epoch and sequence are compared one after the other, and slot_sequence and slot_flows, side by side, both follow the
-// sequence by the same rule: the one says how it compares, the other what the slot holds. A flow contributes to a chunk
-// once, whatever workers' bits its packet carries, so the bitmaps in a slot are disjoint and their sum is their union.
-// Limit: 31 flows.
+// sequence by the same rule: the one says how it compares, the other what the slot holds.
+// A sum that comes round touches nothing. It asks whether the slot still has its chunk. The sequence alone does not say so:
+// another epoch may have had the slot in between. So slot_epoch counts how often its epoch has changed (the generation, which
+// is not 0), and a sum takes that number along on its way round, in the half of the bitmap that flows do not use.
+// Limit: 31 flows. An epoch of 0 is no epoch.
 #ifndef INART_SLOTS_P4
 #define INART_SLOTS_P4
+
+struct epoch_t {
+    bit<32> epoch;
+    bit<32> generation;
+}
 
 struct flows_t {
     bit<32> sequence;
     bit<32> flows;
-}
-
-struct bitmap_t {
-    bit<32> low;
-    bit<32> high;
 }
 
 #define INART_EACH_FLOW(F) \
@@ -38,18 +40,28 @@ struct bitmap_t {
 control Slots(inout headers_t hdr, inout metadata_t meta) {
     Hash<slot_t>(HashAlgorithm_t.XOR16) slot_hash;
 
-    Register<bit<32>, slot_t>(INART_SLOTS) slot_epoch;
-    RegisterAction<bit<32>, slot_t, bit<8>>(slot_epoch) follow_epoch = {
-        void apply(inout bit<32> epoch, out bit<8> age) {
-            age = AGE_OLDER;
-            if (hdr.inart.epoch > epoch) {
-                epoch = hdr.inart.epoch;
-                age = AGE_NEWER;
-            } else if (hdr.inart.epoch == epoch) {
-                age = AGE_SAME;
+    Register<epoch_t, slot_t>(INART_SLOTS) slot_epoch;
+    RegisterAction<epoch_t, slot_t, bit<32>>(slot_epoch) follow_epoch = {
+        void apply(inout epoch_t slot, out bit<32> generation) {
+            generation = 0;
+            if (hdr.inart.epoch == slot.epoch) {
+                generation = slot.generation;
+            } else {
+                slot.epoch = hdr.inart.epoch;
+                slot.generation = slot.generation + 1;
             }
         }
     };
+#ifndef INART_ONE_PASS
+    RegisterAction<epoch_t, slot_t, bit<32>>(slot_epoch) check_epoch = {
+        void apply(inout epoch_t slot, out bit<32> generation) {
+            generation = 0;
+            if (hdr.inart.epoch == slot.epoch && hdr.inart.bitmap[63:32] == slot.generation) {
+                generation = slot.generation;
+            }
+        }
+    };
+#endif
 
     Register<bit<32>, slot_t>(INART_SLOTS) slot_sequence;
     RegisterAction<bit<32>, slot_t, bit<8>>(slot_sequence) follow_sequence = {
@@ -92,59 +104,39 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         }
     };
 
-    Register<bitmap_t, slot_t>(INART_SLOTS) slot_bitmap;
-    RegisterAction<bitmap_t, slot_t, bit<32>>(slot_bitmap) store_bitmap = {
-        void apply(inout bitmap_t bitmap) {
-            bitmap.low = hdr.inart.bitmap[31:0];
-            bitmap.high = hdr.inart.bitmap[63:32];
-        }
-    };
-#ifdef INART_ONE_PASS
-    RegisterAction2<bitmap_t, slot_t, bit<32>, bit<32>>(slot_bitmap) add_bitmap = {
-        void apply(inout bitmap_t bitmap, out bit<32> low, out bit<32> high) {
-            bitmap.low = bitmap.low + hdr.inart.bitmap[31:0];
-            bitmap.high = bitmap.high + hdr.inart.bitmap[63:32];
-            low = bitmap.low;
-            high = bitmap.high;
-        }
-    };
-#else
-    RegisterAction<bitmap_t, slot_t, bit<32>>(slot_bitmap) add_bitmap = {
-        void apply(inout bitmap_t bitmap, out bit<32> result) {
-            bitmap.low = bitmap.low + hdr.inart.bitmap[31:0];
-            bitmap.high = bitmap.high + hdr.inart.bitmap[63:32];
-            result = bitmap.low;
-        }
-    };
-    RegisterAction<bitmap_t, slot_t, bit<32>>(slot_bitmap) read_bitmap = {
-        void apply(inout bitmap_t bitmap, out bit<32> result) {
-            result = bitmap.high;
-        }
-    };
-#endif
-
     action touch_epoch() {
-        meta.epoch_age = follow_epoch.execute(slot_hash.get({ meta.slot_base, meta.slot_offset }));
+        meta.generation = follow_epoch.execute(slot_hash.get({ meta.slot_base, meta.slot_offset }));
     }
 
-    action refuse() {}
+#ifndef INART_ONE_PASS
+    action look_at_epoch() {
+        meta.generation = check_epoch.execute(slot_hash.get({ meta.slot_base, meta.slot_offset }));
+    }
+#endif
 
-    // A result, or a packet without contributors or with ones that do not belong here, touches nothing.
+    action refuse() {
+        meta.kind = KIND_REFUSED;
+    }
+
+    // A result touches nothing.
     table epoch_table {
         key = {
             meta.kind: ternary;
             hdr.inart.flags: ternary;
-            hdr.inart.bitmap: ternary;
-            meta.unexpected_low: ternary;
-            meta.unexpected_high: ternary;
         }
-        actions = { touch_epoch; refuse; }
-        const default_action = refuse();
+        actions = {
+            touch_epoch; refuse; @defaultonly NoAction;
+#ifndef INART_ONE_PASS
+            look_at_epoch;
+#endif
+        }
+        const default_action = NoAction();
         const entries = {
-            (KIND_NONE, _, _, _, _): refuse();
-            (_, INART_FLAG_RESULT &&& INART_FLAG_RESULT, _, _, _): refuse();
-            (_, _, 0, _, _): refuse();
-            (_, _, _, 0, 0): touch_epoch();
+            (KIND_FLOW, INART_FLAG_RESULT &&& INART_FLAG_RESULT): refuse();
+            (KIND_FLOW, _): touch_epoch();
+#ifndef INART_ONE_PASS
+            (KIND_READ, _): look_at_epoch();
+#endif
         }
         size = 4;
     }
@@ -166,14 +158,21 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     }
 
     table sequence_table {
-        key = { meta.epoch_age: exact; }
-        actions = { do_follow_sequence; do_take_sequence; @defaultonly NoAction; }
+        key = {
+            meta.kind: ternary;
+            meta.generation: ternary;
+        }
+        actions = { do_follow_sequence; do_take_sequence; NoAction; }
         const default_action = NoAction();
         const entries = {
-            AGE_SAME: do_follow_sequence();
-            AGE_NEWER: do_take_sequence();
+            (KIND_FLOW, 0): do_take_sequence();
+            (KIND_FLOW, _): do_follow_sequence();
+#ifndef INART_ONE_PASS
+            (KIND_READ, 0): NoAction();
+            (KIND_READ, _): do_follow_sequence();   // which it does not move: the slot's is the same, or larger
+#endif
         }
-        size = 2;
+        size = 4;
     }
 
     action do_follow_flows() {
@@ -185,12 +184,15 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     }
 
     table flows_table {
-        key = { meta.epoch_age: exact; }
+        key = {
+            meta.kind: ternary;
+            meta.generation: ternary;
+        }
         actions = { do_follow_flows; do_take_flows; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            AGE_SAME: do_follow_flows();
-            AGE_NEWER: do_take_flows();
+            (KIND_FLOW, 0): do_take_flows();
+            (KIND_FLOW, _): do_follow_flows();
         }
         size = 2;
     }
@@ -199,64 +201,50 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         meta.operation = operation;
     }
 
-    action store() {
-        meta.operation = DO_STORE;
-        store_bitmap.execute(meta.slot);
-    }
-
-#ifdef INART_ONE_PASS
-    action merge(bit<8> operation) {
-        bit<32> high;
-        meta.operation = operation;
-        hdr.inart.bitmap[31:0] = add_bitmap.execute(meta.slot, high);
-        hdr.inart.bitmap[63:32] = high;
-    }
-#else
     action merge(bit<8> operation) {
         meta.operation = operation;
-        hdr.inart.bitmap[31:0] = add_bitmap.execute(meta.slot);
+        hdr.inart.bitmap[31:0] = hdr.inart.bitmap[31:0] | meta.held;
     }
 
+#ifndef INART_ONE_PASS
     action read() {
         meta.operation = DO_READ;
-        hdr.inart.bitmap[63:32] = read_bitmap.execute(meta.slot);
+        hdr.inart.bitmap[63:32] = 0;
     }
 #endif
 
     table decide_table {
         key = {
             meta.kind: ternary;
-            meta.epoch_age: ternary;
             meta.sequence_age: ternary;
             hdr.inart.flags: ternary;
             meta.flow: ternary;
             meta.held: ternary;
         }
         actions = {
-            operate; store; merge;
+            operate; merge;
 #ifndef INART_ONE_PASS
             read;
 #endif
         }
         const default_action = operate(DO_NOTHING);
         const entries = {
-            (KIND_NONE, _, _, _, _, _): operate(DO_NOTHING);
-            (_, AGE_NONE, _, _, _, _): operate(DO_REFUSE);
+            (KIND_NONE, _, _, _, _): operate(DO_NOTHING);
+            (KIND_REFUSED, _, _, _, _): operate(DO_REFUSE);
 #ifndef INART_ONE_PASS
-            (KIND_READ, AGE_SAME, AGE_SAME, _, _, _): read();
-            (KIND_READ, _, _, _, _, _): operate(DO_FORGET);
+            (KIND_READ, AGE_SAME, _, _, _): read();
+            (KIND_READ, _, _, _, _): operate(DO_FORGET);
 #endif
-            (_, AGE_OLDER, _, _, _, _): operate(DO_PASS);
-            (_, _, AGE_OLDER, _, _, _): operate(DO_PASS);
-            (_, _, _, _, _, CLOSED &&& CLOSED): operate(DO_PASS);
-            (_, _, _, INART_RESENT, _, 0): operate(DO_FLUSH_FIRST);
-            (_, _, _, _, _, 0): store();
+            (_, AGE_OLDER, _, _, _): operate(DO_PASS);
+            (_, _, _, _, CLOSED &&& CLOSED): operate(DO_PASS);
+            (_, _, INART_RESENT, _, 0): operate(DO_FLUSH_FIRST);
+            (_, _, _, _, 0): operate(DO_STORE);
 #define INART_KNOWN(i) \
-            (_, _, _, INART_RESENT, INART_BIT(i), INART_BIT(i)): operate(DO_FLUSH_KNOWN); \
-            (_, _, _, _, INART_BIT(i), INART_BIT(i)): operate(DO_DUPLICATE);
+            (_, _, INART_RESENT, INART_BIT(i), INART_BIT(i)): operate(DO_FLUSH_KNOWN); \
+            (_, _, _, INART_BIT(i), INART_BIT(i)): operate(DO_DUPLICATE);
             INART_EACH_FLOW(INART_KNOWN)
-            (_, _, _, INART_FLAG_MAXIMUM &&& INART_FLAG_MAXIMUM, _, _): merge(DO_MAXIMUM);
-            (_, _, _, _, _, _): merge(DO_ADD);
+            (_, _, INART_FLAG_MAXIMUM &&& INART_FLAG_MAXIMUM, _, _): merge(DO_MAXIMUM);
+            (_, _, _, _, _): merge(DO_ADD);
         }
         size = 128;
     }

@@ -5,6 +5,9 @@
  * packet that does is refused. Results are sent once, when a chunk is complete; a RESEND of a complete chunk is answered
  * from the ring. A result that finds no room in the kernel is dropped: the workers ask again.
  *
+ * The root tells all workers of its job apart, the aggregation points below it only their own flows: of a partial sum each
+ * bit of the packet's bitmap stands for a part, the workers behind one flow of the point that it comes from.
+ *
  * A thread's lock covers its trees and its lanes; the thread lets go of it while it sleeps.
  */
 #define _GNU_SOURCE
@@ -13,16 +16,18 @@
 
 #define AHEAD 4        /* chunks */
 #define MOST_ANSWERS 4 /* more workers than this are answered with the return label */
+#define MOST_WORDS ((INART_MAX_WORKERS + 63) / 64) /* of a set of workers, a bit each */
+#define MOST_PARTS 64 /* bits of a packet's bitmap */
 
 /* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
-struct inart_root_flow {
+struct inart_root_flow { /* partial: the bitmap says which parts are in a packet; else all of them */
     uint32_t label;
     int32_t partial;
-    uint64_t contributors;
+    uint32_t workers; /* in all parts */
+    const uint32_t *worker, *part; /* each worker's index, and its part */
 };
 struct inart_root_tree_config {
     uint32_t tree, return_label, slots, flows, port, thread;
-    uint64_t expected;
     const struct inart_root_flow *flow;
     const uint32_t *answer_labels; /* by worker index */
 };
@@ -34,7 +39,8 @@ struct inart_root_config {
 struct inart_root_tree_stats {
     uint64_t packets, bytes, added, completed, duplicates, refused, results, answers, results_dropped;
     uint64_t first_packet_ns, last_result_ns;
-    uint64_t oldest_incomplete, oldest_bitmap, oldest_waiting_ns, newest; /* newest: highest sequence seen + 1 */
+    uint64_t oldest_incomplete, oldest_waiting_ns, newest; /* newest: highest sequence seen + 1 */
+    uint64_t oldest_workers[MOST_WORDS]; /* who is in the oldest incomplete chunk */
 };
 struct inart_root_stats {
     uint64_t packets_received, bytes_received, packets_sent, bytes_sent, malformed, unknown, other_epoch, send_errors, kernel_drops;
@@ -44,34 +50,35 @@ struct inart_root_stats {
 
 struct cell {
     uint64_t owner; /* sequence + 1; 0: fresh */
-    uint64_t bitmap;
+    uint32_t missing; /* workers */
     uint8_t flags; /* MAXIMUM or 0 */
-    uint8_t complete;
 };
 
 struct tree {
     uint32_t number, return_label, slots, mask, lane;
-    uint64_t expected;
-    uint32_t answer_labels[INART_MAX_WORKERS];
     struct cell *ring;
+    uint64_t *workers; /* ring x words: who is in a chunk */
     uint32_t *values; /* ring x values per packet, big-endian as on the wire */
     uint64_t oldest; /* incomplete */
     uint64_t oldest_since;
+    uint32_t *answer_labels; /* by worker index */
     struct inart_root_tree_stats stats;
 };
 
 struct flow {
     uint32_t tree;
     bool partial;
-    uint64_t contributors;
+    uint32_t parts;
+    uint64_t *sets; /* parts x words; of a flow that is not partial one for all parts */
 };
 
 struct io_thread {
     struct engine_thread engine; /* first */
-    uint32_t job, epoch, values;
+    uint32_t job, epoch, values, workers, words;
     struct tree *trees;
     uint32_t tree_count;
     struct flow *flows;
+    uint32_t flow_count;
     struct label_map labels;
     struct inart_root_stats stats;
 };
@@ -88,6 +95,37 @@ static uint32_t *values_of(struct io_thread *x, struct tree *t, uint64_t sequenc
     return t->values + (sequence & t->mask) * x->values;
 }
 
+static uint64_t *workers_of(struct io_thread *x, struct tree *t, uint64_t sequence)
+{
+    return t->workers + (sequence & t->mask) * x->words;
+}
+
+/* Whose contributions a packet of the flow has, to `set`. False: none, or a bit that means nothing. */
+static bool contributors(const struct flow *flow, uint64_t bitmap, uint32_t words, uint64_t *set)
+{
+    if (!flow->partial) {
+        memcpy(set, flow->sets, words * sizeof *set);
+        return true;
+    }
+    if (!bitmap || (flow->parts < MOST_PARTS && bitmap >> flow->parts))
+        return false;
+    memset(set, 0, words * sizeof *set);
+    for (; bitmap; bitmap &= bitmap - 1) {
+        const uint64_t *part = flow->sets + (uint32_t)__builtin_ctzll(bitmap) * words;
+        for (uint32_t i = 0; i < words; i++)
+            set[i] |= part[i];
+    }
+    return true;
+}
+
+static uint32_t size_of(const uint64_t *set, uint32_t words)
+{
+    uint32_t size = 0;
+    for (uint32_t i = 0; i < words; i++)
+        size += (uint32_t)__builtin_popcountll(set[i]);
+    return size;
+}
+
 /* `values`: of the chunk, where they are nearest. */
 static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, const void *values, uint32_t label, uint64_t now)
 {
@@ -101,7 +139,7 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
     struct cell *c = cell_of(t, sequence);
     struct inart_header h = {
         .flags = (uint8_t)(INART_FLAG_RESULT | c->flags), .job = (uint16_t)x->job, .label = label, .epoch = x->epoch,
-        .sequence = (uint32_t)sequence, .bitmap = c->bitmap,
+        .sequence = (uint32_t)sequence, .bitmap = x->workers,
     };
     memcpy(inart_values(io_build(io, t->lane, &h)), values, x->values * sizeof(uint32_t));
     x->stats.packets_sent++;
@@ -109,15 +147,16 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
     return true;
 }
 
-static void answer(struct io_thread *x, struct tree *t, uint64_t sequence, uint64_t bits, uint64_t now)
+static void answer(struct io_thread *x, struct tree *t, uint64_t sequence, const uint64_t *set, uint64_t now)
 {
     const uint32_t *values = values_of(x, t, sequence);
-    if (__builtin_popcountll(bits) > MOST_ANSWERS) {
+    if (size_of(set, x->words) > MOST_ANSWERS) {
         t->stats.answers += send_result(x, t, sequence, values, t->return_label, now);
         return;
     }
-    for (; bits; bits &= bits - 1)
-        t->stats.answers += send_result(x, t, sequence, values, t->answer_labels[__builtin_ctzll(bits)], now);
+    for (uint32_t i = 0; i < x->words; i++)
+        for (uint64_t bits = set[i]; bits; bits &= bits - 1)
+            t->stats.answers += send_result(x, t, sequence, values, t->answer_labels[64 * i + (uint32_t)__builtin_ctzll(bits)], now);
 }
 
 static void add(uint32_t *restrict sum, const uint32_t *restrict wire, uint32_t n, bool fresh, bool maximum)
@@ -164,8 +203,8 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     struct tree *t = &x->trees[flow->tree];
     t->stats.packets++;
     t->stats.bytes += INART_OFFSET_HEADER + length;
-    uint64_t bits = flow->partial ? h.bitmap : flow->contributors, sequence = h.sequence;
-    if (!bits || bits & ~flow->contributors || sequence >= t->oldest + t->slots) {
+    uint64_t set[MOST_WORDS], sequence = h.sequence;
+    if (!contributors(flow, h.bitmap, x->words, set) || sequence >= t->oldest + t->slots) {
         t->stats.refused++;
         return;
     }
@@ -176,8 +215,15 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     bool fresh = c->owner != sequence + 1;
-    if (fresh)
-        *c = (struct cell){.owner = sequence + 1, .flags = maximum};
+    uint64_t *there = workers_of(x, t, sequence), both = 0, new = 0;
+    if (fresh) {
+        *c = (struct cell){.owner = sequence + 1, .missing = x->workers, .flags = maximum};
+        memset(there, 0, x->words * sizeof *there);
+    }
+    for (uint32_t i = 0; i < x->words; i++) {
+        both |= there[i] & set[i];
+        new |= set[i] & ~there[i];
+    }
     if (!t->stats.first_packet_ns)
         t->stats.first_packet_ns = now;
     if (sequence >= t->stats.newest) {
@@ -185,13 +231,13 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
             t->oldest_since = now;
         t->stats.newest = sequence + 1;
     }
-    if (c->bitmap & bits || c->flags != maximum) {
-        if (bits & ~c->bitmap || c->flags != maximum)
+    if (both || c->flags != maximum) {
+        if (new || c->flags != maximum)
             t->stats.refused++;
         else {
             t->stats.duplicates++;
-            if (c->complete && h.flags & INART_FLAG_RESEND)
-                answer(x, t, sequence, bits, now);
+            if (!c->missing && h.flags & INART_FLAG_RESEND)
+                answer(x, t, sequence, set, now);
         }
         return;
     }
@@ -199,16 +245,17 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
     prefetch(x, t, sequence);
     add(sum, wire, x->values, fresh, maximum);
-    c->bitmap |= bits;
+    for (uint32_t i = 0; i < x->words; i++)
+        there[i] |= set[i];
+    c->missing -= size_of(set, x->words);
     t->stats.added++;
-    if (c->bitmap != t->expected)
+    if (c->missing)
         return;
-    c->complete = 1;
     t->stats.completed++;
     t->stats.last_result_ns = now;
     t->stats.results += send_result(x, t, sequence, fresh ? wire : sum, t->return_label, now);
     if (sequence == t->oldest) {
-        while (cell_of(t, t->oldest)->owner == t->oldest + 1 && cell_of(t, t->oldest)->complete)
+        while (cell_of(t, t->oldest)->owner == t->oldest + 1 && !cell_of(t, t->oldest)->missing)
             t->oldest++;
         t->oldest_since = now;
     }
@@ -253,57 +300,94 @@ struct share {
     struct tree *trees;
     uint32_t tree_count;
     struct flow *flows;
+    uint32_t flow_count;
     struct label_map labels;
     struct io *io;
 };
 
-static void share_free(struct tree *trees, uint32_t count, struct flow *flows, struct label_map *labels)
+static void share_free(struct tree *trees, uint32_t count, struct flow *flows, uint32_t flow_count, struct label_map *labels)
 {
     for (uint32_t i = 0; trees && i < count; i++) {
         free(trees[i].ring);
         free(trees[i].values);
+        free(trees[i].workers);
+        free(trees[i].answer_labels);
     }
+    for (uint32_t i = 0; flows && i < flow_count; i++)
+        free(flows[i].sets);
     free(trees);
     free(flows);
     label_map_free(labels);
 }
 
+/* 0; -1: out of memory, or (with the reason in `error`) sets that cannot be. */
+static int flow_make(struct flow *flow, const struct inart_root_flow *from, uint32_t workers, char *error, size_t size)
+{
+    uint32_t words = (workers + 63) / 64;
+    uint64_t everyone[MOST_WORDS] = {0};
+    flow->partial = from->partial != 0;
+    flow->parts = 1;
+    for (uint32_t i = 0; i < from->workers; i++) {
+        uint32_t worker = from->worker[i];
+        if (worker >= workers || from->part[i] >= MOST_PARTS || everyone[worker / 64] >> worker % 64 & 1) {
+            snprintf(error, size, "label %u: worker %u of %u in part %u: each worker once, at most %d parts", from->label, worker, workers,
+                     from->part[i], MOST_PARTS);
+            return -1;
+        }
+        everyone[worker / 64] |= 1ull << worker % 64;
+        if (flow->partial && from->part[i] >= flow->parts)
+            flow->parts = from->part[i] + 1;
+    }
+    if (!from->workers) {
+        snprintf(error, size, "label %u: no worker sends with it", from->label);
+        return -1;
+    }
+    flow->sets = calloc((size_t)flow->parts * words, sizeof *flow->sets);
+    for (uint32_t i = 0; flow->sets && i < from->workers; i++)
+        flow->sets[(flow->partial ? from->part[i] : 0) * words + from->worker[i] / 64] |= 1ull << from->worker[i] % 64;
+    return flow->sets ? 0 : -1;
+}
+
 static int share_make(struct inart_root *r, const struct inart_root_config *config, uint32_t thread, struct share *s, char *error, size_t size)
 {
-    uint32_t flow_count = 0;
+    uint32_t flow_count = 0, words = (config->workers + 63) / 64;
     for (uint32_t i = 0; i < config->trees; i++)
         flow_count += config->tree[i].flows;
     s->spec = spec_of(&r->io, config->values);
     s->trees = calloc(config->trees + 1, sizeof *s->trees);
     s->flows = calloc(flow_count + 1, sizeof *s->flows);
     bool bad = !s->trees || !s->flows || label_map_make(&s->labels, flow_count);
-    flow_count = 0;
+    error[0] = 0;
     for (uint32_t i = 0; i < config->trees && !bad; i++) {
         const struct inart_root_tree_config *from = &config->tree[i];
         if (from->thread != thread)
             continue;
         struct tree *t = &s->trees[s->tree_count];
         *t = (struct tree){.number = from->tree, .return_label = from->return_label, .slots = from->slots, .mask = 2 * from->slots - 1,
-                           .expected = from->expected, .oldest_since = inart_now()};
+                           .oldest_since = inart_now()};
         if (spec_add(&s->spec, from->port, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;
         }
-        for (uint32_t j = 0; j < config->workers; j++)
+        t->answer_labels = calloc(config->workers, sizeof *t->answer_labels);
+        for (uint32_t j = 0; t->answer_labels && j < config->workers; j++)
             t->answer_labels[j] = from->answer_labels[j];
         t->ring = calloc(2ull * from->slots, sizeof *t->ring);
+        t->workers = calloc(2ull * from->slots * words, sizeof *t->workers);
         size_t bytes = 2ull * from->slots * config->values * sizeof *t->values;
         t->values = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-        bad = !t->ring || !t->values;
-        for (uint32_t j = 0; j < from->flows; j++) {
-            s->flows[flow_count] = (struct flow){s->tree_count, from->flow[j].partial != 0, from->flow[j].contributors & from->expected};
-            label_map_set(&s->labels, from->flow[j].label, (int32_t)flow_count++);
+        bad = !t->ring || !t->values || !t->workers || !t->answer_labels;
+        for (uint32_t j = 0; j < from->flows && !bad; j++) {
+            struct flow *flow = &s->flows[s->flow_count];
+            flow->tree = s->tree_count;
+            bad = flow_make(flow, &from->flow[j], config->workers, error, size) != 0;
+            label_map_set(&s->labels, from->flow[j].label, (int32_t)s->flow_count++);
         }
         s->tree_count++;
     }
-    if (bad)
+    if (bad && !error[0])
         snprintf(error, size, "out of memory for the chunks of %u trees", config->trees);
-    else
+    else if (!bad)
         s->io = engine_open(&r->threads[thread].engine, &s->spec, error, size);
     return bad || !s->io ? -1 : 0;
 }
@@ -327,18 +411,21 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
         struct share *s = &shares[i];
         engine_enter(&x->engine);
         if (result) { /* all stays as it was */
-            share_free(s->trees, s->tree_count, s->flows, &s->labels);
+            share_free(s->trees, s->tree_count, s->flows, s->flow_count, &s->labels);
             if (s->io != x->engine.io)
                 io_close(s->io);
         } else {
-            share_free(x->trees, x->tree_count, x->flows, &x->labels);
+            share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels);
             x->trees = s->trees;
             x->tree_count = s->tree_count;
             x->flows = s->flows;
+            x->flow_count = s->flow_count;
             x->labels = s->labels;
             x->job = config->job;
             x->epoch = config->epoch;
             x->values = config->values;
+            x->workers = config->workers;
+            x->words = (config->workers + 63) / 64;
             engine_use(&x->engine, s->io);
         }
         engine_leave(&x->engine);
@@ -361,7 +448,7 @@ void inart_root_destroy(struct inart_root *r)
         struct io_thread *x = &r->threads[i];
         engine_join(&x->engine);
         engine_free(&x->engine);
-        share_free(x->trees, x->tree_count, x->flows, &x->labels);
+        share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels);
     }
     free(r->threads);
     free(r);
@@ -438,7 +525,8 @@ void inart_root_statistics(struct inart_root *r, struct inart_root_stats *stats,
                 continue;
             trees[at] = t->stats;
             trees[at].oldest_incomplete = t->oldest;
-            trees[at].oldest_bitmap = c->owner == t->oldest + 1 ? c->bitmap : 0;
+            if (c->owner == t->oldest + 1)
+                memcpy(trees[at].oldest_workers, workers_of(x, t, t->oldest), x->words * sizeof(uint64_t));
             trees[at].oldest_waiting_ns = t->stats.newest > t->oldest ? now - t->oldest_since : 0;
         }
         engine_leave(&x->engine);

@@ -113,9 +113,10 @@ class Walk:
 
     def send(self, server: str, label: int, bitmap: int = 0) -> list[tuple[str, int, int]]:
         """A packet leaves a server; returns the (server, label, bitmap) that arrive anywhere because of it."""
-        return self._hop(server, self.topology.access_switch(server), label, bitmap, 64)
+        return self.hop(server, self.topology.access_switch(server), label, bitmap, 64)
 
-    def _hop(self, before: str, node: str, label: int, bitmap: int, life: int) -> list[tuple[str, int, int]]:
+    def hop(self, before: str, node: str, label: int, bitmap: int, life: int = 64) -> list[tuple[str, int, int]]:
+        """As `send`, from `before` over the link to `node`, for at most `life` hops."""
         assert life > 0, f"label {label} loops"
         self.crossed[before, node] = self.crossed.get((before, node), 0) + 1
         if self.topology.kind(node) == "server":
@@ -124,18 +125,17 @@ class Walk:
         action: Any = self.entries[node].get((port, label))
         assert action is not None, f"{node} drops label {label} that came from {before}"
         if isinstance(action, Forward):
-            return self._hop(node, self.behind[node][action.port], label, bitmap, life - 1)
+            return self.hop(node, self.behind[node][action.port], label, bitmap, life - 1)
         if isinstance(action, Aggregate):
-            bits = action.contributor or bitmap
             slot = node, action.slot_base
             have = self.sums.get(slot, 0)
-            assert bits and bits & ~action.expected == 0, f"{node} refuses bits {bits:b} of label {label}"
-            assert have & bits == 0, f"{node} gets bits {bits:b} twice"
-            self.sums[slot] = have | bits
-            if self.sums[slot] != action.expected:
+            assert action.flow.bit_count() == 1 and action.flow & action.everyone, f"{node}: label {label}"
+            assert have & action.flow == 0, f"{node} gets flow {action.flow:b} twice"
+            self.sums[slot] = have | action.flow
+            if self.sums[slot] != action.everyone:
                 return []
-            return self._hop(node, self.behind[node][action.port], action.next_label, action.expected, life - 1)
+            return self.hop(node, self.behind[node][action.port], action.next_label, action.everyone, life - 1)
         arrived = []
         for out in self.groups[node][action.group]:
-            arrived += self._hop(node, self.behind[node][out], label, bitmap, life - 1)
+            arrived += self.hop(node, self.behind[node][out], label, bitmap, life - 1)
         return arrived

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from controlplane.generators import fattree, random_topology, testbed
 from controlplane.job import place_job
+from controlplane.plan import report
 from controlplane.plan.__main__ import main
 from controlplane.plan.cost import windows
 from controlplane.plan.limits import Limits, limited
@@ -139,9 +140,10 @@ def test_fewer_trees_for_a_part_of_the_rate(tmp_path, capsys):
     assert "--rate-at-least must be a part of the rate, like 90% or 0.9, got 'most'" in capsys.readouterr().err
 
 
-def test_too_many_workers_are_said(capsys):
+def test_too_many_workers_are_said(capsys, monkeypatch):
+    monkeypatch.setattr(report, "MAX_WORKERS", 64)
     assert main(["--topology", "leafspine:leaves=10,spines=2,servers=8", "--job", "workers=70,ps=2,seed=1"]) == 0
-    assert "70 workers, bitmaps have 64 bits" in capsys.readouterr().out
+    assert "70 workers, a job has at most 64" in capsys.readouterr().out
 
 
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import rules
+from controlplane.agentconfig import RootFlow
 from controlplane.generators import fattree, testbed
 from controlplane.job import parse_job, place_job
 from controlplane.plan import Plan
 from controlplane.plan.limits import DoesNotFit, Limits
+from controlplane.plan.model import Tree
 from controlplane.rules import Aggregate
 from controlplane.strategies import get_strategy
 from p4src.protocol import PROTOCOL
@@ -21,15 +24,39 @@ from tests.controlplane.instances import Walk, instances, random_plan
 LIMITS = Limits(256, 2048, 8192, 2048, 4096)
 
 
+def check_partial_sums(walk: Walk, tree: Tree, flows: dict[int, RootFlow], workers: tuple[str, ...]) -> None:
+    """What is not complete gets from every aggregation point to the root, whom it says exactly who is in it."""
+    number = {worker: index for index, worker in enumerate(workers)}
+    seen = {}
+    for v, entries in walk.entries.items():
+        for action in entries.values():
+            if isinstance(action, Aggregate):
+                seen[v, action.slot_base] = action
+    behind = dict.fromkeys(tree.points, 0)
+    for a in tree.assignments:
+        if a.point in behind:
+            behind[a.point] += 1
+    for (v, _), action in seen.items():
+        if v not in behind or action.partial_label not in flows:
+            continue  # of another tree
+        flow = flows[action.partial_label]
+        arrived = walk.hop(v, walk.behind[v][action.port], action.partial_label, 1)
+        assert arrived == [(tree.root, action.partial_label, 1)]
+        assert flow.partial and action.everyone == (1 << len(flow.parts)) - 1
+        direct = {number[a.worker] for a in tree.assignments if a.point == v}
+        assert direct == {part[0] for part in flow.parts if len(part) == 1 and part[0] in direct}
+        del behind[v]
+    assert not behind, "every point's partial sums are known to the root"
+
+
 def check_deployment(plan: Plan, topology: rules.Topology, deployment: rules.Deployment) -> None:
     job = plan.job
     walk = Walk(topology, deployment)
-    everyone = (1 << len(job.workers)) - 1
     for index, tree in enumerate(plan.trees):
         walk.sums.clear()
         config = next(t for t in deployment.agents[tree.root].root_trees if t.tree == index)
         flows = {flow.label: flow for flow in config.flows}
-        at_root = 0
+        at_root: list[int] = []
         before = dict(walk.crossed)
         for worker in job.workers:
             mine = next(t for t in deployment.agents[worker].worker_trees if t.tree == index)
@@ -38,17 +65,16 @@ def check_deployment(plan: Plan, topology: rules.Topology, deployment: rules.Dep
             for server, label, bitmap in walk.send(worker, mine.up_label):
                 assert server == tree.root
                 flow = flows[label]
-                bits = bitmap if flow.partial else flow.contributors
-                assert bits & ~flow.contributors == 0
-                assert at_root & bits == 0
-                at_root |= bits
-        assert at_root == everyone == config.expected
+                assert not flow.partial or bitmap == (1 << len(flow.parts)) - 1
+                at_root += flow.contributors
+        assert sorted(at_root) == list(range(len(job.workers)))
         # The walk crosses exactly the links that the plan (and so the evaluator) counts.
         planned: dict[tuple[str, str], int] = {}
         for route in [a.route for a in tree.assignments] + [r.route for r in tree.relays]:
             for pair in pairwise(route):
                 planned[pair] = planned.get(pair, 0) + 1
         assert {k: n - before.get(k, 0) for k, n in walk.crossed.items() if n > before.get(k, 0)} == planned
+        check_partial_sums(walk, tree, flows, job.workers)
         reached = [server for server, _, _ in walk.send(tree.root, config.return_label)]
         assert sorted(reached) == sorted(job.workers)
         for worker, label in zip(job.workers, config.answer_labels, strict=True):
@@ -127,12 +153,21 @@ def test_what_does_not_fit_is_named(limits, resource):
         rules.build(plan, topology, limits, job_id=1, epoch=1)
 
 
-def test_a_job_with_more_workers_than_bitmap_bits_is_refused():
+def test_more_flows_at_a_point_than_its_bitmaps_have_bits_are_refused():
     topology = fattree(8)
     job = place_job(topology, 65, 1)
+    plan = get_strategy("equal")(topology, job)
+    with pytest.raises(DoesNotFit, match=r"needs 65 flows added at one point .*, available are 64"):
+        rules.build(plan, topology, replace(Limits.of_target(), label_table_size=10**6), job_id=1, epoch=1)
+
+
+def test_a_job_of_more_workers_than_the_wire_format_has_is_refused():
+    topology = fattree(16)
+    job = place_job(topology, 1023, 1)
     plan = get_strategy("lbmm")(topology, job)
-    with pytest.raises(DoesNotFit, match=r"bitmap bits .workers of one job., available are 64"):
-        rules.build(plan, topology, Limits(256, 2048, 10**6, 2048, 4096), job_id=1, epoch=1)
+    limits = replace(Limits.of_target(), label_table_size=10**6, max_workers=1022)
+    with pytest.raises(DoesNotFit, match="needs 1023 workers of one job, available are 1022"):
+        rules.build(plan, topology, limits, job_id=1, epoch=1)
 
 
 @settings(max_examples=30, deadline=None)

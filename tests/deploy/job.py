@@ -21,8 +21,8 @@ def configs(address: str = "") -> dict[str, AgentConfig]:
                 **common, node=node, role="worker", index=index, values_per_packet=256, worker_trees=trees, address=own
             )
         else:
-            flows = tuple(RootFlow(1 + worker, 1 << worker, False) for worker in range(len(WORKERS)))
-            roots = (RootTree(0, 3, flows, 10, (20, 21), 64, udp_port(1, 0)),)
+            flows = tuple(RootFlow(1 + worker, ((worker,),), False) for worker in range(len(WORKERS)))
+            roots = (RootTree(0, flows, 10, (20, 21), 64, udp_port(1, 0)),)
             made[node] = AgentConfig(
                 **common,
                 node=node,

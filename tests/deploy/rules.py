@@ -11,7 +11,7 @@ MAC = "02:00:0a:00:00:07"
 
 def small(switch: str, first_label: int = 1) -> RuleSet:
     """One of everything."""
-    everyone = Aggregate(0, 63, 1, 0xFFFF_FFFF_FFFF_FFFF, first_label + 7, 2)
+    everyone = Aggregate(0, 63, 1, 0xFFFF_FFFF_FFFF_FFFF, first_label + 7, first_label + 8, 2)
     return RuleSet(
         switch,
         labels=(
@@ -41,7 +41,7 @@ def rule_sets(draw: st.DrawFn) -> RuleSet:
     if made:
         actions.append(st.builds(Replicate, st.sampled_from(sorted(made))))
     actions.append(
-        st.builds(Aggregate, st.just(0), st.just(7), st.integers(0, 3), st.just(3), st.integers(1, 9), ports)
+        st.builds(Aggregate, st.just(0), st.just(7), st.integers(0, 3), st.just(3), *[st.integers(1, 9)] * 2, ports)
     )
     labels = draw(st.dictionaries(st.tuples(ports, st.integers(1, 6)), st.one_of(actions), max_size=6))
     routes = draw(st.dictionaries(st.integers(1, 4), ports, max_size=3))

@@ -272,8 +272,8 @@ def test_descriptions_name_everything():
     text = [describe(item) for item in items]
     assert text == [
         "label_table: port 1, label 1 -> forward(port=2)",
-        "label_table: port 1, label 2 -> aggregate(slots 0..63, contributor=0x1, expected=0xffffffffffffffff, "
-        "next_label=8, port=2)",
+        "label_table: port 1, label 2 -> aggregate(slots 0..63, flow=0x1, everyone=0xffffffffffffffff, "
+        "next_label=8, partial_label=9, port=2)",
         "label_table: port 2, label 3 -> replicate(group=5)",
         "multicast group 5 -> ports 3, 1",
         f"ipv4_table: 10.0.0.7/32 -> route(mac={MAC}, port=3)",

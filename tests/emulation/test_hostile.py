@@ -59,7 +59,7 @@ def unknown_label(rig: Rig, draw: random.Random) -> bytes:
 
 
 def other_port(rig: Rig, draw: random.Random) -> bytes:
-    """A label of the plan, with the contributor's bitmap forged, on a port where its flow does not belong."""
+    """A label of the plan, with a forged bitmap, on a port where its flow does not belong."""
     return good(rig, sequence=draw.randrange(1000), bitmap=draw.getrandbits(6), flags=draw.choice([0, 1, 2, 4]))
 
 

@@ -20,12 +20,20 @@ VALUES, SLOTS, WORKERS = 4, 4, 3
 PORT = udp_port(1, 0)
 EXPECTED = (1 << WORKERS) - 1
 RETURN, ANSWERS = 900, (901, 902, 903)
-# Direct flows of every worker, one partial flow of all and one of the first two.
+# Direct flows of every worker, partial sums of all, of the first two, and of a point with one flow of two workers; a
+# complete sum of the last two.
 FLOWS = (
-    *(RootFlow(10 + worker, 1 << worker, False) for worker in range(WORKERS)),
-    RootFlow(20, EXPECTED, True),
-    RootFlow(21, 0b011, True),
+    *(RootFlow(10 + worker, ((worker,),), False) for worker in range(WORKERS)),
+    RootFlow(20, ((0,), (1,), (2,)), True),
+    RootFlow(21, ((0,), (1,)), True),
+    RootFlow(22, ((2,), (1, 0)), True),
+    RootFlow(23, ((1,), (2,)), False),
 )
+
+
+def of_the_model(flow: RootFlow) -> model.RootFlow:
+    return model.RootFlow(tuple(sum(1 << worker for worker in part) for part in flow.parts), flow.partial)
+
 
 # What happens: (flow, bitmap in the packet, flags, how far past the oldest incomplete chunk, a value).
 events = st.lists(
@@ -54,7 +62,7 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
         epoch = next(epochs)
         server.reconfigure(
             replace(
-                server.config, epoch=epoch, root_trees=(RootTree(0, EXPECTED, FLOWS, RETURN, ANSWERS, SLOTS, PORT),)
+                server.config, epoch=epoch, root_trees=(RootTree(0, FLOWS, RETURN, ANSWERS, SLOTS, PORT),)
             )
         )
         before = server.stats().packets_received
@@ -74,7 +82,7 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
                 continue  # nobody's window reaches there
             index = sequence % (2 * SLOTS)
             ring[index], answer = model.root_receive(
-                ring[index], packet, model.RootFlow(flow.contributors, flow.partial), EXPECTED
+                ring[index], packet, of_the_model(flow), EXPECTED
             )
             if answer is not None:
                 labels = (
@@ -82,7 +90,7 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
                     if not answer.workers
                     else [ANSWERS[bit] for bit in range(WORKERS) if answer.workers >> bit & 1]
                 )
-                expected += [(label, sequence, EXPECTED, answer.values) for label in labels]
+                expected += [(label, sequence, WORKERS, answer.values) for label in labels]
             while ring[oldest % (2 * SLOTS)].sequence == oldest and ring[oldest % (2 * SLOTS)].bitmap == EXPECTED:
                 oldest += 1
         assert server.stats().trees[0].oldest_incomplete == oldest

@@ -12,7 +12,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from evaluation.hosts.star import TreeShape
-from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, Flag, frame_bytes, udp_port
+from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, VERSION, Flag, frame_bytes, udp_port
 from tests.hosts.rig import Rig, finish, wait_until
 from worker_agent import fixedpoint
 from worker_agent.wire import InArt, packet
@@ -39,7 +39,7 @@ def test_scapy_lays_the_header_out_as_protocol_json_says() -> None:
     assert (ip.dst, ip.len, ip.ttl, ip.flags, ip.frag) == (str(GROUP), len(frame) - 14, PROTOCOL.ttl, "DF", 0)
     assert (ip[UDP].dport, ip[UDP].len, ip[UDP].chksum) == (udp_port(5, 3), len(frame) - 34, 0)
     expected = {
-        "version": 2,
+        "version": 3,
         "flags": 5,
         "job": 0x0203,
         "label": 0x04050607,
@@ -84,13 +84,14 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
                 label=tree.return_label,
                 epoch=of.epoch,
                 sequence=of.sequence,
-                bitmap=1,
+                bitmap=len(config.workers),
                 port=tree.port,
             )
         )
 
     exponents = sent_by_engine(server)
-    assert (exponents.version, exponents.flags, exponents.job, exponents.label) == (2, Flag.MAXIMUM, 7, tree.up_label)
+    assert (exponents.version, exponents.flags, exponents.job) == (VERSION, Flag.MAXIMUM, 7)
+    assert exponents.label == tree.up_label
     assert (exponents.epoch, exponents.sequence, exponents.bitmap) == (config.epoch, 0, 0)
     chunks = [tensor[:VALUES], np.concatenate([tensor[VALUES:], np.zeros(2 * VALUES - 100, np.float32)])]
     agreed = [fixedpoint.exponent(chunk) for chunk in chunks]
@@ -127,7 +128,7 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
     for raw in raws:
         decoded = Ether(raw.recv())[InArt]
         assert (decoded.flags, decoded.job, decoded.epoch, decoded.sequence) == (Flag.RESULT, 7, 1, 0)
-        assert decoded.bitmap == 0b11
+        assert decoded.bitmap == 2
         assert decoded.label == labels[0].return_label
         assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
     # Worker 1 asks again and is answered alone.

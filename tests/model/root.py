@@ -5,16 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.model.merge import Values, merger, subset
+from tests.model.merge import Values, merger
 from tests.model.packet import Packet
 
 
 @dataclass(frozen=True)
 class RootFlow:
-    """What a label means: exactly ``contributors`` (direct), or a non-empty subset of them (partial)."""
+    """What a label means: the contributions of all ``parts`` (sets of workers, as bits), or, ``partial``, of those
+    whose bits the packet has in its bitmap.
+    """
 
-    contributors: int
+    parts: tuple[int, ...]
     partial: bool
+
+    def workers(self, bitmap: int) -> int:
+        """Whose contributions are in a packet with this bitmap; 0: that cannot be."""
+        if not self.partial:
+            return sum(self.parts)
+        if bitmap >> len(self.parts):
+            return 0
+        return sum(part for bit, part in enumerate(self.parts) if bitmap >> bit & 1)
 
 
 class RootSlot(NamedTuple):
@@ -39,8 +49,8 @@ class IncompleteChunkLost(AssertionError):
 
 def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) -> tuple[RootSlot, Answer | None]:
     """What a packet of the root's own epoch does to its ring entry, and the answer that it causes."""
-    bits = packet.bitmap if flow.partial else flow.contributors
-    if packet.result or bits == 0 or not subset(bits, flow.contributors) or packet.sequence < slot.sequence:
+    bits = flow.workers(packet.bitmap)
+    if packet.result or bits == 0 or packet.sequence < slot.sequence:
         return slot, None
     if packet.sequence > slot.sequence:
         if slot.sequence >= 0 and slot.bitmap != expected:

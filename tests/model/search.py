@@ -1,23 +1,27 @@
 """Explicit-state search of small systems for wrong sums and stuck states.
 
-    python -m tests.model.search --tree star:3 --slots 1 --chunks 3 --epochs 1 [--history K]
+    python -m tests.model.search --tree star:3 --slots 1 --chunks 3 --epochs 1 [--history K] [--hostile]
 
 The network is as hostile as can be: any packet that was ever sent may arrive now, later, again or never. A worker may
 send, and send again with or without RESEND, any chunk that its window has ever covered. A switch may forget its
 registers at any time. Workers and root move to a newer epoch each at its own time.
 
 Packets between aggregation points: by default the search assumes that every partial sum that could exist has been
-sent (any set of contributors below the point who have all had the chunk in their window, with and without RESEND).
+sent (any set of flows into the point whose workers have all had the chunk in their window, with and without RESEND).
 That is more than can happen, so what it finds to be safe is safe, and its states are few. ``--history K`` keeps the
 packets that were really sent instead, at most K distinct ones on a link, of which any may be lost at any time.
 
+``--hostile``: the first worker also sends packets of an epoch that nobody has given out, the highest number there is,
+for any chunk, whenever it likes.
+
 In every reachable state:
 
-* every packet and slot holds exactly one contribution of each worker in its bitmap, for its own chunk and epoch
-  (values are numbers in which every (worker, epoch, chunk) is a digit of its own);
+* every packet and slot holds exactly one contribution of each worker for whom a bit of its bitmap stands, for its own
+  chunk and epoch (values are numbers in which every (worker, epoch, chunk) is a digit of its own);
 * a chunk that a root's ring gives up is complete;
 * from here on, a fair network without losses and only the resend of each worker's oldest unanswered chunk answer
-  every chunk to every worker (no stuck states).
+  every chunk to every worker (no stuck states);
+* every slot still aggregates: the packets of a chunk that comes next leave it as one sum.
 """
 
 from __future__ import annotations
@@ -30,13 +34,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from p4src.protocol import Flag
+from p4src.protocol import Flag, Verdict
+from tests.model.merge import Values, subset
 from tests.model.packet import Packet
 from tests.model.root import RootSlot, root_receive
-from tests.model.switch import Slot, aggregate
-from tests.model.tree import ROOT, Tree, star, two_level, with_direct
+from tests.model.switch import Aggregate, Slot, aggregate
+from tests.model.tree import ROOT, Tree, racks, star, two_level, with_direct
 
 DIGIT_BITS = 6
+HOSTILE = (1 << 32) - 1
+"""The epoch of packets that no honest worker sends."""
 
 
 class Found(AssertionError):
@@ -76,17 +83,27 @@ class Statistics:
 
 
 class Search:
-    """One configuration. ``history`` None: every partial sum that could exist is in flight.
+    """One configuration. ``history`` None: every partial sum that could exist is in flight. ``hostile``: see above.
 
     ``fresh``: a slot after a reboot. A search of another kind of switch has its own, and its own :meth:`at_point`.
     """
 
     fresh: Any = Slot()
 
-    def __init__(self, tree: Tree, slots: int, chunks: int, epochs: int = 1, history: int | None = None) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        slots: int,
+        chunks: int,
+        epochs: int = 1,
+        history: int | None = None,
+        *,
+        hostile: bool = False,
+    ) -> None:
         if epochs * chunks >= 1 << DIGIT_BITS or len(tree.workers) * DIGIT_BITS > 32:
             raise ValueError("too many chunks, epochs or workers for one digit each in 32 bits")
         self.tree, self.slots, self.chunks, self.epochs, self.history = tree, slots, chunks, epochs, history
+        self.hostile = hostile
         self.live: set[Core] = set()
 
     def initial(self) -> State:
@@ -104,7 +121,7 @@ class Search:
         return sum(digit << DIGIT_BITS * w for w in range(len(self.tree.workers)) if bits >> w & 1)
 
     def worker_packet(self, worker: int, epoch: int, chunk: int, flags: int) -> Packet:
-        values = (self.value(1 << worker, epoch, chunk),)
+        values = self.values(1 << worker, epoch, chunk)
         return Packet(self.tree.worker_label(worker), epoch + 1, chunk, 0, values, flags)
 
     def oldest(self, answered: int) -> int:
@@ -115,15 +132,24 @@ class Search:
         """Deliver to an aggregation point; checks what leaves and what stays."""
         slots = core.points[point]
         index = packet.sequence & (self.slots - 1)
-        slot, _, leaving = aggregate(slots[index], packet, self.tree.action(point, packet.label, self.slots - 1))
-        if slot.values is not None:
-            self.check(slot.bitmap, (slot.owner >> 32) - 1, slot.owner & 0xFFFFFFFF, slot.values, "slot")
-        if leaving is not None:
-            self.check(leaving.bitmap, leaving.epoch - 1, leaving.sequence, leaving.values, "packet")
+        slot, leaving, _ = self.at_slot(slots[index], point, packet)
         if slot != slots[index]:
             slots = (*slots[:index], slot, *slots[index + 1 :])
             core = core._replace(points=(*core.points[:point], slots, *core.points[point + 1 :]))
         return core, leaving
+
+    def at_slot(self, slot: Any, point: int, packet: Packet) -> tuple[Any, Packet | None, Verdict | None]:
+        """What a packet does to its slot, what leaves, and the verdict; checks both."""
+        action = self.tree.action(point, packet.label, self.slots - 1)
+        assert isinstance(action, Aggregate)
+        slot, verdict, leaving = aggregate(slot, packet, action)
+        if slot.values is not None:
+            workers = self.tree.workers_of(point, slot.bitmap)
+            self.check(workers, slot.owner >> 32, slot.owner & 0xFFFFFFFF, slot.values, "slot")
+        if leaving is not None:
+            workers = self.tree.workers_of(point, leaving.bitmap)
+            self.check(workers, leaving.epoch, leaving.sequence, leaving.values, "packet")
+        return slot, leaving, verdict
 
     def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int] | None]:
         """Deliver to the root; returns the answer as (chunk, workers' bits)."""
@@ -133,17 +159,18 @@ class Search:
         index = packet.sequence % len(ring)
         slot, answer = root_receive(ring[index], packet, self.tree.root_flow(packet.label), self.tree.expected)
         if slot.values is not None:
-            self.check(slot.bitmap, epoch, slot.sequence, slot.values, "root")
+            self.check(slot.bitmap, epoch + 1, slot.sequence, slot.values, "root")
         if slot != ring[index]:
             core = core._replace(root=(epoch, (*ring[:index], slot, *ring[index + 1 :])))
         if answer is None:
             return core, None
-        self.check(self.tree.expected, epoch, answer.sequence, answer.values, "result")
+        self.check(self.tree.expected, epoch + 1, answer.sequence, answer.values, "result")
         return core, (answer.sequence, answer.workers or self.tree.expected)
 
     def check(self, bits: int, epoch: int, chunk: int, values: tuple[int, ...], where: str) -> None:
-        if values != (self.value(bits, epoch, chunk),):
-            raise Found(f"{where}: bitmap {bits:b} of chunk {chunk} in epoch {epoch} has the sum {values[0]:#x}")
+        """``epoch``: as in packets. A hostile epoch's values mean nothing, and no root takes them."""
+        if epoch != HOSTILE and values != (self.value(bits, epoch - 1, chunk),):
+            raise Found(f"{where}: workers {bits:b} of chunk {chunk} in epoch {epoch} have the sum {values[0]:#x}")
 
     def successors(self, state: State) -> Iterator[tuple[str, State]]:
         """Every state that one step of an agent or of the network leads to, with the name of the step."""
@@ -162,21 +189,30 @@ class Search:
                         yield f"result {chunk} to {worker}", state._replace(core=with_worker(core, worker, changed))
             if len(epochs) < self.epochs:
                 yield f"worker {worker} new epoch", state._replace(core=with_worker(core, worker, (*epochs, 0)))
+        if self.hostile:
+            for chunk in range(self.chunks):
+                for flags in (0, Flag.RESEND):
+                    packet = self.worker_packet(0, 0, chunk, int(flags))._replace(epoch=HOSTILE)
+                    yield from self.arrive(state, self.tree.workers[0], packet, "hostile")
         if core.root[0] + 1 < self.epochs:
             root = (core.root[0] + 1, (RootSlot(),) * (2 * self.slots))
             yield "root new epoch", state._replace(core=core._replace(root=root))
         for point, packets in enumerate(state.links):
             for packet in packets:
-                yield from self.arrive(state, self.tree.points[point], packet, f"point {point}")
+                yield from self.arrive(state, self.after(point, packet), packet, f"point {point}")
                 yield f"loss after {point}", state._replace(links=with_link(state.links, point, packets - {packet}))
         if self.history is None:
             for point, packet in self.possible(core):
-                yield from self.arrive(state, self.tree.points[point], packet, f"point {point}")
+                yield from self.arrive(state, self.after(point, packet), packet, f"point {point}")
         fresh = (self.fresh,) * self.slots
         for point, slots in enumerate(core.points):
             if slots != fresh:
                 points = (*core.points[:point], fresh, *core.points[point + 1 :])
                 yield f"reboot of {point}", state._replace(core=core._replace(points=points))
+
+    def after(self, point: int, packet: Packet) -> int:
+        """Where what has left a point goes: complete sums to the next point, all else to the root."""
+        return self.tree.points[point] if packet.label == self.tree.point_label(point) else ROOT
 
     def arrive(self, state: State, target: int, packet: Packet, source: str) -> Iterator[tuple[str, State]]:
         """One delivery. What leaves an aggregation point is lost when the link is full."""
@@ -196,8 +232,11 @@ class Search:
 
     def possible(self, core: Core) -> Iterator[tuple[int, Packet]]:
         """Every partial sum that an aggregation point could have sent, given what the workers could have sent."""
-        for point in range(len(self.tree.points)):
-            below = self.tree.below(point)
+        tree = self.tree
+        for point in range(len(tree.points)):
+            parts = tree.parts(point)
+            everyone = (1 << len(parts)) - 1
+            labels = (tree.point_label(point), tree.partial_label(point))
             for epoch in range(self.epochs):
                 for chunk in range(self.chunks):
                     sent = sum(
@@ -205,10 +244,15 @@ class Search:
                         for worker, epochs in enumerate(core.workers)
                         if epoch < len(epochs) and chunk < self.oldest(epochs[epoch]) + self.slots
                     )
-                    for bits in subsets(sent & below):
-                        values = (self.value(bits, epoch, chunk),)
-                        for flags in (0, int(Flag.RESEND)):
-                            yield point, Packet(self.tree.point_label(point), epoch + 1, chunk, bits, values, flags)
+                    for bits in subsets(sum(1 << bit for bit, part in enumerate(parts) if subset(part, sent))):
+                        values = self.values(tree.workers_of(point, bits), epoch, chunk)
+                        for label in labels if bits == everyone else labels[1:]:
+                            for flags in (0, int(Flag.RESEND)):
+                                yield point, Packet(label, epoch + 1, chunk, bits, values, flags)
+            if self.hostile and tree.below(point) == 1:
+                for chunk in range(self.chunks):
+                    for flags in (0, int(Flag.RESEND)):
+                        yield point, Packet(labels[0], HOSTILE, chunk, everyone, self.values(1, 0, chunk), flags)
 
     def check_progress(self, core: Core) -> None:
         """A fair run from here answers everything; raises Found otherwise.
@@ -231,6 +275,24 @@ class Search:
             core = self.fair_round(core, newest)
         self.live.update(path)
 
+    def check_aggregates(self, core: Core) -> None:
+        """Every slot adds up a chunk that comes next, and lets one packet out for it; raises Found otherwise."""
+        newest = max(core.root[0], *(len(epochs) - 1 for epochs in core.workers))
+        for point, slots in enumerate(core.points):
+            labels, parts = self.tree.flows(point), self.tree.parts(point)
+            for index, slot in enumerate(slots):
+                chunk = self.chunks + -(self.chunks - index) % self.slots
+                for label, part in zip(labels, parts, strict=True):
+                    packet = Packet(label, newest + 1, chunk, 0, self.values(part, newest, chunk))
+                    slot, leaving, verdict = self.at_slot(slot, point, packet)
+                    wanted = Verdict.COMPLETED if label == labels[-1] else Verdict.ABSORBED
+                    if verdict is not wanted or (leaving is not None) != (wanted is Verdict.COMPLETED):
+                        raise Found(f"point {point} does not aggregate in slot {index}: {verdict} instead of {wanted}")
+
+    def values(self, bits: int, epoch: int, chunk: int) -> Values:
+        """A packet's values: the sum over ``bits``."""
+        return (self.value(bits, epoch, chunk),)
+
     def fair_round(self, core: Core, epoch: int) -> Core:
         """Every worker resends its oldest unanswered chunk once, and all that follows arrives in order."""
         queue: deque[tuple[int, Packet]] = deque()
@@ -244,7 +306,7 @@ class Search:
             if target != ROOT:
                 core, leaving = self.at_point(core, target, packet)
                 if leaving is not None:
-                    queue.append((self.tree.points[target], leaving))
+                    queue.append((self.after(target, leaving), leaving))
                 continue
             core, answer = self.at_root(core, packet)
             if answer is not None:
@@ -277,6 +339,7 @@ class Search:
                     if following.core not in cores:
                         cores.add(following.core)
                         self.check_progress(following.core)
+                        self.check_aggregates(following.core)
                     queue.append(following)
         except AssertionError as error:
             trace: list[str] = []
@@ -310,7 +373,7 @@ def with_link(
 
 
 def tree_of(text: str) -> Tree:
-    """``star:W``, ``direct:W`` or ``two-level:BELOW,ABOVE``."""
+    """``star:W``, ``direct:W``, ``two-level:BELOW,ABOVE`` or ``racks:COUNT,WORKERS``."""
     name, _, numbers = text.partition(":")
     arguments = [int(number) for number in numbers.split(",")]
     if name == "star" and len(arguments) == 1:
@@ -319,7 +382,10 @@ def tree_of(text: str) -> Tree:
         return with_direct(*arguments)
     if name == "two-level" and len(arguments) == 2:
         return two_level(*arguments)
-    raise argparse.ArgumentTypeError(f"{text!r} is none of star:W, direct:W, two-level:BELOW,ABOVE")
+    if name == "racks" and len(arguments) == 2:
+        return racks(*arguments)
+    known = "star:W, direct:W, two-level:BELOW,ABOVE, racks:COUNT,WORKERS"
+    raise argparse.ArgumentTypeError(f"{text!r} is none of {known}")
 
 
 def main(kind: type[Search] = Search) -> int:
@@ -331,10 +397,11 @@ def main(kind: type[Search] = Search) -> int:
     parser.add_argument("--chunks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--history", type=int, metavar="K", help="follow packets between points, at most K on a link")
+    parser.add_argument("--hostile", action="store_true", help="packets of an epoch that nobody has given out, too")
     parser.add_argument("--limit", type=int, help="stop after so many states")
     options = parser.parse_args()
     begin = time.monotonic()
-    search = kind(options.tree, options.slots, options.chunks, options.epochs, options.history)
+    search = kind(options.tree, options.slots, options.chunks, options.epochs, options.history, hostile=options.hostile)
     try:
         statistics = search.run(options.limit)
     except Found as found:

@@ -16,8 +16,10 @@ from tests.model.root import RootSlot, root_receive
 from tests.model.switch import Replicate, Switch
 from tests.model.tree import ROOT, Tree
 
-RETURN_LABEL = 200
-ANSWER_LABEL = 300
+RETURN_LABEL = 30_000
+ANSWER_LABEL = 40_000
+BELOW = 10_000
+"""Port of a switch to the switch of point i below: this and i."""
 VALUES = 3
 
 
@@ -56,7 +58,7 @@ class WrongResult(AssertionError):
 class Simulation:
     """``tree`` with ``slots`` slots at each point. Node names: ("worker", w), ("switch", i), ("root", 0).
 
-    Worker w is on port 1 + w of its switch, the switch of point i on port 100 + i of the next; upwards is port 0.
+    Worker w is on port 1 + w of its switch, the switch of point i on port BELOW + i of the next; upwards is port 0.
     """
 
     def __init__(self, tree: Tree, slots: int, chunks: int, harm: Harm, seed: int) -> None:
@@ -70,6 +72,7 @@ class Simulation:
         self.network: list[tuple[str, int, int, bytes]] = []
         self.seen: list[tuple[str, int, int, bytes]] = []
         self.data: dict[tuple[int, int, int], Values] = {}
+        self.totals: dict[tuple[int, int], Values] = {}
         self.steps = 0
 
     def _switch(self, point: int) -> Switch:
@@ -83,8 +86,10 @@ class Simulation:
         for below, at in enumerate(self.tree.points):
             if at == point:
                 label = self.tree.point_label(below)
-                switch.labels[100 + below, label] = self.tree.action(point, label, self.slots - 1)
-                children.append(100 + below)
+                switch.labels[BELOW + below, label] = self.tree.action(point, label, self.slots - 1)
+                children.append(BELOW + below)
+        for label, below in self.tree.passing(point):
+            switch.labels[BELOW + below, label] = self.tree.action(point, label, self.slots - 1)
         switch.groups[1] = tuple(children)
         switch.labels[0, RETURN_LABEL] = Replicate(1)
         return switch
@@ -101,6 +106,13 @@ class Simulation:
         return self.data[key]
 
     def expected(self, epoch: int, chunk: int) -> Values:
+        """The result over all workers."""
+        key = epoch, chunk
+        if key not in self.totals:
+            self.totals[key] = self._total(epoch, chunk)
+        return self.totals[key]
+
+    def _total(self, epoch: int, chunk: int) -> Values:
         merge = merger(self.is_maximum(chunk))
         total = self.contribution(0, epoch, chunk)
         for worker in range(1, len(self.workers)):
@@ -132,12 +144,12 @@ class Simulation:
         if kind == "switch":
             for out, leaving in self.switches[node].process(port, frame):
                 if out != 0:
-                    below = out - 100
+                    below = out - BELOW
                     self.put(*(("switch", below, 0) if below >= 0 else ("worker", out - 1, 0)), leaving)
                 elif self.tree.points[node] == ROOT:
                     self.put("root", 0, 0, leaving)
                 else:
-                    self.put("switch", self.tree.points[node], 100 + node, leaving)
+                    self.put("switch", self.tree.points[node], BELOW + node, leaving)
             return
         packet = decode(frame, VALUES)
         assert packet is not None
@@ -155,7 +167,7 @@ class Simulation:
         if answer is None:
             return
         result = Packet(
-            RETURN_LABEL, packet.epoch, answer.sequence, self.tree.expected, answer.values, int(Flag.RESULT)
+            RETURN_LABEL, packet.epoch, answer.sequence, len(self.workers), answer.values, int(Flag.RESULT)
         )
         if answer.workers:
             for worker in range(len(self.workers)):

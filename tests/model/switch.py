@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from p4src.protocol import ETHERTYPE_IPV4, GATEWAY_MAC, Verdict
-from tests.model.merge import Values, merger, subset
+from tests.model.merge import Values, merger
 from tests.model.packet import Packet, decode, internet_checksum, ours
 
 
@@ -32,18 +32,24 @@ class Replicate:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Merge into a slot. ``contributor`` 0: the packet is a partial sum and its own bitmap counts."""
+    """Merge into a slot. ``flow``: the bit of this flow among those of its aggregation point, ``everyone``.
+
+    What is complete leaves with ``next_label``, everything else with ``partial_label``.
+    """
 
     slot_base: int
     slot_mask: int
-    contributor: int
-    expected: int
+    flow: int
+    everyone: int
     next_label: int
+    partial_label: int
     port: int
 
 
 class Slot(NamedTuple):
-    """State of one slot; as here after a reboot. ``values`` of an empty or closed slot are never read."""
+    """State of one slot; as here after a reboot. ``bitmap``: the flows that have contributed. ``values`` of an empty or
+    closed slot are never read.
+    """
 
     owner: int = 0
     bitmap: int = 0
@@ -53,33 +59,28 @@ class Slot(NamedTuple):
 
 def aggregate(slot: Slot, packet: Packet, action: Aggregate) -> tuple[Slot, Verdict, Packet | None]:
     """The slot algorithm (docs/protocol.md): new slot state, verdict, and the packet that leaves, if one does."""
-    bits = action.contributor or packet.bitmap
-    if packet.result or bits == 0 or not subset(bits, action.expected):
+    if packet.result:
         return slot, Verdict.REFUSED, None
-    passed_on = packet._replace(bitmap=bits, label=action.next_label)
-    if packet.own < slot.owner:
-        return slot, Verdict.STALE, passed_on
-    if packet.own > slot.owner:
+    passed_on = packet._replace(bitmap=action.flow, label=action.partial_label)
+    if packet.epoch != slot.owner >> 32 or packet.own > slot.owner:
         slot = Slot(owner=packet.own)
-    if slot.closed:
+    if packet.own < slot.owner or slot.closed:
         return slot, Verdict.STALE, passed_on
-    if bits & slot.bitmap == 0:
+    if not action.flow & slot.bitmap:
         values = merger(packet.maximum)(slot.values, packet.values) if slot.values is not None else packet.values
-        bitmap = slot.bitmap | bits
-    elif subset(bits, slot.bitmap):
-        if not packet.resend:
-            return slot, Verdict.DUPLICATE, None
+        bitmap = slot.bitmap | action.flow
+    elif packet.resend:
         assert slot.values is not None
         values, bitmap = slot.values, slot.bitmap
     else:
-        return slot, Verdict.REFUSED, None
-    if bitmap == action.expected:
-        verdict = Verdict.COMPLETED
-    elif packet.resend:
-        verdict = Verdict.FLUSHED
-    else:
-        return Slot(slot.owner, bitmap, False, values), Verdict.ABSORBED, None
-    return Slot(slot.owner, bitmap, True, None), verdict, passed_on._replace(bitmap=bitmap, values=values)
+        return slot, Verdict.DUPLICATE, None
+    leaving = passed_on._replace(bitmap=bitmap, values=values)
+    closed = Slot(slot.owner, bitmap, True, None)
+    if bitmap == action.everyone:
+        return closed, Verdict.COMPLETED, leaving._replace(label=action.next_label)
+    if packet.resend:
+        return closed, Verdict.FLUSHED, leaving
+    return Slot(slot.owner, bitmap, False, values), Verdict.ABSORBED, None
 
 
 @dataclass

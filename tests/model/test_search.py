@@ -12,7 +12,7 @@ from tests.model.packet import Packet
 from tests.model.root import RootSlot
 from tests.model.search import Found, Search
 from tests.model.switch import Aggregate, Slot, aggregate
-from tests.model.tree import Tree, star, two_level, with_direct
+from tests.model.tree import Tree, racks, star, two_level, with_direct
 
 Result = tuple[Slot, Verdict, Packet | None]
 
@@ -28,6 +28,7 @@ Result = tuple[Slot, Verdict, Packet | None]
         (with_direct(2), 2, 4, 1, None),
         (two_level(2, 1), 1, 1, 1, None),
         (two_level(1, 1), 1, 2, 1, None),
+        (racks(2, 2), 1, 1, 1, None),
         (star(2), 1, 2, 1, 2),
     ],
     ids=str,
@@ -36,6 +37,20 @@ def test_no_reachable_state_is_wrong_or_stuck(
     tree: Tree, slots: int, chunks: int, epochs: int, history: int | None
 ) -> None:
     statistics = Search(tree, slots, chunks, epochs, history).run()
+    assert statistics.complete
+    assert statistics.states > 20
+
+
+@pytest.mark.parametrize(
+    ("tree", "slots", "chunks", "epochs"),
+    [(star(2), 1, 3, 1), (star(2), 1, 1, 2), (two_level(1, 1), 1, 2, 1), (two_level(2, 1), 1, 1, 1)],
+    ids=str,
+)
+def test_an_epoch_that_nobody_gave_out_does_no_harm_that_stays(
+    tree: Tree, slots: int, chunks: int, epochs: int
+) -> None:
+    """No wrong sum, nobody stuck, and every slot aggregates the next chunk, whatever came with the highest epoch."""
+    statistics = Search(tree, slots, chunks, epochs, hostile=True).run()
     assert statistics.complete
     assert statistics.states > 20
 
@@ -68,6 +83,27 @@ def stale_dropped(slot: Slot, packet: Packet, action: Aggregate) -> Result:
     return after, verdict, None if verdict is Verdict.STALE else leaving
 
 
+def only_newer_epochs(slot: Slot, packet: Packet, action: Aggregate) -> Result:
+    """A switch as it was before version 3: a slot belongs to the highest epoch that it has ever seen."""
+    if packet.own < slot.owner:
+        return slot, Verdict.STALE, packet._replace(bitmap=action.flow, label=action.partial_label)
+    return aggregate(slot, packet, action)
+
+
+def test_the_search_finds_a_slot_that_a_huge_epoch_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "aggregate", only_newer_epochs)
+    with pytest.raises(Found, match="does not aggregate in slot 0"):
+        Search(star(2), 1, 2, hostile=True).run()
+
+
+def sums_are_complete(slot: Slot, packet: Packet, action: Aggregate) -> Result:
+    """A switch that sends on what it flushes as if everybody were in it."""
+    after, verdict, leaving = aggregate(slot, packet, action)
+    if verdict is Verdict.FLUSHED and leaving is not None:
+        leaving = leaving._replace(label=action.next_label)
+    return after, verdict, leaving
+
+
 @pytest.mark.parametrize(
     ("mistake", "tree", "message"),
     [
@@ -83,6 +119,12 @@ def test_the_search_finds_mistakes_of_a_switch(
     monkeypatch.setattr(search_module, "aggregate", mistake)
     with pytest.raises(Found, match=message):
         Search(tree, 1, 2).run()
+
+
+def test_the_search_finds_a_partial_sum_that_counts_as_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "aggregate", sums_are_complete)
+    with pytest.raises(Found, match="workers 11 of chunk 0"):
+        Search(two_level(2, 1), 1, 1, history=1).run()
 
 
 def test_the_search_finds_a_ring_that_is_too_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from p4src.protocol import Verdict
 from tests.model.simulation import Harm, Simulation
-from tests.model.tree import ROOT, Tree, star, two_level, with_direct
+from tests.model.tree import ROOT, Tree, racks, star, two_level, with_direct
 
 BOUNDED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -64,9 +65,22 @@ def test_time_outs_that_come_too_early(tree: Tree, seed: int, early: float) -> N
     raise AssertionError("not done")
 
 
+def test_256_workers_over_two_levels() -> None:
+    """No switch tells more than 16 flows apart, and the root all workers."""
+    simulation = Simulation(racks(16, 16), 4, 6, Harm(), seed=1)
+    simulation.run(limit=100_000)
+    assert sum(switch.verdicts[Verdict.COMPLETED] for switch in simulation.switches) == 17 * 6
+
+    harm = Harm(loss=0.0005, duplicate=0.01, reorder=0.2, reboot=0.0005)
+    simulation = Simulation(racks(16, 16), 4, 6, harm, seed=1)
+    simulation.run(limit=200_000)
+    assert all(len(worker.results) == 6 for worker in simulation.workers)
+    assert sum(switch.verdicts[Verdict.FLUSHED] for switch in simulation.switches)
+
+
 def test_without_harm_nothing_reaches_the_root_but_one_packet_a_chunk() -> None:
     """The point of it all: W contributions in, one sum out."""
-    for tree, direct in ((star(4), 0), (two_level(3, 2), 0), (with_direct(4), 1)):
+    for tree, direct in ((star(4), 0), (two_level(3, 2), 0), (with_direct(4), 1), (racks(3, 3), 0)):
         simulation = Simulation(tree, 4, 20, Harm(), seed=1)
         at_root = 0
         deliver = simulation.deliver

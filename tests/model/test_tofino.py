@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from p4src.protocol import GATEWAY_MAC, GROUP_MAC, HEADER_OFFSET, PROTOCOL, Flag, Verdict, frame_bytes
 from tests.model import switch as switch_module
-from tests.model import tofino, tofino_search
-from tests.model.merge import subset
+from tests.model import tofino_search
+from tests.model.merge import WORD
 from tests.model.packet import Packet, envelope, ours
 from tests.model.search import Found
 from tests.model.simulation import VALUES, Harm, Simulation
@@ -26,6 +26,8 @@ from tests.model.tofino_search import TofinoSearch
 from tests.model.tree import ROOT, Tree, star, two_level, with_direct
 from tests.p4.rig import GROUPS, LABELS, ROUTES, SLOTS, Arrival, Traffic
 
+ROUNDS = 1_000_000
+"""In a simulation, the loopback port of a switch's first life is this one."""
 BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -50,10 +52,19 @@ def test_no_reachable_state_is_wrong_or_stuck(
     assert statistics.states > 20
 
 
+@pytest.mark.parametrize(("tree", "chunks"), [(star(2), 2), (two_level(1, 1), 1)], ids=str)
+def test_an_epoch_that_nobody_gave_out_does_no_harm_that_stays(tree: Tree, chunks: int) -> None:
+    assert TofinoSearch(tree, 1, chunks, hostile=True).run().complete
+
+
+def test_what_goes_round_meets_an_epoch_that_nobody_gave_out() -> None:
+    assert TofinoSearch(star(2), 1, 1, history=1, hostile=True).run().complete
+
+
 def reads_whatever_is_there(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
     """A second pass that does not look whether the slot is still the packet's."""
     if isinstance(entry, ReadOut):
-        cell = cell._replace(epoch=packet.epoch, sequence=packet.sequence, flows=(packet.sequence, 1))
+        cell = cell._replace(epoch=(packet.epoch, packet.bitmap >> 32), sequence=packet.sequence)
     return ingress(cell, packet, entry)
 
 
@@ -65,7 +76,14 @@ def forgets_that_it_is_closed(cell: Cell, packet: Packet, entry: Contribution | 
 
 def epoch_without_sequence(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
     """A slot that follows the epoch but keeps what it has of the old one."""
-    return ingress(cell._replace(epoch=max(cell.epoch, packet.epoch)), packet, entry)
+    return ingress(cell._replace(epoch=(packet.epoch, max(1, cell.epoch[1]))), packet, entry)
+
+
+def asks_for_the_chunk_only(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
+    """A second pass that does not look at the generation: another epoch may have had the slot in between."""
+    if isinstance(entry, ReadOut):
+        packet = packet._replace(bitmap=cell.epoch[1] << 32 | packet.bitmap & WORD)
+    return ingress(cell, packet, entry)
 
 
 def adds_twice(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Any]:
@@ -82,6 +100,7 @@ def adds_twice(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tup
         (reads_whatever_is_there, (star(2), 1, 2, 1, 2)),
         (forgets_that_it_is_closed, (star(3), 1, 1, 1, 1)),
         (epoch_without_sequence, (star(2), 1, 1, 2, None)),
+        (asks_for_the_chunk_only, (star(2), 1, 1, 1, 1)),
         (adds_twice, (star(2), 1, 1, 1, None)),
     ],
 )
@@ -92,7 +111,7 @@ def test_the_search_finds_mistakes(
 ) -> None:
     monkeypatch.setattr(tofino_search, "ingress", mistake)
     with pytest.raises(Found):
-        TofinoSearch(*arguments).run()
+        TofinoSearch(*arguments, hostile=mistake is asks_for_the_chunk_only).run()
 
 
 @dataclass
@@ -109,14 +128,14 @@ class RoundSwitch(TofinoSwitch):
         self.life += 1
 
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        if port >= 1000:
-            if port != 1000 + self.life:
+        if port >= ROUNDS:
+            if port != ROUNDS + self.life:
                 return []
             port = LOOPBACK
         leaving = []
         for out, sent in super().process(port, frame):
             if out == LOOPBACK:
-                self.put_round(1000 + self.life, sent)
+                self.put_round(ROUNDS + self.life, sent)
             else:
                 leaving.append((out, sent))
         return leaving
@@ -173,21 +192,28 @@ def as_on_tofino(slot: Slot, packet: Packet, action: Aggregate) -> tuple[Slot, V
     slot has already closes the slot and goes on alone, instead of taking what is there along.
     """
     after, verdict, leaving = aggregate(slot, packet, action)
-    bits = action.contributor or packet.bitmap
-    if verdict is Verdict.FLUSHED and packet.own == slot.owner and subset(bits, slot.bitmap):
+    if verdict is Verdict.FLUSHED and packet.own == slot.owner and action.flow & slot.bitmap:
         assert leaving is not None
-        return after, verdict, leaving._replace(bitmap=bits, values=packet.values)
+        return after, verdict, leaving._replace(bitmap=action.flow, values=packet.values)
     return after, verdict, leaving
 
 
-def workers_only() -> dict[tuple[int, int], Any]:
-    """The entries of the rig without the aggregation point of partial sums, whose bitmaps the rig makes up."""
-    return {key: rule for key, rule in LABELS.items() if not isinstance(rule, Aggregate) or rule.next_label != 101}
+def labels() -> dict[tuple[int, int], Any]:
+    """The entries of the rig, with the highest flow that there is here in place of higher ones."""
+    highest = 1 << PROTOCOL.targets["tna"].flows - 1
+
+    def low(bits: int) -> int:
+        return bits & highest - 1 | (highest if bits >= highest else 0)
+
+    return {
+        key: replace(rule, flow=low(rule.flow), everyone=low(rule.everyone)) if isinstance(rule, Aggregate) else rule
+        for key, rule in LABELS.items()
+    }
 
 
 def arrivals(traffic: Traffic, number: int) -> Iterator[Arrival]:
-    """Frames of the rig; those of ours without what is behind their values, which a Tofino does not see, and to a
-    group's MAC address, without which they are not ours to it."""
+    """Frames of the rig; ours without what is behind their values, which a Tofino does not see, and to a group's
+    MAC address, without which they are not ours to it."""
     right = frame_bytes(traffic.values_per_packet)
     for _ in range(number):
         arrival = traffic.arrival()
@@ -200,7 +226,7 @@ def arrivals(traffic: Traffic, number: int) -> Iterator[Arrival]:
 def pair_of_switches(monkeypatch: pytest.MonkeyPatch, values: int) -> tuple[TofinoSwitch, Switch]:
     """A Tofino switch and the reference with the difference above, in the same configuration."""
     monkeypatch.setattr(switch_module, "aggregate", as_on_tofino)
-    configuration = (values, SLOTS, workers_only(), dict(GROUPS), dict(ROUTES))
+    configuration = (values, SLOTS, labels(), dict(GROUPS), dict(ROUTES))
     return TofinoSwitch(*configuration), Switch(*configuration)
 
 
@@ -223,7 +249,7 @@ def test_any_sequence_of_workers_packets_is_treated_as_on_v1model(
     monkeypatch: pytest.MonkeyPatch, source: random.Random, length: int
 ) -> None:
     switch, reference = pair_of_switches(monkeypatch, 4)
-    for arrival in arrivals(Traffic(source, 4, 1), length):
+    for arrival in arrivals(Traffic(source, 4, 2), length):
         assert sorted(switch.process(arrival.port, arrival.frame)) == sorted(
             reference.process(arrival.port, arrival.frame)
         )
@@ -233,7 +259,7 @@ def test_any_sequence_of_workers_packets_is_treated_as_on_v1model(
 @pytest.mark.parametrize("missing", range(1, 9))
 def test_a_packet_that_is_short_of_values_is_refused(missing: int) -> None:
     """Its sender says the truth about its length: what the parser takes for values does not matter."""
-    switch = TofinoSwitch(4, SLOTS, workers_only())
+    switch = TofinoSwitch(4, SLOTS, labels())
     whole = Packet(10, 9, 1, 0, (1, 2, 3, 4)).encode()
     udp_length = PROTOCOL.udp_length(4) - missing
     outer = bytearray(envelope(4))
@@ -247,9 +273,9 @@ def test_a_packet_that_is_short_of_values_is_refused(missing: int) -> None:
 def test_a_frame_of_another_length_than_its_headers_say() -> None:
     """Longer: the rest leaves with it. Shorter: refused, also by less than a frame check sequence."""
     frame = Packet(32, 9, 1, 0, (1, 2, 3, 4)).encode()
-    leaving = Packet(0xFFFFFFFF, 9, 1, 1 << 40, (1, 2, 3, 4)).encode()
+    leaving = Packet(0xFFFFFFFF, 9, 1, 1 << 30, (1, 2, 3, 4)).encode()
     for length in range(len(frame) - 8, len(frame) + 8):
-        switch = TofinoSwitch(4, SLOTS, workers_only())
+        switch = TofinoSwitch(4, SLOTS, labels())
         out = switch.process(3, (frame + bytes(8))[:length])
         if length < len(frame):
             assert (out, switch.verdicts) == ([], Counter({Verdict.MALFORMED: 1}))
@@ -259,69 +285,66 @@ def test_a_frame_of_another_length_than_its_headers_say() -> None:
         assert switch.verdicts == Counter({Verdict.COMPLETED: 1})
 
 
-FLOWS = {(1, 20): (0b0011, 1), (2, 21): (0b1100, 2), (3, 22): (0b10000, 3)}
-
-
-def partial_sums() -> TofinoSwitch:
-    """Two flows of partial sums (workers 0 and 1, 2 and 3) and worker 4 into one slot."""
-    labels: dict[tuple[int, int], Any] = {
-        (1, 20): Aggregate(4, 0, 0, 0b11111, 101, 6),
-        (2, 21): Aggregate(4, 0, 0, 0b11111, 101, 6),
-        (3, 22): Aggregate(4, 0, 0b10000, 0b11111, 101, 6),
+def three_flows() -> TofinoSwitch:
+    """Three flows into one slot; complete sums have the label 101, all else 201."""
+    entries: dict[tuple[int, int], Any] = {
+        (1, 20): Aggregate(4, 0, 0b001, 0b111, 101, 201, 6),
+        (2, 21): Aggregate(4, 0, 0b010, 0b111, 101, 201, 6),
+        (3, 22): Aggregate(4, 0, 0b100, 0b111, 101, 201, 6),
     }
-    return TofinoSwitch(4, SLOTS, labels)
+    return TofinoSwitch(4, SLOTS, entries, delayed=True)
 
 
-def sent(switch: TofinoSwitch, port: int, bitmap: int, flags: int = 0, sequence: int = 7) -> list[Packet]:
-    """What leaves when the flow on ``port`` brings ``bitmap``; every worker's values are its bit."""
-    bits = bitmap or 0b10000
-    packet = Packet(19 + port, 9, sequence, bitmap, (bits,) * 4, flags)
-    frames = switch.process(port, packet.encode())
-    return [leaving for out, frame in frames for leaving in [tofino.decode(frame, 4)] if out == 6 and leaving]
+def contribution(port: int, epoch: int = 9, sequence: int = 7, flags: int = 0) -> bytes:
+    """A packet of the flow on ``port``, whose values are its bit."""
+    return Packet(19 + port, epoch, sequence, 0, (1 << port - 1,) * 4, flags).encode()
 
 
-def test_partial_sums_meet() -> None:
-    switch = partial_sums()
-    assert sent(switch, 2, 0b1100) == []
-    assert sent(switch, 3, 0) == []
-    assert sent(switch, 1, 0b0011) == [Packet(101, 9, 7, 0b11111, (31,) * 4)]
+def going_round(switch: TofinoSwitch) -> bytes:
+    """All three contribute; the sum that is on its way to the second pass."""
+    frames = [frame for port in (1, 2, 3) for frame in switch.process(port, contribution(port))]
+    ((out, frame),) = frames
+    assert out == LOOPBACK
+    return frame
+
+
+def test_a_complete_sum_goes_round_once() -> None:
+    switch = three_flows()
+    assert switch.process(LOOPBACK, going_round(switch)) == [(6, Packet(101, 9, 7, 0b111, (7,) * 4).encode())]
     assert switch.verdicts == Counter({Verdict.ABSORBED: 2, Verdict.COMPLETED: 1})
 
 
-def test_a_flows_second_partial_sum_passes_through() -> None:
-    """On v1model it would be merged; the root does it instead."""
-    switch = partial_sums()
-    assert sent(switch, 1, 0b0001, Flag.RESEND) == [Packet(101, 9, 7, 0b0001, (1,) * 4, int(Flag.RESEND))]
-    switch = partial_sums()
-    assert sent(switch, 1, 0b0001) == []
-    assert sent(switch, 1, 0b0010) == [Packet(101, 9, 7, 0b0010, (2,) * 4)]
-    assert sent(switch, 3, 0) == []
-    assert sent(switch, 2, 0b1100) == [Packet(101, 9, 7, 0b11101, (29,) * 4)]
-    assert switch.verdicts == Counter({Verdict.ABSORBED: 2, Verdict.STALE: 1, Verdict.COMPLETED: 1})
-
-
-@pytest.mark.parametrize("bitmap", [0, 1 << 5, 1 << 63, 0b100001])
-def test_bits_that_do_not_belong_are_refused_and_touch_nothing(bitmap: int) -> None:
-    switch = partial_sums()
-    assert sent(switch, 3, 0) == []
+@pytest.mark.parametrize(("epoch", "sequence"), [(9, 8), (10, 0), (8, 0), (0xFFFFFFFF, 7), (0, 0)])
+def test_a_sum_whose_slot_was_taken_over_is_dropped_on_its_second_pass(epoch: int, sequence: int) -> None:
+    switch = three_flows()
+    frame = going_round(switch)
+    assert switch.process(3, contribution(3, epoch, sequence)) == []
     before = dict(switch.cells)
-    packet = Packet(20, 10, 7, bitmap, (1,) * 4)
-    assert switch.process(1, packet.encode()) == []
-    assert switch.verdicts[Verdict.REFUSED] == 1
-    assert switch.cells == before
+    assert switch.process(LOOPBACK, frame) == []
+    assert (switch.overtaken, switch.cells) == (1, before)
 
 
-def test_a_sum_whose_slot_was_taken_over_is_dropped_on_its_second_pass() -> None:
-    switch = partial_sums()
-    switch.delayed = True
-    sent(switch, 1, 0b0011)
-    sent(switch, 2, 0b1100)
-    ((out, going_round),) = switch.process(3, Packet(22, 9, 7, 0, (16,) * 4).encode())
+def test_a_slot_that_another_epoch_had_meanwhile_is_not_read() -> None:
+    """Also when the right epoch has it again, with the same flows in it: they may have passed through a closed slot."""
+    switch = three_flows()
+    frame = going_round(switch)
+    switch.process(1, contribution(1, epoch=8))
+    for port in (3, 1):
+        switch.process(port, contribution(port))
+        assert switch.process(LOOPBACK, frame) == []
+    ((out, again),) = switch.process(2, contribution(2))
     assert out == LOOPBACK
-    assert sent(switch, 3, 0, sequence=8) == []
-    assert switch.process(LOOPBACK, going_round) == []
-    assert switch.overtaken == 1
-    assert switch.cells[4].sequence == 8
+    assert switch.process(LOOPBACK, frame) == []
+    assert switch.overtaken == 3
+    assert switch.process(LOOPBACK, again) == [(6, Packet(101, 9, 7, 0b111, (7,) * 4).encode())]
+
+
+def test_a_resend_that_passes_a_complete_slot_does_not_cost_its_sum() -> None:
+    switch = three_flows()
+    frame = going_round(switch)
+    ((out, _),) = switch.process(1, contribution(1, flags=Flag.RESEND))
+    assert out == 6
+    assert switch.process(LOOPBACK, frame) == [(6, Packet(101, 9, 7, 0b111, (7,) * 4).encode())]
 
 
 def test_the_slot_is_found_by_exclusive_or() -> None:
@@ -334,6 +357,6 @@ def test_the_slot_is_found_by_exclusive_or() -> None:
 def test_only_what_has_a_groups_mac_address_is_ours() -> None:
     frame = Packet(32, 9, 1, 0, (1, 2, 3, 4)).encode()
     for first, leaves in ((frame[:6], 1), (b"\xff" * 6, 1), (GATEWAY_MAC, 0)):
-        switch = TofinoSwitch(4, SLOTS, workers_only())
+        switch = TofinoSwitch(4, SLOTS, labels())
         assert len(switch.process(3, first + frame[6:])) == leaves
         assert switch.verdicts.total() == leaves

@@ -102,11 +102,16 @@ def static_tables() -> dict[str, StaticTable]:
 # Register actions: (cell, operands) -> (cell, result). The result is 0 where the action gives none.
 
 
-def follow_epoch(epoch: int, packet_epoch: int) -> Pair:
-    """slot_epoch."""
-    if packet_epoch > epoch:
-        return packet_epoch, NEWER
-    return epoch, SAME if packet_epoch == epoch else OLDER
+def follow_epoch(slot: Pair, epoch: int, generation: int) -> tuple[Pair, int]:
+    """slot_epoch: (epoch, generation)."""
+    if epoch == slot[0]:
+        return slot, slot[1]
+    return (epoch, slot[1] + 1 & WORD), 0
+
+
+def check_epoch(slot: Pair, epoch: int, generation: int) -> tuple[Pair, int]:
+    """slot_epoch: (epoch, generation)."""
+    return slot, slot[1] if slot == (epoch, generation) else 0
 
 
 def follow_sequence(sequence: int, packet_sequence: int) -> Pair:
@@ -137,12 +142,12 @@ def take_flows(slot: Pair, sequence: int, claim: int) -> tuple[Pair, int]:
 
 
 def store(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
-    """store_bitmap, store_NN."""
+    """store_NN."""
     return (first, second), 0
 
 
 def add(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
-    """add_bitmap, add_NN."""
+    """add_NN."""
     cell = (cell[0] + first) & WORD, (cell[1] + second) & WORD
     return cell, cell[0]
 
@@ -154,7 +159,7 @@ def maximum(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
 
 
 def read(cell: Pair, first: int, second: int) -> tuple[Pair, int]:
-    """read_bitmap, read_NN."""
+    """read_NN."""
     return cell, cell[1]
 
 
@@ -169,22 +174,20 @@ VALUE_ACTIONS: dict[str, Callable[[Pair, int, int], tuple[Pair, int]]] = {
 class Cell(NamedTuple):
     """What all registers hold at one index; as here after a reboot. ``sums`` grows with the packets that it meets."""
 
-    epoch: int = 0
+    epoch: Pair = (0, 0)
     sequence: int = 0
     flows: Pair = (0, 0)
-    bitmap: Pair = (0, 0)
     sums: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """An entry with aggregate (``contributor``) or combine (0, and ``unexpected``)."""
+    """An entry with aggregate."""
 
     flow: int
     everyone: int
-    contributor: int
-    unexpected: int
     next_label: int
+    partial_label: int
     port: int
 
 
@@ -212,57 +215,42 @@ def halves(values: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Outcome]:
     """One pass of one packet that label_table has sent to a slot: Slots, Values, Finish, in this order."""
     tables = static_tables()
-    flow = everyone = unexpected = 0
+    flow = everyone = next_label = 0
     if isinstance(entry, ReadOut):
         kind = CODES["KIND_READ"]
     else:
-        kind = CODES["KIND_WORKER"] if entry.contributor else CODES["KIND_PARTIAL"]
-        flow, everyone = entry.flow, entry.everyone
-        unexpected = packet.bitmap & entry.unexpected
-        packet = packet._replace(bitmap=entry.contributor or packet.bitmap, label=entry.next_label)
+        kind, flow, everyone, next_label = CODES["KIND_FLOW"], entry.flow, entry.everyone, entry.next_label
+        packet = packet._replace(bitmap=flow, label=entry.partial_label)
 
     # Slots
-    action, _ = tables["epoch_table"].apply(
-        kind=kind,
-        flags=packet.flags,
-        bitmap=packet.bitmap,
-        unexpected_low=unexpected & WORD,
-        unexpected_high=unexpected >> 32,
-    )
-    epoch_age, sequence_age, held = NONE, NONE, 0
-    if action == "touch_epoch":
-        epoch, epoch_age = follow_epoch(cell.epoch, packet.epoch)
+    action, _ = tables["epoch_table"].apply(kind=kind, flags=packet.flags)
+    generation, sequence_age, held = 0, NONE, 0
+    if action == "refuse":
+        kind = CODES["KIND_REFUSED"]
+    elif action != "NoAction":
+        touch = {"touch_epoch": follow_epoch, "look_at_epoch": check_epoch}[action]
+        epoch, generation = touch(cell.epoch, packet.epoch, packet.bitmap >> 32)
         cell = cell._replace(epoch=epoch)
     claim = flow | (CLOSED if packet.flags & Flag.RESEND else 0)
-    action, _ = tables["sequence_table"].apply(epoch_age=epoch_age)
+    action, _ = tables["sequence_table"].apply(kind=kind, generation=generation)
     if action != "NoAction":
         follow = {"do_follow_sequence": follow_sequence, "do_take_sequence": take_sequence}[action]
         sequence, sequence_age = follow(cell.sequence, packet.sequence)
         cell = cell._replace(sequence=sequence)
-    action, _ = tables["flows_table"].apply(epoch_age=epoch_age)
+    action, _ = tables["flows_table"].apply(kind=kind, generation=generation)
     if action != "NoAction":
         take = {"do_follow_flows": follow_flows, "do_take_flows": take_flows}[action]
         flows, held = take(cell.flows, packet.sequence, claim)
         cell = cell._replace(flows=flows)
     action, arguments = tables["decide_table"].apply(
-        kind=kind, epoch_age=epoch_age, sequence_age=sequence_age, flags=packet.flags, flow=flow, held=held
+        kind=kind, sequence_age=sequence_age, flags=packet.flags, flow=flow, held=held
     )
-    low, high = packet.bitmap & WORD, packet.bitmap >> 32
-    if action == "store":
-        operation = CODES["DO_STORE"]
-        cell = cell._replace(bitmap=store(cell.bitmap, low, high)[0])
-    elif action == "merge":
-        operation = arguments[0]
-        bitmap, low = add(cell.bitmap, low, high)
-        cell = cell._replace(bitmap=bitmap)
-    elif action == "read":
-        operation = CODES["DO_READ"]
-        bitmap, high = read(cell.bitmap, low, high)
-        cell = cell._replace(bitmap=bitmap)
-    else:
-        operation = arguments[0]
+    operation = arguments[0] if arguments else CODES["DO_READ"]
+    if action == "read":
+        packet = packet._replace(bitmap=packet.bitmap & WORD)
+    if action == "merge":
+        packet = packet._replace(bitmap=packet.bitmap | held)
     left = (held | flow) ^ everyone
-    packet = packet._replace(bitmap=high << 32 | low)
 
     # Values: the tables of all pairs have the same entries.
     action, _ = tables["value_00"].apply(operation=operation)
@@ -280,32 +268,30 @@ def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[
         packet = packet._replace(values=tuple((first + second)[: len(packet.values)]))
 
     # Finish and Verdicts
-    action, arguments = tables["finish_table"].apply(operation=operation, left=left, kind=kind, flags=packet.flags)
+    action, arguments = tables["finish_table"].apply(operation=operation, left=left, flags=packet.flags)
+    complete = action.endswith("_complete")
     counted = operation not in (CODES["DO_READ"], CODES["DO_FORGET"])
-    verdict = Verdict(arguments[0]) if counted else None
+    verdict = Verdict.COMPLETED if complete else Verdict(arguments[0]) if counted else None
+    if complete:
+        packet = packet._replace(label=next_label)
+    if action.startswith("go_round"):
+        packet = packet._replace(bitmap=generation << 32 | packet.bitmap & WORD)
     if action == "drop":
         return cell, Outcome(verdict, None)
-    return cell, Outcome(verdict, packet, LOOPBACK if action == "go_round" else entry.port)
+    return cell, Outcome(verdict, packet, LOOPBACK if action.startswith("go_round") else entry.port)
 
 
 def install(
     labels: dict[tuple[int, int], Forward | Replicate | Aggregate],
 ) -> dict[tuple[int, int], tuple[Contribution | ReadOut, Aggregate]]:
     """The entries for slots, as the control plane makes them of a RuleSet, each with the rule that it comes from."""
-    points: dict[int, list[tuple[int, int]]] = {}
-    for key, action in labels.items():
-        if isinstance(action, Aggregate):
-            points.setdefault(action.next_label, []).append(key)
     entries: dict[tuple[int, int], tuple[Contribution | ReadOut, Aggregate]] = {}
-    for next_label, keys in points.items():
-        everyone = (1 << len(keys)) - 1
-        for index, key in enumerate(keys):
-            rule = labels[key]
-            assert isinstance(rule, Aggregate)
-            unexpected = 0 if rule.contributor else ~rule.expected & (1 << 64) - 1
-            entry = Contribution(1 << index, everyone, rule.contributor, unexpected, next_label, rule.port)
+    for key, rule in labels.items():
+        if isinstance(rule, Aggregate):
+            entry = Contribution(rule.flow, rule.everyone, rule.next_label, rule.partial_label, rule.port)
             entries[key] = entry, rule
-        entries[LOOPBACK, next_label] = ReadOut(rule.port), rule
+            for label in (rule.next_label, rule.partial_label):
+                entries[LOOPBACK, label] = ReadOut(rule.port), rule
     return entries
 
 

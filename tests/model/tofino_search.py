@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
-from tests.model.merge import Values
+from p4src.protocol import Verdict
+from tests.model.merge import WORD, Values
 from tests.model.packet import Packet
 from tests.model.search import Core, Search, State, main, with_link
 from tests.model.tofino import CLOSED, LOOPBACK, Cell, Contribution, ReadOut, ingress, install
@@ -16,6 +18,8 @@ from tests.model.tree import Tree
 
 ROUND = 1
 """Job number that marks a packet as one that goes round (the search only)."""
+GONE = 1 << 31
+"""A generation that no slot has."""
 
 
 class TofinoSearch(Search):
@@ -27,37 +31,32 @@ class TofinoSearch(Search):
 
     fresh = Cell()
 
-    def __init__(self, tree: Tree, slots: int, chunks: int, epochs: int = 1, history: int | None = None) -> None:
-        super().__init__(tree, slots, chunks, epochs, history)
+    def __init__(
+        self,
+        tree: Tree,
+        slots: int,
+        chunks: int,
+        epochs: int = 1,
+        history: int | None = None,
+        *,
+        hostile: bool = False,
+    ) -> None:
+        super().__init__(tree, slots, chunks, epochs, history, hostile=hostile)
         self.entries: list[dict[int, Contribution | ReadOut]] = []
         for point in range(len(tree.points)):
-            labels = {
-                (0, label): tree.action(point, label, slots - 1)
-                for label in [
-                    *(tree.worker_label(w) for w, at in enumerate(tree.workers) if at == point),
-                    *(tree.point_label(p) for p, at in enumerate(tree.points) if at == point),
-                ]
-            }
+            labels = {(0, label): tree.action(point, label, slots - 1) for label in tree.flows(point)}
             self.entries.append({label: entry for (_, label), (entry, _) in install(labels).items()})
 
-    def worker_packet(self, worker: int, epoch: int, chunk: int, flags: int) -> Packet:
-        packet = super().worker_packet(worker, epoch, chunk, flags)
-        return packet._replace(values=packet.values * 2)
-
-    def possible(self, core: Core) -> Iterator[tuple[int, Packet]]:
-        for point, packet in super().possible(core):
-            yield point, packet._replace(values=packet.values * 2)
+    def values(self, bits: int, epoch: int, chunk: int) -> Values:
+        return super().values(bits, epoch, chunk) * 2
 
     def check(self, bits: int, epoch: int, chunk: int, values: Values, where: str) -> None:
         super().check(bits, epoch, chunk, values[:1], where)
         super().check(bits, epoch, chunk, values[1:], where)
 
-    def at_point(self, core: Core, point: int, packet: Packet) -> tuple[Core, Packet | None]:
-        cells = core.points[point]
-        index = packet.sequence & (self.slots - 1)
-        cell = cells[index]
-        cell, outcome = ingress(cell, packet._replace(job=0), self.entries[point][packet.label])
-        leaving = outcome.packet
+    def at_slot(self, slot: Any, point: int, packet: Packet) -> tuple[Any, Packet | None, Verdict | None]:
+        cell, outcome = ingress(slot, packet._replace(job=0), self.entries[point][packet.label])
+        verdict, leaving = outcome.verdict, outcome.packet
         if leaving is not None and outcome.port == LOOPBACK:
             if self.history is None:
                 cell, outcome = ingress(cell, leaving, self.entries[point][leaving.label])
@@ -65,16 +64,28 @@ class TofinoSearch(Search):
             else:
                 leaving = leaving._replace(job=ROUND)
         flows = cell.flows[1]
+        everyone = (1 << len(self.tree.parts(point))) - 1
         if flows and not flows & CLOSED and cell.sums:
-            bitmap = cell.bitmap[1] << 32 | cell.bitmap[0]
-            self.check(bitmap, cell.epoch - 1, cell.sequence, cell.sums[0], "slot")
+            self.check(self.tree.workers_of(point, flows), cell.epoch[0], cell.sequence, cell.sums[0], "slot")
         if leaving is not None and leaving.job != ROUND:
-            self.check(leaving.bitmap, leaving.epoch - 1, leaving.sequence, leaving.values, "packet")
-        if self.history is None and (flows & CLOSED or cell.bitmap == (self.tree.below(point), 0)):
+            workers = self.tree.workers_of(point, leaving.bitmap)
+            self.check(workers, leaving.epoch, leaving.sequence, leaving.values, "packet")
+        if self.history is None and (flows & CLOSED or flows == everyone):
             # Nobody reads them any more; without that there are many more states that are the same.
-            cell = cell._replace(bitmap=(0, 0), sums=(), flows=(cell.flows[0], flows & CLOSED or flows))
-        cells = (*cells[:index], cell, *cells[index + 1 :])
-        return core._replace(points=(*core.points[:point], cells, *core.points[point + 1 :])), leaving
+            cell = cell._replace(sums=(), flows=(cell.flows[0], flows & CLOSED or flows))
+        if self.history is None:
+            cell = cell._replace(epoch=(cell.epoch[0], min(cell.epoch[1], 1)))
+        return cell, leaving, verdict
+
+    def check_aggregates(self, core: Core) -> None:
+        history, self.history = self.history, None
+        try:
+            super().check_aggregates(core)
+        finally:
+            self.history = history
+
+    def after(self, point: int, packet: Packet) -> int:
+        return point if packet.job == ROUND else super().after(point, packet)
 
     def successors(self, state: State) -> Iterator[tuple[str, State]]:
         """What goes round in a switch is lost when it restarts."""
@@ -87,14 +98,27 @@ class TofinoSearch(Search):
 
     def arrive(self, state: State, target: int, packet: Packet, source: str) -> Iterator[tuple[str, State]]:
         if packet.job != ROUND:
-            yield from super().arrive(state, target, packet, source)
+            for step, following in super().arrive(state, target, packet, source):
+                yield step, self.of_generation_one(following)
             return
-        point = packet.label - 100
-        core, leaving = self.at_point(state.core, point, packet)
+        core, leaving = self.at_point(state.core, target, packet)
         links = state.links
-        if leaving is not None and len(links[point]) < (self.history or 0):
-            links = with_link(links, point, links[point] | {leaving})
-        yield f"round at {point}: {packet}", State(core, links, state.results)
+        if leaving is not None and len(links[target]) < (self.history or 0):
+            links = with_link(links, target, links[target] | {leaving})
+        yield f"round at {target}: {packet}", State(core, links, state.results)
+
+    def of_generation_one(self, state: State) -> State:
+        """The same state with all slots in generation 1. What goes round in an older one has one that no slot gets."""
+        points, links = [], state.links
+        for point, cells in enumerate(state.core.points):
+            for packet in state.links[point]:
+                cell = cells[packet.sequence & (self.slots - 1)]
+                if packet.job == ROUND:
+                    generation = 1 if packet.bitmap >> 32 == cell.epoch[1] else GONE
+                    marked = packet._replace(bitmap=generation << 32 | packet.bitmap & WORD)
+                    links = with_link(links, point, links[point] - {packet} | {marked})
+            points.append(tuple(cell._replace(epoch=(cell.epoch[0], min(cell.epoch[1], 1))) for cell in cells))
+        return state._replace(core=state.core._replace(points=tuple(points)), links=links)
 
     def fair_round(self, core: Core, epoch: int) -> Core:
         history, self.history = self.history, None

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from tests.model.root import RootFlow
-from tests.model.switch import Aggregate
+from tests.model.switch import Aggregate, Forward
 
 ROOT = -1
+POINT_LABELS, PARTIAL_LABELS = 10_000, 20_000
 
 
 @dataclass(frozen=True)
 class Tree:
     """``points[i]`` is where aggregation point i sends (an index, or ROOT), ``workers[w]`` where worker w sends.
 
-    A point's index is larger than those of the points that send to it. Labels: worker w sends with ``1 + w``, point i
-    with ``100 + i``.
+    A point's index is larger than those of the points that send to it. Labels: worker w sends with ``1 + w``, the
+    complete sums of point i have ``POINT_LABELS + i``, what is less ``PARTIAL_LABELS + i``, or the same label where the
+    point sends to the root itself. Sets of workers are numbers with bit w for worker w.
     """
 
     workers: tuple[int, ...]
@@ -26,8 +30,9 @@ class Tree:
         """All workers' bits."""
         return (1 << len(self.workers)) - 1
 
+    @cache  # noqa: B019 (few trees, of few points)
     def below(self, point: int) -> int:
-        """The bits that reach aggregation point ``point`` (or ROOT)."""
+        """The workers that reach aggregation point ``point`` (or ROOT)."""
         bits = sum(1 << w for w, at in enumerate(self.workers) if at == point)
         for index, target in enumerate(self.points):
             if target == point:
@@ -38,18 +43,54 @@ class Tree:
         return 1 + worker
 
     def point_label(self, point: int) -> int:
-        return 100 + point
+        """Of the complete sums of ``point``."""
+        return POINT_LABELS + point
 
-    def action(self, point: int, label: int, slot_mask: int) -> Aggregate:
-        """The label table entry of ``label`` at aggregation point ``point``; it leaves by port 0."""
-        contributor = 0 if label >= 100 else 1 << (label - 1)
-        return Aggregate(0, slot_mask, contributor, self.below(point), self.point_label(point), 0)
+    def partial_label(self, point: int) -> int:
+        """Of everything else that leaves ``point``: nobody adds it before the root."""
+        return self.point_label(point) if self.points[point] == ROOT else PARTIAL_LABELS + point
+
+    @cache  # noqa: B019
+    def flows(self, point: int) -> tuple[int, ...]:
+        """The labels that are added at ``point``, by their bits."""
+        return (
+            *(self.worker_label(w) for w, at in enumerate(self.workers) if at == point),
+            *(self.point_label(p) for p, at in enumerate(self.points) if at == point),
+        )
+
+    @cache  # noqa: B019
+    def parts(self, point: int) -> tuple[int, ...]:
+        """Whose contributions each bit of the bitmaps of ``point`` stands for."""
+        return tuple(
+            1 << label - 1 if label < POINT_LABELS else self.below(label - POINT_LABELS) for label in self.flows(point)
+        )
+
+    def workers_of(self, point: int, bitmap: int) -> int:
+        """Whose contributions a bitmap of ``point`` stands for."""
+        return sum(part for bit, part in enumerate(self.parts(point)) if bitmap >> bit & 1)
+
+    def action(self, point: int, label: int, slot_mask: int) -> Aggregate | Forward:
+        """The label table entry of ``label`` at the switch of aggregation point ``point``; it leaves by port 0."""
+        if label >= PARTIAL_LABELS:
+            return Forward(0)
+        flows = self.flows(point)
+        everyone = (1 << len(flows)) - 1
+        next_label, partial_label = self.point_label(point), self.partial_label(point)
+        return Aggregate(0, slot_mask, 1 << flows.index(label), everyone, next_label, partial_label, 0)
+
+    def passing(self, point: int) -> Iterator[tuple[int, int]]:
+        """(label, point below that it comes from) of all that passes the switch of ``point`` on its way to the root."""
+        for below, target in enumerate(self.points):
+            if target == point:
+                yield PARTIAL_LABELS + below, below
+                for label, _ in self.passing(below):
+                    yield label, below
 
     def root_flow(self, label: int) -> RootFlow:
         """What ``label`` means to the root."""
-        if label >= 100:
-            return RootFlow(self.below(label - 100), True)
-        return RootFlow(1 << (label - 1), False)
+        if label >= POINT_LABELS:
+            return RootFlow(self.parts(label % POINT_LABELS), True)
+        return RootFlow((1 << (label - 1),), False)
 
 
 def star(workers: int) -> Tree:
@@ -63,5 +104,10 @@ def with_direct(workers: int) -> Tree:
 
 
 def two_level(below: int, above: int) -> Tree:
-    """``below`` workers at a first point, whose partial sums meet ``above`` more workers at a second."""
+    """``below`` workers at a first point, whose sums meet ``above`` more workers at a second."""
     return Tree((0,) * below + (1,) * above, (1, ROOT))
+
+
+def racks(count: int, workers: int) -> Tree:
+    """``count`` points of ``workers`` each, whose sums meet at one more."""
+    return Tree(tuple(w // workers for w in range(count * workers)), (count,) * count + (ROOT,))

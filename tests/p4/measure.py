@@ -50,7 +50,7 @@ def configuration(artifact: Artifact, workers: int) -> Switch:
     """All workers on port 1, sums to port 2."""
     labels: dict[tuple[int, int], Forward | Replicate | Aggregate] = {(1, FORWARD_LABEL): Forward(2)}
     for worker in range(workers):
-        labels[1, 10 + worker] = Aggregate(0, 1023, 1 << worker, (1 << workers) - 1, 100, 2)
+        labels[1, 10 + worker] = Aggregate(0, 1023, 1 << worker, (1 << workers) - 1, 100, 100, 2)
     return Switch(artifact.manifest.values_per_packet, artifact.manifest.slots, labels=labels)
 
 

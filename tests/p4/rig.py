@@ -31,19 +31,19 @@ SEQUENCES = (0, 1, 2, 3, 4, 5, 7, 8, 0x7FFFFFFF, 0xFFFFFFFF)
 
 LABELS: dict[tuple[int, int], Forward | Replicate | Aggregate] = {
     # Four workers, four slots.
-    (1, 10): Aggregate(0, 3, 0b0001, 0b1111, 100, 5),
-    (2, 11): Aggregate(0, 3, 0b0010, 0b1111, 100, 5),
-    (3, 12): Aggregate(0, 3, 0b0100, 0b1111, 100, 5),
-    (4, 13): Aggregate(0, 3, 0b1000, 0b1111, 100, 5),
-    # Partial sums of two switches, and a worker: two slots.
-    (1, 20): Aggregate(4, 1, 0, 0b11111, 101, 6),
-    (2, 21): Aggregate(4, 1, 0, 0b11111, 101, 6),
-    (3, 22): Aggregate(4, 1, 0b10000, 0b11111, 101, 6),
-    # The last slot, the first and the last contributor; it leaves by the port of one of them.
-    (1, 30): Aggregate(SLOTS - 1, 0, 1, TOP_BIT | 1, 102, 1),
-    (2, 31): Aggregate(SLOTS - 1, 0, TOP_BIT, TOP_BIT | 1, 102, 1),
-    # A single contributor.
-    (3, 32): Aggregate(16, 7, 1 << 40, 1 << 40, 0xFFFFFFFF, 4),
+    (1, 10): Aggregate(0, 3, 0b0001, 0b1111, 100, 100, 5),
+    (2, 11): Aggregate(0, 3, 0b0010, 0b1111, 100, 100, 5),
+    (3, 12): Aggregate(0, 3, 0b0100, 0b1111, 100, 100, 5),
+    (4, 13): Aggregate(0, 3, 0b1000, 0b1111, 100, 100, 5),
+    # Three flows into two slots, whose complete sums have another label than the rest.
+    (1, 20): Aggregate(4, 1, 0b001, 0b111, 101, 201, 6),
+    (2, 21): Aggregate(4, 1, 0b010, 0b111, 101, 201, 6),
+    (3, 22): Aggregate(4, 1, 0b100, 0b111, 101, 201, 6),
+    # The last slot, the first and the last flow; it leaves by the port of one of them.
+    (1, 30): Aggregate(SLOTS - 1, 0, 1, TOP_BIT | 1, 102, 202, 1),
+    (2, 31): Aggregate(SLOTS - 1, 0, TOP_BIT, TOP_BIT | 1, 102, 202, 1),
+    # A single flow.
+    (3, 32): Aggregate(16, 7, 1 << 40, 1 << 40, 0xFFFFFFFF, 0x80000000, 4),
     # The same label on another port is another flow.
     (5, 10): Forward(6),
     (4, 40): Forward(1),
@@ -114,7 +114,7 @@ class Traffic:
             (0, 0, 0, 0, Flag.RESEND, Flag.RESEND, Flag.MAXIMUM, Flag.RESEND | Flag.MAXIMUM, Flag.RESULT, 0xF9)
         )
         bitmap = choose((0, 1, 2, 3, 4, 0b11, 0b1100, 0b0111, 0b11111, 0b100000, TOP_BIT, (1 << 64) - 1))
-        epoch = self.epoch + choose((0,) * 18 + (-1, 1))
+        epoch = choose((self.epoch,) * 18 + (self.epoch - 1, self.epoch + 1, 0xFFFFFFFF))
         return Packet(
             label,
             epoch,
@@ -160,9 +160,8 @@ class Traffic:
         port, label = self.random.choice([key for key, action in LABELS.items() if is_aggregate(action)])
         packet = self.packet(label)
         if self.random.randrange(8):
-            bitmap = self.random.choice((1, 2, 3, 4, 8, 12, 7)) if label in (20, 21) else 0
             flags = packet.flags & ~Flag.RESULT
-            packet = packet._replace(sequence=self.random.choice((0, 1, 4)), flags=int(flags), bitmap=bitmap)
+            packet = packet._replace(sequence=self.random.choice((0, 1, 4)), flags=int(flags))
         return port, packet
 
     def misdirected(self) -> Arrival:

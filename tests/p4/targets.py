@@ -41,7 +41,7 @@ def parameters(action: Forward | Replicate | Aggregate) -> tuple[str, list[tuple
         return "forward", [("port", action.port)]
     if isinstance(action, Replicate):
         return "replicate", [("group", action.group)]
-    names = ("slot_base", "slot_mask", "contributor", "expected", "next_label", "port")
+    names = ("slot_base", "slot_mask", "flow", "everyone", "next_label", "partial_label", "port")
     return "aggregate", [(name, getattr(action, name)) for name in names]
 
 

@@ -52,7 +52,7 @@ def test_the_c_header_compiles_and_agrees(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_workers": 32}, "max_workers"),
+        ({"max_workers": 1024}, "max_workers must be 1 to 1023"),
         ({"group": "10.0.0.1"}, "multicast"),
         ({"group": "239.1.2"}, "group"),
         ({"udp_port_base": "0x5800"}, "aligned"),

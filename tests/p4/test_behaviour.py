@@ -115,17 +115,59 @@ def test_a_newer_chunk_takes_the_slot_and_an_older_one_passes(pair: Pair) -> Non
             contribution(0, epoch, 1, ones),
             contribution(0, epoch, 5, twos),
             contribution(1, epoch, 1, ones),
-            contribution(1, epoch - 1, 9, ones),
             *(contribution(worker, epoch, 5, twos) for worker in (1, 2, 3)),
-            contribution(0, epoch + 1, 1, ones),
+            contribution(0, epoch, 9, ones),
             contribution(2, epoch, 5, twos),
         ],
     )
     assert frames == [
         (5, Packet(100, epoch, 1, 0b0010, ones, 0, job=7).encode()),
-        (5, Packet(100, epoch - 1, 9, 0b0010, ones, 0, job=7).encode()),
         (5, Packet(100, epoch, 5, 0b1111, (8,) * pair.values, 0, job=7).encode()),
         (5, Packet(100, epoch, 5, 0b0100, twos, 0, job=7).encode()),
+    ]
+
+
+def test_any_other_epoch_takes_the_slot_and_none_keeps_it(pair: Pair) -> None:
+    epoch = pair.next_epoch()
+    ones, twos = (1,) * pair.values, (2,) * pair.values
+    flushed = Packet(100, 0xFFFFFFFF, 1, 0b0001, ones, int(Flag.RESEND), job=7)
+    for strange in (0xFFFFFFFF, epoch + 1, epoch - 1):
+        frames = leaving(
+            pair,
+            [
+                contribution(0, epoch, 1, ones),
+                contribution(0, strange, 0xFFFFFFFD, ones),
+                contribution(0, strange, 1, ones, Flag.RESEND),
+                *(contribution(worker, epoch, 1, twos) for worker in range(4)),
+            ],
+        )
+        assert frames == [
+            (5, flushed._replace(epoch=strange).encode()),
+            (5, Packet(100, epoch, 1, 0b1111, (8,) * pair.values, 0, job=7).encode()),
+        ]
+        epoch = pair.next_epoch()
+
+
+def test_only_complete_sums_have_the_next_label(pair: Pair) -> None:
+    """What is flushed or passes through leaves by another: it is not added again before the root."""
+    epoch = pair.next_epoch()
+    ones = (1,) * pair.values
+    flows = [Arrival(port, Packet(label, epoch, 3, 0, ones).encode()) for port, label in ((1, 20), (2, 21), (3, 22))]
+    total = Packet(101, epoch, 3, 0b111, (3,) * pair.values)
+    assert leaving(pair, [*flows, flows[1]]) == [
+        (6, total.encode()),
+        (6, Packet(201, epoch, 3, 0b010, ones).encode()),
+    ]
+    again = [Arrival(port, Packet(label, epoch, 5, 0, ones).encode()) for port, label in ((1, 20), (2, 21))]
+    resend = Packet(22, epoch, 5, 0, ones, int(Flag.RESEND))
+    assert leaving(pair, [*again, Arrival(3, resend.encode())]) == [
+        (6, Packet(101, epoch, 5, 0b111, (3,) * pair.values, int(Flag.RESEND)).encode())
+    ]
+    early = resend._replace(sequence=7)
+    late = Arrival(2, Packet(21, epoch, 7, 0, ones).encode())
+    assert leaving(pair, [Arrival(3, early.encode()), late]) == [
+        (6, early._replace(label=201, bitmap=0b100).encode()),
+        (6, Packet(201, epoch, 7, 0b010, ones).encode()),
     ]
 
 

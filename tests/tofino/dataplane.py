@@ -38,8 +38,8 @@ class Switch:
         else:
             entry: Contribution | ReadOut = ReadOut(out)
             if action != "read_out":
-                bits = data.get("contributor", 0), data.get("unexpected", 0)
-                entry = Contribution(data["flow"], data["everyone"], *bits, data["next_label"], out)
+                labels = data["next_label"], data["partial_label"]
+                entry = Contribution(data["flow"], data["everyone"], *labels, out)
             assert data["slot_base"] & data["slot_mask"] == 0
             index = port // PORTS_PER_PIPE, data["slot_base"] ^ (packet.sequence & data["slot_mask"])
             self.cells[index], outcome = ingress(self.cells.get(index, Cell()), packet.without_checksum(), entry)

@@ -140,18 +140,22 @@ def test_what_does_not_fit_together_is_refused(program, entries):
 
 
 def rule(ingress_port: int, label: int, **values: int) -> LabelEntry:
-    action = {"slot_base": 0, "slot_mask": 15, "contributor": 1, "expected": 3, "next_label": 9, "port": 1, **values}
-    return LabelEntry(ingress_port, label, Aggregate(**action))
+    action = {"slot_base": 0, "slot_mask": 15, "flow": 1, "everyone": 3, "next_label": 9, "port": 1}
+    return LabelEntry(ingress_port, label, Aggregate(**{**action, "partial_label": 19, **values}))
 
 
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ([rule(3, n, contributor=1 << n, expected=(1 << 32) - 1) for n in range(32)], "32 flows come in.*at most 31"),
-        ([rule(3, 1, slot_base=8, expected=1)], "slots begin at 8, not at a multiple of 16"),
-        ([rule(3, 1), rule(4, 2, contributor=2, port=2)], "differ in slots, expected bitmap or port"),
+        ([rule(3, n, flow=1 << n, everyone=(1 << 32) - 1) for n in range(32)], "32 flows come in.*at most 31"),
+        ([rule(3, 1, slot_base=8, everyone=1)], "slots begin at 8, not at a multiple of 16"),
+        ([rule(3, 1), rule(4, 2, flow=2, port=2)], "differ in slots, bits of all flows, labels or port"),
+        ([rule(3, 1), rule(4, 2, flow=2, partial_label=20)], "differ in slots, bits of all flows, labels or port"),
+        ([rule(3, 1), rule(4, 2)], "the bit of a flow is 0x1; each has one of its own"),
+        ([rule(3, 1, flow=3)], "the bit of a flow is 0x3; each has one of its own"),
+        ([rule(3, 1, flow=1 << 31, everyone=1 << 31)], "its flows bring 0x80000000; there are 31 bits"),
         ([rule(3, 1)], "expects 0x3, its flows bring 0x1"),
-        ([rule(99, 1, expected=1)], "port 99, which the topology's front panel does not have"),
+        ([rule(99, 1, everyone=1)], "port 99, which the topology's front panel does not have"),
     ],
 )
 def test_what_tofino_cannot_do_is_explained(program, topology, rules, message):

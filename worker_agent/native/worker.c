@@ -171,7 +171,6 @@ struct inart_worker {
     struct inart_worker_config config;
     struct inart_io_config io;
     struct io_thread *threads;
-    uint64_t all; /* bitmap of all workers */
     int fraction_bits;
     atomic_bool failed; /* nothing works until the next configuration */
     pthread_mutex_t mutex; /* covers the rest */
@@ -690,7 +689,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     struct chunk *c = chunk_of(t, h.sequence);
-    if (h.sequence >= t->base + t->config.slots || c->state == UNSENT || h.bitmap != x->worker->all
+    if (h.sequence >= t->base + t->config.slots || c->state == UNSENT || h.bitmap != x->worker->config.workers
         || !(h.flags & INART_FLAG_MAXIMUM) != (c->kind == DATA)) {
         t->stats.refused++;
         return;
@@ -997,7 +996,6 @@ static int configure(struct inart_worker *w, const struct inart_worker_config *c
     if (!result) {
         w->config = *config;
         w->config.tree = NULL;
-        w->all = config->workers == 64 ? UINT64_MAX : (1ull << config->workers) - 1;
         w->fraction_bits = inart_fraction_bits((int)config->workers);
         pthread_mutex_lock(&w->mutex);
         w->failure[0] = 0;

@@ -74,7 +74,7 @@ class Step:
     entry: Entry
 
 
-BITS = {"flow", "everyone", "contributor", "unexpected", "slot_mask"}
+BITS = {"flow", "everyone", "slot_mask"}
 """Fields that are sets of bits."""
 
 

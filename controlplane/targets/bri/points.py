@@ -17,14 +17,14 @@ FLOWS = MAXIMUM_FLOWS["tna"]
 
 @dataclass(frozen=True)
 class Flow:
-    """A flow into an aggregation point. key: (port number, label) of its rule. contributor 0: partial sums.
+    """A flow into an aggregation point. key: (port number, label) of its rule. bit: its own among the point's flows.
 
     through_loopback: it arrives in another pipe than that of the point's registers, and is sent there first.
     """
 
     key: tuple[int, int]
     port: Port
-    contributor: int
+    bit: int
     through_loopback: bool
 
     @property
@@ -37,9 +37,10 @@ class Point:
     """Everything that is added up under one next label. Ports are device ports, or names where no switch was asked."""
 
     next_label: int
+    partial_label: int
     slot_base: int
     slot_mask: int
-    expected: int
+    everyone: int
     port: Port
     loopback: Port
     flows: tuple[Flow, ...]
@@ -66,9 +67,9 @@ def _point(switch: str, entries: list[LabelEntry], ports: PortMap) -> Point:
     actions = [entry.action for entry in ordered if isinstance(entry.action, Aggregate)]
     first = actions[0]
     where = f"switch {switch}, aggregation to label {first.next_label}"
-    shared = {(a.slot_base, a.slot_mask, a.expected, a.next_label, a.port) for a in actions}
+    shared = {(a.slot_base, a.slot_mask, a.everyone, a.next_label, a.partial_label, a.port) for a in actions}
     if len(shared) > 1:
-        raise TargetError(f"{where}: its flows differ in slots, expected bitmap or port; that is no plan's")
+        raise TargetError(f"{where}: its flows differ in slots, bits of all flows, labels or port; that is no plan's")
     if len(ordered) > FLOWS:
         raise TargetError(
             f"{where}: {len(ordered)} flows come in, Tofino adds up at most {FLOWS} at one point; use "
@@ -76,24 +77,33 @@ def _point(switch: str, entries: list[LabelEntry], ports: PortMap) -> Point:
         )
     if first.slot_base & first.slot_mask:
         raise TargetError(f"{where}: slots begin at {first.slot_base}, not at a multiple of {first.slot_mask + 1}")
-    contributors = 0
+    bits = 0
     for action in actions:
-        contributors |= action.contributor
-    if contributors != first.expected and all(action.contributor for action in actions):
-        raise TargetError(f"{where}: expects {first.expected:#x}, its flows bring {contributors:#x}")
+        if action.flow.bit_count() != 1 or bits & action.flow:
+            raise TargetError(f"{where}: the bit of a flow is {action.flow:#x}; each has one of its own")
+        bits |= action.flow
+    if bits != first.everyone or bits >> FLOWS:
+        raise TargetError(f"{where}: expects {first.everyone:#x}, its flows bring {bits:#x}; there are {FLOWS} bits")
     devices = [ports.device(entry.ingress_port) for entry in ordered]
     loopback = _loopback(where, first.next_label, devices, ports)
     flows = tuple(
         Flow(
             (entry.ingress_port, entry.label),
             device,
-            action.contributor,
+            action.flow,
             pipe(device) != pipe(loopback),
         )
         for entry, action, device in zip(ordered, actions, devices, strict=True)
     )
     return Point(
-        first.next_label, first.slot_base, first.slot_mask, first.expected, ports.device(first.port), loopback, flows
+        first.next_label,
+        first.partial_label,
+        first.slot_base,
+        first.slot_mask,
+        first.everyone,
+        ports.device(first.port),
+        loopback,
+        flows,
     )
 
 

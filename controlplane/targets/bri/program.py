@@ -24,7 +24,7 @@ VERDICT_COUNTER = "verdict_counter"
 GROUPS, NODES, PORTS, PORT_NAMES = "$pre.mgid", "$pre.node", "$PORT", "$PORT_HDL_INFO"
 FIXED = Path(__file__).with_name("fixed.json")
 ACTIONS = {
-    LABEL_TABLE: ("forward", "replicate", "aggregate", "combine", "read_out"),
+    LABEL_TABLE: ("forward", "replicate", "aggregate", "read_out"),
     ROUTE_TABLE: ("route",),
 }
 
@@ -35,7 +35,6 @@ FIRST_NODE = 0x1A0000
 """Multicast node FIRST_NODE + g is that of our group g. Groups with other nodes are somebody else's and left alone."""
 
 REPLICATION_ID = 0
-ALL_WORKERS = (1 << 64) - 1
 
 BROKEN_PORT = 0
 """No port of a topology. What a switch holds of an aggregation that is not as it should be is read as forwarding there,
@@ -122,23 +121,22 @@ class Program:
     def _point(self, point: Point) -> Iterable[Entry]:
         """Entries of an aggregation point: of each flow, and of the sum's second half."""
         slots = {"slot_base": point.slot_base, "slot_mask": point.slot_mask}
-        yield self._labelled((point.loopback, point.next_label), "read_out", {**slots, "port": point.port})
-        for index, flow in enumerate(point.flows):
+        for label in dict.fromkeys((point.next_label, point.partial_label)):
+            yield self._labelled((point.loopback, label), "read_out", {**slots, "port": point.port})
+        for flow in point.flows:
             values = {
                 **slots,
-                "flow": 1 << index,
-                "everyone": (1 << len(point.flows)) - 1,
+                "flow": flow.bit,
+                "everyone": point.everyone,
                 "next_label": point.next_label,
+                "partial_label": point.partial_label,
                 "port": point.port,
                 "loopback": point.loopback,
             }
             if flow.through_loopback:
                 yield self._labelled((flow.port, flow.label), "forward", {"port": point.loopback})
             key = (point.loopback if flow.through_loopback else flow.port), flow.label
-            if flow.contributor:
-                yield self._labelled(key, "aggregate", {**values, "contributor": flow.contributor})
-            else:
-                yield self._labelled(key, "combine", {**values, "unexpected": ALL_WORKERS & ~point.expected})
+            yield self._labelled(key, "aggregate", values)
 
     def _labelled(self, key: tuple[Port, int], action: str, values: Mapping[str, DataValue]) -> Entry:
         table = self.schema.table(LABEL_TABLE)
@@ -193,11 +191,6 @@ class Program:
             and local(entry.action) == "forward"
             and (given["port"], keys[entry][1]) in loopbacks
         }
-        expected: dict[int, int] = {}
-        for given in values.values():
-            if "next_label" in given:
-                seen = given["contributor"] if "contributor" in given else ALL_WORKERS & ~given["unexpected"]
-                expected[given["next_label"]] = expected.get(given["next_label"], 0) | seen
         found: dict[tuple[int, int], LabelEntry] = {}
         for entry, given in values.items():
             device, label = keys[entry]
@@ -214,9 +207,10 @@ class Program:
                 rule = Aggregate(
                     given["slot_base"],
                     given["slot_mask"],
-                    given.get("contributor", 0),
-                    expected[given["next_label"]],
+                    given["flow"],
+                    given["everyone"],
                     given["next_label"],
+                    given["partial_label"],
                     ports.number(given["port"]),
                 )
             if (port, label) in found:

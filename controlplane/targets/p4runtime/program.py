@@ -131,9 +131,10 @@ class Program:
                 item,
                 slot_base=action.slot_base,
                 slot_mask=action.slot_mask,
-                contributor=action.contributor,
-                expected=action.expected,
+                flow=action.flow,
+                everyone=action.everyone,
                 next_label=action.next_label,
+                partial_label=action.partial_label,
                 port=action.port,
             )
 
