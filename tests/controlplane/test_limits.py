@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import rules
-from controlplane.generators import fattree, testbed
+from controlplane.generators import fattree, leaf_spine, testbed
 from controlplane.job import Job, JobError, parse_job, place_job
 from controlplane.plan.cost import cost_of, data_packets, packet_seconds, packets
 from controlplane.plan.limits import DoesNotFit, Limits, check_fits, copies, fan_in, held, label_entries, limited
 from controlplane.routing import Unreachable
 from controlplane.rules import Aggregate
 from controlplane.strategies import Infeasible, get_strategy
+from controlplane.strategies.fabric.folding import folded
 from controlplane.topology import Topology, TopologyError
 from tests.controlplane.instances import examples, instances, random_plan
 from tests.controlplane.test_strategies import check_plan
@@ -155,9 +157,45 @@ def test_what_cannot_fit_is_named():
         get_strategy("inart")(testbed(), replace(job, max_trees=1), frozen_split={"S1": 0.5, "S2": 0.5})
 
 
-def test_a_job_with_more_workers_than_bitmaps_tell_apart():
-    topology = limited(fattree(8), Limits.of_target())
-    with pytest.raises(DoesNotFit, match="needs 65 bitmap bits"):
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=6, max_workers=6), st.integers(0, 2**16), st.integers(2, 3))
+def test_folding_makes_levels_and_changes_nothing_else(instance, seed, most):
+    """Every worker still gets to the root, over the same links or fewer; no point has more flows than before or than
+    its switch tells apart, but where no flows share a way."""
+    topology, job = instance
+    plan = random_plan(topology, job, seed)
+    able = set(topology.switches)
+    for tree in plan.trees:
+        made = folded(tree, dict.fromkeys(topology.switches, most), able)
+        replace(plan, trees=(replace(made, share=1.0),)).check(topology)
+        assert {pair for flow in made.flows for pair in pairwise(flow.route)} == {
+            pair for flow in tree.flows for pair in pairwise(flow.route)
+        }
+        assert made.return_edges == tree.return_edges
+        before = fan_in(tree)
+        for point, flows in fan_in(made).items():
+            if point in before:
+                assert flows <= before[point]
+                if flows > most:
+                    last = [flow.route[-2] for flow in made.flows if flow.end == point]
+                    assert all(last.count(v) < 2 or v in tree.points or v not in able for v in last if v in able)
+        assert folded(tree, {}, able) == tree
+
+
+def test_more_workers_than_a_bitmap_has_bits():
+    """72 workers: no point has more than 64 flows, and the rate is nearly what it would be with any number."""
+    topology = limited(leaf_spine(9, 2, 9), Limits.of_target())
+    job = place_job(topology, 72, 2)
+    plan = get_strategy("inart")(topology, job)
+    assert max(max(fan_in(tree).values(), default=0) for tree in plan.trees) <= 64
+    assert rules.build(plan, topology, Limits.of_target(), job_id=1, epoch=0)
+    free = get_strategy("inart")(leaf_spine(9, 2, 9), job)
+    assert plan.rate_mbps >= 0.9 * free.rate_mbps
+
+
+def test_a_job_with_more_workers_than_there_may_be():
+    topology = limited(fattree(8), replace(Limits.of_target(), max_workers=64))
+    with pytest.raises(DoesNotFit, match="needs 65 workers of one job, available are 64"):
         get_strategy("inart")(topology, place_job(topology, 65, 2))
 
 
@@ -226,4 +264,5 @@ def test_a_target_gives_its_limits_and_a_switch_keeps_smaller_ones():
     topology = limited(testbed().replace(nodes={"V1": {"slots": 100}}), Limits.of_target())
     found = held(topology)
     assert found.slots == {"V1": 100, "V2": 2048}
-    assert found.values_per_packet == 256 and found.max_workers == {"V1": 64, "V2": 64}
+    assert found.values_per_packet == 256 and found.max_workers == {"V1": 1023, "V2": 1023}
+    assert found.fan_in == {"V1": 64, "V2": 64}

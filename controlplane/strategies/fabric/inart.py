@@ -19,6 +19,7 @@ from controlplane.strategies.fabric.capacity import solve_capacity
 from controlplane.strategies.fabric.column_generation import generate
 from controlplane.strategies.fabric.equal import equal
 from controlplane.strategies.fabric.equivalent import Lifting, Merged, merge_equivalent
+from controlplane.strategies.fabric.folding import folded
 from controlplane.strategies.fabric.lbmm import lbmm
 from controlplane.strategies.fabric.limited_trees import (
     access_switches,
@@ -62,6 +63,12 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
                 f"{job.max_trees}"
             )
     first = _many_trees(Network(unlimited(topology)), replace(job, max_trees=None), seed, frozen_split)
+    able = {
+        v
+        for v in topology.switches
+        if topology.residual_aggregation_mbps(v) > 0 and limits.trees_at(v) >= 1 and limits.fan_in.get(v, 2) >= 2
+    }
+    first = replace(first, trees=tuple(folded(tree, limits.fan_in, able) for tree in first.trees))
     plans: list[Plan] = []
     refusal: DoesNotFit | None = None
     around = cramped_switches(network, job, limits)
