@@ -21,7 +21,7 @@ from controlplane.rpc.stubs import ControllerStub
 from controlplane.rpc.tls import Tls
 
 REPORT_SECONDS = 5.0
-LEAVE_SECONDS = 2.0
+LEAVE_SECONDS = 5.0
 STATUS_SECONDS = 10.0
 REPLAN_SECONDS = 300.0
 FIRST_PAUSE_SECONDS = 0.1

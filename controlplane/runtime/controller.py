@@ -203,13 +203,21 @@ class Controller:
     def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
         try:
             network = self._network()
+            weight = request.weight or 1.0
+            running, entries = None, 0
             if request.plan:
                 admission = network.admission(Plan.from_json(parse_json(request.plan)))
+                if not request.dry_run:
+                    running, entries = network.add(admission.plan, weight=weight)
             else:
                 job = parse_given_job(request.job, network)
                 strategy = request.strategy or "inart"
-                if request.share:
-                    admission = network.shared(job, strategy, request.seed, request.weight or 1.0)
+                if not request.dry_run:
+                    admission, running, entries = network.launch(
+                        job, strategy, request.seed, together=request.share, weight=weight
+                    )
+                elif request.share:
+                    admission = network.shared(job, strategy, request.seed, weight)
                 else:
                     admission = network.admit(job, strategy, request.seed)
             plan = admission.plan
@@ -225,10 +233,8 @@ class Controller:
                     for name, (before, after) in admission.others.items()
                 ],
             )
-            if not request.dry_run:
-                weight = request.weight or 1.0
-                running, reply.entries = network.add(plan, weight=weight, others=admission.plans)
-                reply.job_id = running.job_id
+            if running is not None:
+                reply.entries, reply.job_id = entries, running.job_id
             return reply
         except (JobsError, TargetError, UpdateError, ValueError) as error:
             self._log(f"a job was not added: {error}")

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from controlplane.evaluate import evaluate, unit_loads
 from controlplane.job import Job
-from controlplane.plan import Plan
+from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
+from controlplane.plan.repair import intact
+from controlplane.plan.replan import replan
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rules import NOTHING, Deployment, RuleSet, Taken, routes
 from controlplane.runtime.epochs import EpochStore
@@ -27,6 +29,8 @@ from controlplane.topology import Topology, TopologyError
 from p4src.protocol import VERSION
 
 REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
+ATTEMPTS = 3
+"""How often a job is planned when links and switches fail meanwhile."""
 LEAST_SHARE = 1e-3
 """Of what a job alone would get: one that would get less is not admitted."""
 
@@ -185,9 +189,14 @@ class Network:
         self.changed: Callable[[], None] = lambda: None
         self._epochs = epochs or EpochStore()
         self._pace = pace
-        self._changing = threading.RLock()
+        self._changing = threading.RLock()  # one order at a time; an order may wait for operations to end
+        self._lock = threading.RLock()  # of what follows; never held for long: failures must not wait for orders
         self.off: dict[str, str] = {}  # what is kept off, and why: "lost", "silent", "operator"
         self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
+        self._fair = False  # a job was added with the others: all are planned together from then on
+        self._replan = threading.Event()
+        self._replanner: threading.Thread | None = None
+        self._closed = False
 
     # -- jobs that come and go --------------------------------------------------------------------------------------
 
@@ -252,6 +261,7 @@ class Network:
     def admit(self, job: Job, strategy: str, seed: int = 0) -> Admission:
         """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
         self._check_name(job.name)
+        self._check_reach(job)
         state = self.left(self.state, None)
         plan = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
         return self.admission(plan)
@@ -278,23 +288,58 @@ class Network:
     def shared(self, job: Job, strategy: str, seed: int = 0, weight: float = 1.0) -> Admission:
         """Plans for a job and all that run, together: weighted max-min fair. Raises Infeasible, JobsError."""
         self._check_name(job.name)
-        alone = get_strategy(strategy)(limited(self.state, self.kind.limits), job, seed=seed)
-        *others, plan = self._fair([Demand(job, (alone,), weight)])
-        names = [running.name for running in self._sharers()]
-        plans = dict(zip(names, others, strict=True))
+        self._check_reach(job)
+        state = self.state
+        alone = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
+        running = self._sharers()
+        *others, plan = self._share(running, [Demand(job, (alone,), weight)])
+        plans = {one.name: other for one, other in zip(running, others, strict=True)}
         rates = {name: (self.jobs.get(name).plan.rate_mbps, one.rate_mbps) for name, one in plans.items()}
         return Admission(plan, "what all jobs share", rates, plans)
+
+    def launch(
+        self, job: Job, strategy: str, seed: int = 0, *, together: bool = False, weight: float = 1.0
+    ) -> tuple[Admission, RunningJob, int]:
+        """`admit` (together: `shared`), and `add`, as one order; planned again when something fails meanwhile. Raises
+        as they do."""
+        with self._changing:
+            for attempt in range(ATTEMPTS):
+                off = dict(self.off)
+                try:
+                    if together:
+                        admission = self.shared(job, strategy, seed, weight)
+                    else:
+                        admission = self.admit(job, strategy, seed)
+                    running, changes = self.add(admission.plan, weight=weight, others=admission.plans)
+                    return admission, running, changes
+                except (PlanError, UpdateError):
+                    if off == self.off or attempt == ATTEMPTS - 1:
+                        raise
+        raise AssertionError("an attempt returns or raises")
 
     def _sharers(self) -> list[RunningJob]:
         return [job for job in self.jobs if job.updater is not None]
 
-    def _fair(self, more: Sequence[Demand] = ()) -> list[Plan]:
-        demands = []
-        for job in self._sharers():
-            assert job.updater is not None
-            plan = job.updater.plan
-            demands.append(Demand(plan.job, (plan,), job.weight, plan.split))
-        return share(self.state, [*demands, *more])
+    def _share(self, jobs: Sequence[RunningJob], more: Sequence[Demand] = ()) -> list[Plan]:
+        with self._lock:
+            needs = [job.updater.plan.job for job in jobs if job.updater is not None]
+            state = without(self.topology, unneeded(self.off, self.topology, needs))
+        demands = [self._demand(job, state) for job in jobs]
+        return share(state, [*demands, *more]) if demands or more else []
+
+    def _demand(self, job: RunningJob, state: Topology) -> Demand:
+        """A running job as it can go on in this state of the network: with the parameter servers that are left, and
+        trees of which nothing is gone."""
+        assert job.updater is not None
+        plan = job.updater.plan
+        left = tuple(root for root in plan.job.parameter_servers if root in state)
+        if left != plan.job.parameter_servers:
+            fewer = replace(plan.job, parameter_servers=left)
+            start = get_strategy(plan.strategy)(limited(state, self.kind.limits), fewer, seed=plan.seed or 0)
+            return Demand(fewer, (start,), job.weight)
+        if not all(intact(tree, state) for tree in plan.trees):
+            plan = replan(plan, limited(state, self.kind.limits))
+        return Demand(plan.job, (plan,), job.weight, plan.split)
 
     def rebalance(self, plans: Mapping[str, Plan] | None = None) -> dict[str, tuple[float, float]]:
         """Change all running jobs over to fair rates (or to these plans), those that get less first; rates before and
@@ -302,13 +347,18 @@ class Network:
         with self._changing:
             if plans is None:
                 jobs = self._sharers()
-                plans = dict(zip([job.name for job in jobs], self._fair() if jobs else [], strict=True))
+                plans = {job.name: plan for job, plan in zip(jobs, self._share(jobs), strict=True)}
             rates = {}
-            for name in sorted(plans, key=lambda one: plans[one].rate_mbps - self.jobs.get(one).plan.rate_mbps):
-                job = self.jobs.get(name)
+            running = {job.name: job for job in self.jobs if job.name in plans}
+            for name, job in sorted(running.items(), key=lambda one: plans[one[0]].rate_mbps - one[1].plan.rate_mbps):
                 assert job.updater is not None
                 before = job.plan.rate_mbps
-                job.updater.update(self.state_of(job), plan=plans[name])
+                try:
+                    job.updater.update(self.state_of(job), plan=plans[name], wait=True)
+                except UpdateError:
+                    if self._runs(job):
+                        raise
+                    continue  # it was removed meanwhile, and leaves more than was planned
                 rates[name] = before, job.plan.rate_mbps
             return rates
 
@@ -319,33 +369,55 @@ class Network:
         which the running jobs are changed over before. Raises as `admission`, `install` and `rebalance`."""
         with self._changing:
             self._check_name(plan.job.name)
-            if others:
-                self.rebalance(others)
-            job_id = self.free_id()
-            deployment, changes = self.install(plan, job_id)
+            try:
+                if others:
+                    self._fair = True
+                    self.rebalance(others)
+                job_id = self.free_id()
+                deployment, changes = self.install(plan, job_id)
+            except BaseException:
+                if others:
+                    self._replan_soon()  # room was made for nothing
+                raise
             job = self.run(plan, deployment, job_id)
             job.weight = weight
             self.changed()
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
-            return job, changes
+        self._lead_around()  # what failed while it was installed
+        return job, changes
 
     def remove(self, name: str) -> tuple[int, list[str]]:
         """End a job and take its entries off; how many, and which switches lose theirs later. Raises JobsError,
-        FabricError."""
+        FabricError (before the switches are watched)."""
+        job = self.jobs.get(name)
+        # First of all, so that an order that waits for this job goes on.
+        job.roster.close(f"job {job.name} was removed")
         with self._changing:
-            job = self.jobs.get(name)
-            job.roster.close(f"job {job.name} was removed")
+            if not self._runs(job):
+                raise JobsError(f"job {name!r} was removed by another order")
             if job.updater is not None:
                 job.updater.end()
-            changes = self.switches.remove(job.job_id)
             self.jobs.discard(job)
+            changes = self.switches.remove(job.job_id)
             self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")
             self.changed()
             return changes, self.switches.off()
 
+    def _runs(self, job: RunningJob) -> bool:
+        return any(one is job for one in self.jobs)
+
     def _check_name(self, name: str) -> None:
         if name in (job.name for job in self.jobs):
             raise JobsError(f"a job named {name!r} runs already; give this one another name")
+
+    def _check_reach(self, job: Job) -> None:
+        with self._lock:
+            for node in (*job.workers, *job.parameter_servers):
+                job.check(self.topology)
+                for name in (node, *only_switch(node, self.topology)):
+                    if name in self.off:
+                        hangs = f"{node} hangs on {name}, which" if name != node else node
+                        raise JobsError(f"job {job.name!r}: {hangs} is kept off ({self.off[name]})")
 
     def free_id(self) -> int:
         """The lowest number that no job has, running or on a switch."""
@@ -361,8 +433,10 @@ class Network:
 
     def state_of(self, job: RunningJob) -> Topology:
         """As `state`, with the changes that a job's last plan was made for."""
-        with self._changing:
-            return without(self._bases.get(job.name, self.topology), self.off)
+        with self._lock:
+            base = self._bases.get(job.name, self.topology)
+            plans = [] if job.updater is None else [job.updater.plan.job]
+            return without(base, unneeded(self.off, self.topology, plans))
 
     def replan(
         self,
@@ -382,7 +456,7 @@ class Network:
         what planning raises.
         """
         job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
-        with self._changing:
+        with self._lock:
             wrong = [one for one in restored if one not in self.off]
             if wrong:
                 raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.off) or 'nothing'}")
@@ -404,7 +478,8 @@ class Network:
             state = without(bases[one.name], later)
             made.append(one.updater.update(state, strategy, dry_run=dry_run))
             if not dry_run:
-                self._bases[one.name] = bases[one.name]
+                with self._lock:
+                    self._bases[one.name] = bases[one.name]
         self.changed()
         if not made:
             raise JobsError("there is no job")
@@ -412,7 +487,7 @@ class Network:
 
     def lose(self, causes: Mapping[str, str], reason: str) -> None:
         """Something has failed: what runs is led around it, and then planned again. causes: what was seen, by name."""
-        with self._changing:
+        with self._lock:
             self.off = self.off | dict.fromkeys(causes, reason)
         for cause in causes.values():
             self.log(f"lost: {cause}")
@@ -421,7 +496,7 @@ class Network:
 
     def restore(self, names: Sequence[str], why: str) -> None:
         """Something is back and is used again."""
-        with self._changing:
+        with self._lock:
             self.off = {one: reason for one, reason in self.off.items() if one not in names}
         self.log(f"{', '.join(names)} can be used again: {why}")
         self._replan_soon()
@@ -443,21 +518,53 @@ class Network:
 
     def _replan_soon(self) -> None:
         """Plan all jobs again, from a thread of its own: a change of plan waits for operations to end."""
-        threading.Thread(target=self._replan_all, args=(dict(self.off),), name="replan", daemon=True).start()
+        self._replan.set()
+        with self._lock:
+            if self._replanner is None and not self._closed:
+                self._replanner = threading.Thread(target=self._replan_for_ever, name="replan", daemon=True)
+                self._replanner.start()
 
-    def _replan_all(self, off: Mapping[str, str]) -> None:
+    def _replan_for_ever(self) -> None:
+        said: dict[str, str] = {}
+        tries = 0
+        while True:
+            waiting = None if not tries else REPLAN_PAUSES[min(tries, len(REPLAN_PAUSES)) - 1]
+            tries = 0 if self._replan.wait(waiting) else tries
+            if self._closed:
+                return
+            self._replan.clear()
+            try:
+                failures = self._replan_all()
+            except Exception as error:  # the thread must not end; whatever it was is said
+                failures = {"all": f"{type(error).__name__}: {error}"}
+            for name, words in failures.items():
+                if said.get(name) != words:
+                    self.log(f"job {name} was not planned again: {words}")
+            said, tries = failures, tries + 1 if failures else 0
+
+    def _replan_all(self) -> dict[str, str]:
+        """Why a job was not planned again, by its name."""
+        failures = {}
+        if self._fair and len(self.jobs) > 1:
+            try:
+                rates = self.rebalance()
+                changed = [f"{name} {now:.4g}" for name, (was, now) in rates.items() if abs(now - was) > 1e-3 * was]
+                if changed:
+                    self.log(f"all jobs planned again, together; Mbit/s: {', '.join(changed)}")
+                return {}
+            except (UpdateError, TargetError, ValueError) as error:
+                failures["all"] = str(error)
         for job in self.jobs:
-            for pause in REPLAN_PAUSES:
-                if dict(self.off) != dict(off) or job.updater is None:
-                    break  # something else has happened; that has a thread of its own
-                try:
-                    update = job.updater.update(self.state_of(job))
-                    if update.changed:
-                        self.log(f"job {job.name}: version {update.plan.version} at {update.plan.rate_mbps:.4g} Mbit/s")
-                    break
-                except (UpdateError, TargetError, ValueError) as error:
-                    self.log(f"job {job.name} was not planned again: {error}")
-                    time.sleep(pause)
+            if job.updater is None or self._closed:
+                continue
+            try:
+                update = job.updater.update(self.state_of(job), wait=True)
+                if update.changed:
+                    self.log(f"job {job.name}: version {update.plan.version} at {update.plan.rate_mbps:.4g} Mbit/s")
+            except (UpdateError, TargetError, ValueError) as error:
+                if self._runs(job):
+                    failures[job.name] = str(error)
+        return failures
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""
@@ -466,6 +573,8 @@ class Network:
 
     def close(self) -> None:
         """End the jobs' rosters and stop watching the switches. The rules stay."""
+        self._closed = True
+        self._replan.set()
         for job in self.jobs:
             job.roster.close()
         self.switches.close()
@@ -506,6 +615,20 @@ def without(topology: Topology, off: Iterable[str]) -> Topology:
         else:
             raise TopologyError(f"the network has no switch, link (like V1-V2) or parameter server {name!r}")
     return topology.replace(remove_nodes=nodes, remove_links=links)
+
+
+def unneeded(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:
+    """What is kept off and can be done without: not the only switch of a job's server, which waits for it to be back,
+    while what else fails is led around."""
+    nodes = {node for job in jobs for node in (*job.workers, *job.parameter_servers)}
+    only = {switch for node in nodes for switch in only_switch(node, topology)}
+    return [name for name in off if name not in only]
+
+
+def only_switch(node: str, topology: Topology) -> tuple[str, ...]:
+    """The switch that a server hangs on, where that is one."""
+    others = topology.neighbours(node)
+    return others if len(others) == 1 else ()
 
 
 def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:

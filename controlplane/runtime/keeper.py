@@ -23,11 +23,18 @@ class Keeper:
     """Watches one connected, installed target from a thread until `close`.
 
     It does not fight another controller that takes the switch over: it says so and only reads from then on.
+
+    rules: what the switch shall hold; whoever changes that writes it with `write`, or calls `wake`. holds: what it
+    holds, as far as is known (None: nothing is). lock: of whoever writes to the target.
     """
 
-    def __init__(self, target: SwitchTarget, rules: RuleSet, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, target: SwitchTarget, rules: RuleSet, log: Callable[[str], None], holds: RuleSet | None = None
+    ) -> None:
         self.target = target
         self.rules = rules
+        self.holds = holds
+        self.lock = threading.RLock()
         self.refills = 0
         self.state = "connected"
         self.problem = ""
@@ -47,6 +54,8 @@ class Keeper:
         while not self._closed.is_set():
             try:
                 if self._healthy() and filled:
+                    self._catch_up()
+                    self._say("connected")
                     pause = 0.1
                     self._wake.wait(HEARTBEAT_SECONDS)
                     self._wake.clear()
@@ -55,7 +64,6 @@ class Keeper:
                 self._say("reconnecting")
                 self._refill()
                 filled = True
-                self._say("connected")
             except NotPrimary as error:
                 self.problem = str(error)
                 self._say("not primary")
@@ -71,17 +79,59 @@ class Keeper:
             raise NotPrimary("another controller took the switch over; its rules are that one's now")
         return self.target.alive and self.target.runs_program(HEARTBEAT_DEADLINE_SECONDS)
 
-    def _refill(self) -> None:
-        if not self.target.alive:
-            self.target.connect(RECONNECT_SECONDS)
+    def write(self, rules: RuleSet) -> int:
+        """Bring the switch to these rules, with the lock held; how many changes that took. Raises TargetError."""
+        if self.holds is not None:
+            changes = difference(self.holds, rules)
+            known, self.holds = self.holds, None
+            try:
+                self.target.apply(changes)
+            except TargetError:
+                if not self.target.alive:
+                    raise
+                # It does not hold what was thought, or refuses: reading it tells.
+                self._log(f"switch {self.target.name} is read again: it refused a change of {len(known.labels)} labels")
+            else:
+                self.holds = rules
+                return len(changes)
         self.target.load_pipeline()
-        changes = difference(self.target.read(), self.rules)
+        changes = difference(self.target.read(), rules)
         self.target.apply(changes)
-        if difference(self.target.read(), self.rules):
+        if difference(self.target.read(), rules):
             raise TargetError(f"switch {self.target.name} does not hold what was written to it")
-        self.refills += 1
-        self.problem = ""
-        self._log(f"switch {self.target.name} is back: {len(changes)} entries written")
+        self.holds = rules
+        return len(changes)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the switch can be written to now."""
+        return self.state == "connected" and self.target.alive
+
+    def wake(self) -> None:
+        """Look at the switch at once: `rules` may be others than it holds."""
+        self._wake.set()
+
+    def _catch_up(self) -> None:
+        """Write what was to be written while the switch could not be."""
+        if self.holds is self.rules or not self.lock.acquire(blocking=False):
+            return
+        try:
+            changes = self.write(self.rules)
+            if changes:
+                self._log(f"switch {self.target.name}: {changes} entries written that it lacked")
+        finally:
+            self.lock.release()
+
+    def _refill(self) -> None:
+        with self.lock:
+            self.holds = None
+            if not self.target.alive:
+                self.target.connect(RECONNECT_SECONDS)
+            changes = self.write(self.rules)
+            self.refills += 1
+            self.problem = ""
+            self._log(f"switch {self.target.name} is back: {changes} entries written")
+            self._say("connected")
 
     def _say(self, state: str) -> None:
         if state != self.state:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,8 @@ SILENT_SECONDS = 10.0
 """A parameter server that has reported, and then not for so long, hangs: its connection may look alive for hours."""
 SILENT_AT_FIRST_SECONDS = 20.0
 """The same for one that has never reported in this epoch: it may still be making ready."""
+SILENT_REPORTS = 5
+"""Another agent must have reported so often meanwhile: after a pause of the controller itself all are late."""
 
 
 class Refused(Exception):
@@ -45,6 +48,7 @@ class Member:
     statistics: dict[str, float] = field(default_factory=dict)
     trees: dict[int, pb.TreeReport] = field(default_factory=dict)
     reported: float | None = None
+    heard: Counter[str] = field(default_factory=Counter)  # reports of others since this one's last
     began: float = 0.0  # with its epoch
     oldest: dict[int, tuple[int, float]] = field(default_factory=dict)  # by tree: oldest open chunk, and since when
 
@@ -153,6 +157,10 @@ class Roster:
             member.statistics = dict(request.statistics)
             member.trees = {tree.tree: tree for tree in request.trees}
             member.reported = now = time.monotonic()
+            member.heard.clear()
+            for other in self._members.values():
+                if other is not member:
+                    other.heard[member.node] += 1
             open_chunks = {tree.tree: tree.oldest_chunk for tree in request.trees if tree.HasField("oldest_chunk")}
             before = member.oldest
             member.oldest = {
@@ -374,7 +382,8 @@ class Roster:
                 continue
             known = member.reported is not None
             silent = now - (member.reported if member.reported is not None else member.began)
-            if silent > (SILENT_SECONDS if known else SILENT_AT_FIRST_SECONDS):
+            heard = max(member.heard.values(), default=0)
+            if silent > (SILENT_SECONDS if known else SILENT_AT_FIRST_SECONDS) and heard >= SILENT_REPORTS:
                 self._remove(member, f"{member.node} is gone (no report for {silent:.0f} s: it hangs)")
 
     def _missing(self) -> list[str]:

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._saving = threading.Lock()
         path.mkdir(parents=True, exist_ok=True)
         self._lock = open(path / "lock", "w")  # noqa: SIM115  # it is the lock, until `close`
         try:
@@ -74,13 +76,14 @@ class StateFolder:
 
     def save(self, jobs: Iterable[Stored]) -> None:
         """Replace what is there, all or nothing, also when the machine stops meanwhile."""
-        data = {"jobs": [_json(stored) for stored in jobs]}
-        new = self.path / "jobs.json.new"
-        with open(new, "w") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path / "jobs.json")
+        with self._saving:
+            data = {"jobs": [_json(stored) for stored in jobs]}
+            new = self.path / "jobs.json.new"
+            with open(new, "w") as file:
+                json.dump(data, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path / "jobs.json")
 
     def close(self) -> None:
         self._lock.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from controlplane.rules import RuleSet, Taken
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.room import part, union
 from controlplane.targets import fabric
-from controlplane.targets.base import SwitchTarget, empty
+from controlplane.targets.base import InstallError, SwitchTarget, TargetError, empty
 
 
 class Switches:
@@ -42,7 +43,11 @@ class Switches:
 
     def watch(self) -> None:
         """From now on a switch that restarts is filled again."""
-        self.keepers = tuple(Keeper(target, self._wanted(target.name), self._log) for target in self.targets)
+        with self._lock:
+            self.keepers = tuple(
+                Keeper(target, self._wanted(target.name), self._log, self._written.get(target.name))
+                for target in self.targets
+            )
 
     def _wanted(self, switch: str) -> RuleSet:
         return union(self._base[switch], [parts[switch] for parts in self._jobs.values() if switch in parts])
@@ -69,7 +74,7 @@ class Switches:
 
     def off(self) -> list[str]:
         """Switches that do not answer now."""
-        return [keeper.target.name for keeper in self.keepers if keeper.state != "connected"]
+        return [keeper.target.name for keeper in self.keepers if not keeper.ready]
 
     def install(self, job: int, rulesets: Mapping[str, RuleSet]) -> int:
         """Give a job these labels and groups on every switch that answers, or nowhere; the others get them when they
@@ -87,14 +92,20 @@ class Switches:
                 raise
 
     def keep(self, job: int, rulesets: Mapping[str, RuleSet] | None) -> None:
-        """From now on these are a job's entries (None: it has none), written where a switch is filled again."""
+        """From now on these are a job's entries (None: it has none); switches get them from their keepers."""
         with self._lock:
             if rulesets is None:
                 self._jobs.pop(job, None)
             else:
                 self._jobs[job] = {switch: part(rules) for switch, rules in rulesets.items()}
             for keeper in self.keepers:
-                keeper.rules = self._wanted(keeper.target.name)
+                self._want(keeper)
+                keeper.wake()
+
+    def _want(self, keeper: Keeper) -> None:
+        rules = self._wanted(keeper.target.name)
+        if rules != keeper.rules:  # what is the same stays the same object: keepers look at that
+            keeper.rules = rules
 
     def fill(self) -> int:
         """Bring every switch to what it shall hold; how many changes that took. Raises FabricError."""
@@ -103,18 +114,24 @@ class Switches:
             return self._write()
 
     def remove(self, job: int) -> int:
-        """Take a job's entries off every switch that answers; the others lose them when they are back."""
+        """Take a job's entries off every switch that answers; the others lose them when they are back. While switches
+        are watched, that cannot fail."""
         with self._lock:
-            changes = self.install(job, {})
-            del self._jobs[job]
+            try:
+                changes = self.install(job, {})
+            except fabric.FabricError as error:
+                if not self.keepers:
+                    raise
+                self._log(f"entries of job {job} are taken off by and by: {error}")
+                changes = 0
+            self.keep(job, None)
             return changes
 
     def _write(self) -> int:
-        for keeper in self.keepers:
-            keeper.rules = self._wanted(keeper.target.name)
-        off = self.off()
-        wanted = {target.name: self._wanted(target.name) for target in self.targets if target.name not in off}
-        # A switch whose rules stay is not read for that; its keeper sees to it that it has them.
+        if self.keepers:
+            return self._write_kept()
+        wanted = {target.name: self._wanted(target.name) for target in self.targets}
+        # A switch whose rules stay is not read for that.
         wanted = {switch: rules for switch, rules in wanted.items() if self._written.get(switch) != rules}
         for switch in wanted:
             self._written.pop(switch, None)
@@ -123,9 +140,62 @@ class Switches:
         self._written.update(wanted)
         return changes
 
+    def _write_kept(self) -> int:
+        """By the keepers, which know what their switches hold. One that dies meanwhile gets it when it is back."""
+        for keeper in self.keepers:
+            self._want(keeper)
+        before = {keeper: keeper.holds for keeper in self.keepers}
+        concerned = [keeper for keeper in self.keepers if keeper.holds is not keeper.rules]
+        done = _everywhere(concerned, _write_one)
+        failures = {keeper: result for keeper, result in done.items() if isinstance(result, TargetError)}
+        if not failures:
+            return sum(result for result in done.values() if isinstance(result, int))
+
+        def restore(keeper: Keeper) -> int | TargetError:
+            held = before[keeper]
+            if held is not None:
+                keeper.rules = held
+            return _write_one(keeper)
+
+        left = [k for k, result in _everywhere(concerned, restore).items() if isinstance(result, TargetError)]
+        words = "\n".join(str(error) for error in failures.values())
+        end = "all switches are as they were before"
+        if left:
+            end = f"NOT RESTORED, and tried again: {', '.join(keeper.target.name for keeper in left)}"
+        raise fabric.FabricError(f"{words}\n{end}")
+
     def close(self) -> None:
         """Stop watching. The rules stay on the switches."""
         for keeper in self.keepers:
             keeper.stop()
         for keeper in self.keepers:
             keeper.close()
+
+
+def _write_one(keeper: Keeper) -> int | TargetError:
+    """How many changes it took, or why the switch refuses them. One that does not answer, or is being filled, gets
+    them from its keeper and counts as none."""
+    if not keeper.ready or not keeper.lock.acquire(blocking=False):
+        keeper.wake()
+        return 0
+    try:
+        return keeper.write(keeper.rules)
+    except InstallError as error:
+        if keeper.target.alive:
+            return error
+        keeper.wake()
+        return 0
+    except TargetError:  # it has died, or does not answer
+        keeper.wake()
+        return 0
+    finally:
+        keeper.lock.release()
+
+
+def _everywhere(
+    keepers: Sequence[Keeper], work: Callable[[Keeper], int | TargetError]
+) -> dict[Keeper, int | TargetError]:
+    if not keepers:
+        return {}
+    with ThreadPoolExecutor(max_workers=min(64, len(keepers)), thread_name_prefix="switch") as pool:
+        return dict(zip(keepers, pool.map(work, keepers), strict=True))

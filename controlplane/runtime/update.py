@@ -107,6 +107,7 @@ class Updater:
         self._check = check
         self._left = left
         self._changed = changed
+        self._ended = False
         self._lock = threading.Lock()  # one change of plan at a time
         self._placing = (
             threading.RLock()
@@ -160,17 +161,25 @@ class Updater:
         return apply_changes(base, changes).replace(remove_nodes=without)
 
     def update(
-        self, topology: Topology, strategy: str | None = None, *, plan: Plan | None = None, dry_run: bool = False
+        self,
+        topology: Topology,
+        strategy: str | None = None,
+        *,
+        plan: Plan | None = None,
+        dry_run: bool = False,
+        wait: bool = False,
     ) -> Update:
         """Plan for `topology` with every parameter server's share kept, and change over to that plan.
 
-        plan: change over to this one instead, whose shares are the running one's.
+        plan: change over to this one instead, whose shares are the running one's. wait: for a change under way.
         Returns when nothing of the old version is left. Raises UpdateError, and what planning raises (Infeasible,
         PlanError, JobError): the job runs on as before.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=wait):
             raise UpdateError("another change of plan is under way")
         try:
+            if self._ended:
+                raise UpdateError("the job has ended")
             began = time.monotonic()
             new, before, trees = self._plan(topology, strategy, plan)
             result = Update(new, before, trees)
@@ -190,6 +199,8 @@ class Updater:
         Raises UpdateError: it cannot be done; nothing is changed then.
         """
         with self._placing:
+            if self._ended:
+                return 0, ()
             before = self._draining, self._current, self._beside
             spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
             trees = 0
@@ -252,7 +263,9 @@ class Updater:
 
     def end(self) -> None:
         """No change from now on; one under way ends first. Call it when the roster is closed."""
-        self._lock.acquire()
+        self._ended = True
+        with self._lock, self._placing:
+            pass
 
     # -- with the lock held -----------------------------------------------------------------------------------------
 

@@ -59,7 +59,8 @@ def install(
     _raise_failures(loaded, "does not take the program")
     replaced = {name: bool(result) for name, result in loaded.items()}
     fresh = sum(replaced.values())
-    progress(f"program loaded on {fresh} switches, already there on {len(targets) - fresh}")
+    if fresh:
+        progress(f"program loaded on {fresh} switches, already there on {len(targets) - fresh}")
 
     befores = _everywhere(targets, lambda target: target.read())
     _raise_failures(befores, "cannot be read")

@@ -59,7 +59,7 @@ class Rig:
         self.folder, self.kind = folder, kind
         self.switches = {name: FakeSwitch(number) for number, name in enumerate(TREE.switches, 1)}
         self.targets = [P4RuntimeTarget(n, s.address, s.device_id, kind.program) for n, s in self.switches.items()]
-        fabric.connect(self.targets, 5.0)
+        fabric.connect(self.targets, 30.0)
         self.log: list[str] = []
         self.network = self.open()
 

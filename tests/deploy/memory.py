@@ -1,0 +1,94 @@
+"""A switch as a target, in memory: what it holds, and how it fails. No gRPC: whole networks of them cost nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from controlplane.rules import LabelEntry, MulticastGroup, Route, RuleSet
+from controlplane.targets.base import Change, Counters, InstallError, Operation, TargetError, UpdateFailure, empty
+
+
+class MemoryTarget:
+    """dies_after: it dies (and forgets everything) with the change that comes after so many. refuses: these changes.
+    down: it cannot be connected to."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.address, self.polite = name, f"{name}:0", False
+        self.on_lost: Callable[[str], None] = lambda reason: None
+        self.alive, self.demoted, self.down = True, False, False
+        self.dies_after: int | None = None
+        self.refuses: Callable[[Change], bool] = lambda change: False
+        self.rules = empty(name)
+        self.writes = 0
+        self._lock = threading.Lock()
+
+    def die(self) -> None:
+        """As if its power had gone; it stays so until `down` is taken back."""
+        self.alive, self.down, self.rules = False, True, empty(self.name)
+        self.on_lost("it died")
+
+    def connect(self, timeout: float) -> None:
+        if self.down:
+            raise TargetError(f"switch {self.name} does not answer")
+        self.alive = True
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise TargetError(f"switch {self.name}: the connection is closed")
+
+    def runs_program(self, timeout: float = 1.0) -> bool:
+        self._check()
+        return True
+
+    def load_pipeline(self) -> bool:
+        self._check()
+        return False
+
+    def read(self) -> RuleSet:
+        self._check()
+        return self.rules
+
+    def apply(self, changes: list[Change]) -> None:
+        with self._lock:
+            for number, change in enumerate(changes):
+                self._check()
+                if self.dies_after is not None and number >= self.dies_after:
+                    self.dies_after = None
+                    self.die()
+                    self._check()
+                if self.refuses(change):
+                    failure = UpdateFailure(change, "RESOURCE_EXHAUSTED", "it is full")
+                    raise InstallError(self.name, [failure], len(changes))
+                self._apply(change)
+                self.writes += 1
+
+    def _apply(self, change: Change) -> None:
+        item, rules = change.item, self.rules
+        labels = {(e.ingress_port, e.label): e for e in rules.labels}
+        groups = {g.group: g for g in rules.groups}
+        routes = {(r.address, r.prefix_length): r for r in rules.routes}
+        where: dict = labels if isinstance(item, LabelEntry) else groups if isinstance(item, MulticastGroup) else routes
+        key = (
+            (item.ingress_port, item.label) if isinstance(item, LabelEntry)
+            else item.group if isinstance(item, MulticastGroup)
+            else (item.address, item.prefix_length) if isinstance(item, Route) else None
+        )  # fmt: skip
+        there = key in where
+        if there == (change.operation is Operation.INSERT):
+            word = "ALREADY_EXISTS" if there else "NOT_FOUND"
+            raise InstallError(self.name, [UpdateFailure(change, word, "")], 1)
+        if change.operation is Operation.DELETE:
+            del where[key]
+        else:
+            where[key] = item
+        self.rules = RuleSet(self.name, tuple(labels.values()), tuple(groups.values()), tuple(routes.values()))
+
+    def read_verdicts(self) -> dict[str, int]:
+        return {}
+
+    def read_counters(self) -> Counters:
+        return Counters({}, {})
+
+    def close(self) -> None:
+        self.alive = False

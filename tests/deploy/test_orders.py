@@ -1,0 +1,239 @@
+"""Orders of operators beside each other and beside failures: nothing lost, nothing left, nobody waits for nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.generators import fattree
+from controlplane.job import Job
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.runtime import jobs as running
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.jobs import JobsError, Network, RunningJob
+from controlplane.runtime.room import split
+from controlplane.targets.base import Operation
+from controlplane.targets.fabric import FabricError
+from controlplane.targets.kinds import P4RuntimeKind
+from p4src.artifacts import find
+from p4src.protocol import VERSION
+from tests.deploy.memory import MemoryTarget
+
+TREE = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
+SERVERS = TREE.servers
+ONE = Job("one", SERVERS[:3] + SERVERS[8:10], SERVERS[5:6], 1_000_000)
+TWO = Job("two", SERVERS[10:13], SERVERS[3:4], 1_000_000)
+THREE = Job("three", SERVERS[6:8] + SERVERS[13:15], SERVERS[4:5], 1_000_000)
+
+
+@pytest.fixture(scope="module")
+def kind() -> P4RuntimeKind:
+    return P4RuntimeKind(find("v1model", 4))
+
+
+class Rig:
+    def __init__(self, folder: Path, kind: P4RuntimeKind) -> None:
+        self.targets = {name: MemoryTarget(name) for name in TREE.switches}
+        self.log: list[str] = []
+        self.network = Network(
+            TREE, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append
+        )
+        self.network.switches.fill()
+        self.network.switches.watch()
+
+    def add(self, job: Job, together: bool = False) -> RunningJob:
+        return self.network.launch(job, "inart", together=together)[1]
+
+    def adding(self, job: RunningJob) -> MemoryTarget:
+        """A switch that adds for a job and that none of its servers hangs on."""
+        assert job.updater is not None
+        plan = job.updater.plan
+        access = {TREE.access_switch(node) for node in (*plan.job.workers, *plan.job.parameter_servers)}
+        return self.targets[next(p for tree in plan.trees for p in tree.points if p not in access)]
+
+    def join(self, job: RunningJob) -> dict[str, object]:
+        roster = job.roster
+        return {
+            node: roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION))
+            for node, config in roster.configs.items()
+        }
+
+    def as_wanted(self) -> bool:
+        """Whether every switch holds what all jobs have there, and nothing else."""
+        switches = self.network.switches
+        for target in self.targets.values():
+            held = split(target.rules)
+            for job in self.network.jobs:
+                if held.pop(job.job_id, None) != _some(switches.rules(job.job_id)[target.name]):
+                    return False
+            if held or not target.rules.routes:
+                return False
+        return True
+
+
+def _some(rules):  # type: ignore[no-untyped-def]
+    return next(iter(split(rules).values()), None)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def rig(tmp_path, kind) -> Iterator[Rig]:
+    made = Rig(tmp_path, kind)
+    yield made
+    made.network.close()
+
+
+def test_switch_that_dies_while_a_job_is_added_gets_its_entries_when_it_is_back(rig):
+    victim = rig.adding(rig.add(ONE))
+    rig.network.remove("one")
+    victim.dies_after = 1
+    rig.add(ONE)
+    assert victim.name in rig.network.switches.off()
+    victim.down = False
+    until(lambda: victim.name not in rig.network.switches.off() and rig.as_wanted(), "the switch is filled again")
+
+
+def test_switch_that_dies_while_a_job_is_removed_does_not_keep_the_job(rig):
+    one, two = rig.add(ONE), rig.add(TWO)
+    victim = rig.adding(one)
+    victim.dies_after = 1
+    rig.network.remove("one")
+    assert [job.name for job in rig.network.jobs] == ["two"]
+    assert two.job_id in rig.network.switches.jobs()
+    assert one.job_id not in rig.network.switches.jobs()
+    victim.down = False
+    until(rig.as_wanted, "nothing of the job is left")
+    with pytest.raises(JobsError, match="no job 'one'"):
+        rig.network.remove("one")
+
+
+def test_switch_that_will_not_give_an_entry_up_gives_it_up_later(rig):
+    one = rig.add(ONE)
+    victim = rig.adding(one)
+    victim.refuses = lambda change: change.operation is Operation.DELETE
+    rig.network.remove("one")
+    assert len(rig.network.jobs) == 0
+    assert not rig.as_wanted()
+    victim.refuses = lambda change: False
+    until(rig.as_wanted, "its keeper tries again")
+
+
+def test_switch_that_refuses_an_entry_leaves_everything_as_it_was(rig):
+    victim = rig.adding(rig.add(ONE))
+    rig.network.remove("one")
+    rig.add(TWO)
+    before = {name: target.rules for name, target in rig.targets.items()}
+    victim.refuses = lambda change: change.operation is Operation.INSERT
+    with pytest.raises(FabricError, match=r"it is full(.|\n)*all switches are as they were before"):
+        rig.add(ONE)
+    assert {name: target.rules for name, target in rig.targets.items()} == before
+    assert rig.as_wanted()
+    victim.refuses = lambda change: False
+    rig.add(ONE)
+    assert rig.as_wanted()
+
+
+def test_what_does_not_change_is_not_written(rig):
+    rig.add(ONE)
+    before = {name: target.writes for name, target in rig.targets.items()}
+    two = rig.add(TWO)
+    assert two.updater is not None
+    touched = {v for v, rules in two.updater.deployment.rulesets.items() if rules.labels or rules.groups}
+    assert {name for name, target in rig.targets.items() if target.writes != before[name]} == touched
+
+
+def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
+    one = rig.add(ONE)
+    victim = rig.adding(one)
+    with rig.network._changing:  # an order is under way, and may be so for long
+        done = threading.Event()
+        thread = threading.Thread(target=lambda: (rig.network.lose({victim.name: "it died"}, "lost"), done.set()))
+        thread.start()
+        assert done.wait(60), "the failure waits for the order"
+        thread.join()
+        assert one.updater is not None
+        assert victim.name not in {node for tree in one.updater.plan.trees for node in tree.points}
+
+
+def test_job_is_removed_though_a_change_of_its_plan_waits_for_it(rig):
+    one = rig.add(ONE)
+    rig.join(one)
+    assert one.updater is not None
+    state = one.updater.state(changes=["c1.aggregation_mbps=1"])
+    change = threading.Thread(target=lambda: _quietly(lambda: one.updater.update(state, "atp")))
+    change.start()
+    until(lambda: one.roster._handover is not None, "the change is being prepared")
+    rig.network.remove("one")
+    change.join(60)
+    assert not change.is_alive()
+    assert rig.as_wanted()
+    assert not rig.network.switches.jobs()
+
+
+def _quietly(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except running.UpdateError:
+        pass
+
+
+def test_jobs_added_together_from_several_sides_all_run(rig):
+    problems: list[BaseException] = []
+
+    def add(job: Job) -> None:
+        try:
+            rig.add(job, together=True)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=add, args=(job,)) for job in (ONE, TWO, THREE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert {job.name for job in rig.network.jobs} == {"one", "two", "three"}
+    assert rig.as_wanted()
+
+
+def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
+    one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
+    access = TREE.access_switch(ONE.workers[0])
+    rig.network.lose({access: "it died"}, "lost")
+    victim = rig.adding(two)
+    rig.network.lose({victim.name: "it died"}, "lost")
+    for job in (one, two):
+        assert job.updater is not None
+        for tree in job.updater.plan.trees:
+            assert all(victim.name not in flow.route for flow in tree.flows)
+    with pytest.raises(JobsError, match=f"hangs on {access}, which is kept off"):
+        rig.add(Job("late", SERVERS[1:2], SERVERS[15:], 1_000_000))
+    rig.network.rebalance()
+    assert rig.as_wanted()
+
+
+def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, monkeypatch):
+    first = rig.adding(rig.add(ONE))
+    rig.network.remove("one")
+    admit = Network.admit
+
+    def slow(self: Network, *arguments: object, **options: object):  # type: ignore[no-untyped-def]
+        admission = admit(self, *arguments, **options)  # type: ignore[arg-type]
+        if first.name not in self.off:
+            self.off = self.off | {first.name: "lost"}  # just now
+        return admission
+
+    monkeypatch.setattr(Network, "admit", slow)
+    one = rig.add(ONE)
+    assert one.updater is not None
+    assert all(first.name not in flow.route for tree in one.updater.plan.trees for flow in tree.flows)
