@@ -241,11 +241,7 @@ def _announce(line: str, log: EventLog, say: Say) -> None:
 def _admit(service: Service, job: Job, settings: Settings, say: Say) -> JobResult:
     network = service.network
     try:
-        if settings.share:
-            admission = network.shared(job, settings.strategy, settings.seed)
-        else:
-            admission = network.admit(job, settings.strategy, settings.seed)
-        network.add(admission.plan, others=admission.plans)
+        admission, _, _ = network.launch(job, settings.strategy, settings.seed, together=settings.share)
     except JobsError as error:
         hint = "" if settings.share else "; --share plans all jobs together, fairly"
         raise JobsError(f"{error}{hint}") from None

@@ -75,6 +75,12 @@ class HostProcess:
         self.log = log
         self._channel = channel
         self._pid: int | None = None
+        self._ended = False
+
+    @property
+    def pid(self) -> int | None:
+        """None: not known yet."""
+        return self._pid
 
     def send(self, message: Any) -> None:
         try:
@@ -92,6 +98,9 @@ class HostProcess:
 
     def end(self, timeout: float = 5.0) -> None:
         """SIGTERM, and SIGKILL when it has not ended after `timeout` seconds. Nothing happens when it has ended."""
+        if self._ended:
+            return
+        self._ended = True
         try:
             self._learn_pid(START_SECONDS)
             assert self._pid is not None
