@@ -1,0 +1,25 @@
+"""Many jobs on one network.
+
+    python -m evaluation.jobs soak      jobs come and go on an emulated network that fails; every sum is checked
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("soak",)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    if not words or words[0] not in COMMANDS:
+        print(f"evaluation.jobs: say what: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    return int(importlib.import_module(f"evaluation.jobs.{words[0]}").main(words[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
