@@ -58,6 +58,7 @@ def check(interface: str) -> Iterator[Finding]:
     yield from _multicast(interface)
     yield _reverse_path(interface)
     yield _merging(interface)
+    yield _dropped()
 
 
 def _mtu(folder: Path) -> Finding:
@@ -119,3 +120,38 @@ def _merging(interface: str) -> Finding:
     on = "generic-receive-offload: on" in features
     fix = "" if on else f"ethtool -K {interface} gro on (virtual links hand super-frames over whole without it)"
     return Finding("GRO", on, False, "on" if on else "off: packets that come one by one are not merged", fix)
+
+
+# What a kernel drops before any UDP socket, or at one: table, counter, what it means and what to do about it.
+_DROPS = (
+    ("TcpExt", "IPReversePathFilter", "source without a route back (rp_filter)"),
+    ("Ip", "ReasmFails", "fragments that were not whole"),
+    ("Udp", "InCsumErrors", "wrong UDP checksum (an unfinished one: ethtool -K on the sender, tx off)"),
+    ("Udp", "RcvbufErrors", "receive buffer full (net.core.rmem_max)"),
+)
+
+
+def kernel_counters() -> dict[str, int]:
+    """ "Table.counter" of /proc/net/snmp and netstat, of this network namespace."""
+    found = {}
+    for file in ("snmp", "netstat"):
+        lines = Path(f"/proc/net/{file}").read_text().splitlines()
+        for names, values in zip(lines[::2], lines[1::2], strict=True):
+            table, _, rest = names.partition(":")
+            numbers = values.partition(":")[2].split()
+            found.update({f"{table}.{name}": int(n) for name, n in zip(rest.split(), numbers, strict=True)})
+    return found
+
+
+def _dropped() -> Finding:
+    """Engines do not see these, so they cannot count them."""
+    counters = kernel_counters()
+    some = [
+        f"{number} with {meaning}"
+        for table, name, meaning in _DROPS
+        if (number := counters.get(f"{table}.{name}", 0)) > 0
+    ]
+    if not some:
+        return Finding("kernel drops", True, False, "none since this namespace was made")
+    advice = "if they grow while a job runs, they are its packets: nstat -a"
+    return Finding("kernel drops", False, False, f"packets dropped, of any program: {'; '.join(some)}", advice)

@@ -2,8 +2,8 @@
 
     python -m evaluation.hosts.carriers [--packets 600000] [--payload 1048] [--json]
 
-Needs root (network namespaces), a C compiler, and for AF_XDP libxdp (Debian: libxdp-dev). On veth AF_XDP copies. Some of
-the receiver's work is done where the sender's call delivers the packet, so the two columns belong together.
+Needs root (network namespaces), a C compiler, and for AF_XDP libxdp (Debian: libxdp-dev). On veth AF_XDP copies. Some
+of the receiver's work is done where the sender's call delivers the packet, so the two columns belong together.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def measure(program: Path, way: str, packets: int, payload: int) -> Cost:
             pipe = subprocess.PIPE
             ends[role] = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
             if role == "receive":
-                assert ends[role].stdout is not None
-                ends[role].stdout.readline()  # "ready", or nothing and an error below
+                told = ends[role].stdout
+                assert told is not None
+                told.readline()  # "ready", or nothing and an error below
         figures = {}
         for role, process in ends.items():
             try:

@@ -142,5 +142,14 @@ def test_an_interface_that_drops_packets_is_told_from_one_that_does_not():
         bad = findings()
         assert "ip link set data0 mtu 1076" in bad["MTU"]["fix"]
         assert "rp_filter=0" in bad["rp_filter"]["fix"]
+        assert good["kernel drops"]["ok"]
+        # A sender that this namespace has no route to, as the other end of the wire would send it.
+        run("ip", "-n", name, "link", "set", "data1", "up")
+        send = "from scapy.all import IP, UDP, Ether, get_if_hwaddr, sendp\n"
+        send += "sendp(Ether(dst=get_if_hwaddr('data0')) / IP(src='192.0.2.1', dst='10.9.0.1') / UDP(dport=0x5000),"
+        send += " iface='data1', verbose=False)"
+        run("ip", "netns", "exec", name, sys.executable, "-c", send)
+        dropped = findings()["kernel drops"]
+        assert "rp_filter" in dropped["detail"], dropped
     finally:
         run("ip", "netns", "delete", name)
