@@ -1,16 +1,108 @@
-"""Connecting to a switch that may still be starting."""
+"""What targets have in common that speak to their switch over a session."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
 
-from controlplane.targets.base import NotPrimary, TargetError
+from controlplane.rpc.tls import Tls
+from controlplane.targets.base import Change, InstallError, NotPrimary, TargetError, UpdateFailure
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
-SessionT = TypeVar("SessionT")
+
+
+class Closable(Protocol):
+    """A session with a switch."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+SessionT = TypeVar("SessionT", bound=Closable)
+StepT = TypeVar("StepT")
+
+
+class WriteRejected(Exception):
+    """A write that the switch refused, wholly or in part. `failures`: (index of the update, canonical code, message).
+
+    Empty failures: nothing is known about the single updates.
+    """
+
+    def __init__(self, failures: list[tuple[int, str, str]], reason: str) -> None:
+        self.failures = failures
+        super().__init__(reason)
+
+
+class SessionTarget(ABC, Generic[SessionT]):
+    """One switch and the session with it, if there is one.
+
+    Args:
+        tls: how to reach it over TLS; None: plaintext.
+        on_lost: called from another thread, with the reason, when the session ends or another controller takes over.
+    """
+
+    def __init__(
+        self, name: str, address: str, device_id: int, *, tls: Tls | None, on_lost: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.device_id = device_id
+        self.tls = tls
+        self.on_lost = on_lost
+        self._session: SessionT | None = None
+
+    @abstractmethod
+    def _open(self, left: float) -> SessionT:
+        """A new session, within `left` seconds. Raises TargetError; NotPrimary when waiting does not change it."""
+
+    @property
+    def session(self) -> SessionT:
+        if self._session is None:
+            raise TargetError(f"switch {self.name} ({self.address}) is not connected")
+        return self._session
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session stands and the switch is ours."""
+        return self._session is not None and self._session.alive
+
+    def connect(self, timeout: float) -> None:
+        """Open a session, retrying until `timeout` seconds have passed: switches may still be starting."""
+
+        def attempt(left: float) -> SessionT:
+            self.close()
+            return self._open(left)
+
+        self._session = connect_within(timeout, attempt)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _lost(self, reason: str) -> None:
+        self.on_lost(reason)  # it may be another one than when the session began
+
+    @contextmanager
+    def _explained(self, batch: Sequence[StepT], of: int, words: Callable[[StepT], Change | str]) -> Iterator[None]:
+        """A batch, of so many steps, that is refused raises InstallError with each step that failed, in words."""
+        try:
+            yield
+        except WriteRejected as rejected:
+            if not rejected.failures:
+                raise TargetError(f"{rejected}; the batch began with: {words(batch[0])}") from None
+            failures = [
+                UpdateFailure(words(batch[index]), code, message)
+                for index, code, message in rejected.failures
+                if index < len(batch)
+            ]
+            raise InstallError(self.name, failures, of) from None
 
 
 def connect_within(timeout: float, attempt: Callable[[float], SessionT]) -> SessionT:

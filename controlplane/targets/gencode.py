@@ -2,7 +2,7 @@
 
 Protobuf runs what a protoc before 3.20 generated only in pure Python, if at all, and what a later one generated only in
 some versions. The descriptor in such code is always good: the module is built here from that, as generated code of
-today builds itself.
+today builds itself. (softswitch has the same: it is a package of its own, and neither may need the other.)
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from controlplane.rpc.tls import Tls, switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, TargetError
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Prefix, Step
 from controlplane.targets.bri.schema import Schema, Table
+from controlplane.targets.connecting import WriteRejected
 
 SUBSCRIBE_SECONDS = 3.0
 BIND_GRACE_SECONDS = 2.0
@@ -35,14 +36,6 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 1 << 30),
     ("grpc.max_send_message_length", 64 << 20),
 )
-
-
-class Refused(Exception):
-    """A write that the switch refused. failures: (index of the step, code, message); empty: nothing is known."""
-
-    def __init__(self, failures: list[tuple[int, str, str]], reason: str) -> None:
-        self.failures = failures
-        super().__init__(reason)
 
 
 class DeadlineStub:
@@ -248,7 +241,7 @@ class Session:
         return self._tables[name]
 
     def write(self, table: Table, operation: Operation, batch: Sequence[Step], *, rollback: bool) -> None:
-        """Steps with one operation on one table, as one request. Raises Refused.
+        """Steps with one operation on one table, as one request. Raises WriteRejected.
 
         rollback: all of it or nothing, which the switch can do for tables of the P4 program.
         """
@@ -268,9 +261,9 @@ class Session:
             write(self._target, keys, datas, **options)
         except self.client.BfruntimeRpcException as error:
             failures = [(i, code_pb2.Code.Name(e.canonical_code), e.message) for i, e in error.sub_errors_get()]
-            raise Refused(failures, str(explain(error.grpc_error_get(), self.where, "a write"))) from None
+            raise WriteRejected(failures, str(explain(error.grpc_error_get(), self.where, "a write"))) from None
         except (RuntimeError, AssertionError, ValueError, grpc.RpcError) as error:
-            raise Refused([], f"{self.where}: a write failed: {error}") from None
+            raise WriteRejected([], f"{self.where}: a write failed: {error}") from None
 
     def read(
         self, table: Table, key: Sequence[tuple[str, KeyValue]] | None = None, *, from_hw: bool = False

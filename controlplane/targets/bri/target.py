@@ -17,11 +17,9 @@ from controlplane.targets.base import (
     RPC_SECONDS,
     Change,
     Counters,
-    InstallError,
     Item,
     Operation,
     TargetError,
-    UpdateFailure,
 )
 from controlplane.targets.bri.entries import Entry, Step, check
 from controlplane.targets.bri.ledger import Ledger
@@ -34,9 +32,9 @@ from controlplane.targets.bri.program import (
     Program,
     number_of,
 )
-from controlplane.targets.bri.session import Refused, Session, new_client_id
+from controlplane.targets.bri.session import Session, new_client_id
 from controlplane.targets.bri.steps import batches, steps
-from controlplane.targets.connecting import connect_within
+from controlplane.targets.connecting import SessionTarget
 from p4src.protocol import VERDICTS
 
 BATCH = 256
@@ -97,13 +95,12 @@ class Held:
     ports: PortMap
 
 
-class BriTarget:
+class BriTarget(SessionTarget[Session]):
     """One switch over BRI.
 
     Args:
         client: the SDE's module bfrt_grpc.client (`controlplane.targets.bri.sde.load_client`).
         panel: the topology's ports of the switch; without (to remove everything) what the switch has.
-        on_lost: called from another thread, with the reason, when the session ends.
     """
 
     def __init__(
@@ -119,53 +116,32 @@ class BriTarget:
         ledger: Ledger | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self.name = name
-        self.address = address
-        self.device_id = device_id
+        super().__init__(name, address, device_id, tls=tls, on_lost=on_lost)
         self.program = program
         self.client = client
         self.panel = panel or Panel({})
-        self.tls = tls
         self.ledger = ledger or Ledger(address, device_id)
-        self.on_lost = on_lost
         self.polite = True  # BRI gives a program to the first that asks
         self.client_id = new_client_id()
-        self._session: Session | None = None
-
-    @property
-    def session(self) -> Session:
-        if self._session is None:
-            raise TargetError(f"switch {self.name} ({self.address}) is not connected")
-        return self._session
-
-    @property
-    def alive(self) -> bool:
-        """Whether the session stands and the program is ours."""
-        return self._session is not None and self._session.alive
 
     @property
     def demoted(self) -> bool:
         """BRI gives a program to the first client that asks and takes it from nobody."""
         return False
 
-    def connect(self, timeout: float) -> None:
-        """Connect, subscribe and bind, retrying until `timeout` seconds have passed: switches may still be starting."""
-
-        def attempt(left: float) -> Session:
-            self.close()
-            return Session(
-                self.client,
-                self.name,
-                self.address,
-                device_id=self.device_id,
-                program=self.program.name,
-                client_id=self.client_id,
-                timeout=max(0.1, left),
-                tls=self.tls,
-                on_lost=lambda reason: self.on_lost(reason),
-            )
-
-        self._session = connect_within(timeout, attempt)
+    def _open(self, left: float) -> Session:
+        """Connected, subscribed and bound."""
+        return Session(
+            self.client,
+            self.name,
+            self.address,
+            device_id=self.device_id,
+            program=self.program.name,
+            client_id=self.client_id,
+            timeout=max(0.1, left),
+            tls=self.tls,
+            on_lost=self._lost,
+        )
 
     def runs_program(self, timeout: float = RPC_SECONDS) -> bool:
         session = self.session
@@ -270,17 +246,8 @@ class BriTarget:
             # Noted first: a port that we may have made must be one that we can take away.
             for name in names:
                 self.ledger.note(name, made=True)
-        try:
+        with self._explained(batch, of, words=_words):
             self.session.write(table, operation, batch, rollback=table.name in self.program.own.tables)
-        except Refused as refused:
-            if not refused.failures:
-                raise TargetError(f"{refused}; the batch began with: {_words(batch[0])}") from None
-            failures = [
-                UpdateFailure(_words(batch[index]), code, message)
-                for index, code, message in refused.failures
-                if index < len(batch)
-            ]
-            raise InstallError(self.name, failures, of) from None
         if operation is Operation.DELETE:
             for name in names:
                 self.ledger.forget(name)
@@ -303,11 +270,6 @@ class BriTarget:
             counted = _count(entry, "$COUNTER_SPEC_PKTS"), _count(entry, "$COUNTER_SPEC_BYTES")
             labels[ports.number(device), label] = counted
         return Counters(self.read_verdicts(), labels)
-
-    def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
 
 
 def _count(entry: Entry, field: str) -> int:

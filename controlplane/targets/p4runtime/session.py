@@ -16,6 +16,7 @@ from google.rpc import code_pb2, status_pb2
 from controlplane.rpc.channels import open_channel
 from controlplane.rpc.tls import Tls, switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, TargetError
+from controlplane.targets.connecting import WriteRejected
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2, p4runtime_pb2_grpc
 
 PIPELINE_SECONDS = 120.0
@@ -27,17 +28,6 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
 )
-
-
-class WriteRejected(Exception):
-    """A Write that the switch refused, wholly or in part. `failures`: (index of the update, canonical code, message).
-
-    Empty failures: nothing is known about the single updates.
-    """
-
-    def __init__(self, failures: list[tuple[int, str, str]], reason: str) -> None:
-        self.failures = failures
-        super().__init__(reason)
 
 
 class Outranked(NotPrimary):

@@ -11,18 +11,10 @@ from collections.abc import Callable, Sequence
 
 from controlplane.rpc.tls import Tls
 from controlplane.rules import RuleSet
-from controlplane.targets.base import (
-    RPC_SECONDS,
-    Change,
-    Counters,
-    InstallError,
-    NotPrimary,
-    TargetError,
-    UpdateFailure,
-)
-from controlplane.targets.connecting import connect_within
+from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, TargetError
+from controlplane.targets.connecting import SessionTarget
 from controlplane.targets.p4runtime.program import LABEL_TABLE, VERDICT_COUNTER, Program
-from controlplane.targets.p4runtime.session import Outranked, Session, WriteRejected, new_election_id
+from controlplane.targets.p4runtime.session import Outranked, Session, new_election_id
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2
 from p4src.protocol import VERDICTS
 
@@ -34,13 +26,8 @@ BATCH = 100
 """Updates in one Write. A failed one is answered with an error per update, as metadata, of which gRPC takes 8 KB."""
 
 
-class P4RuntimeTarget:
-    """One switch over P4Runtime.
-
-    Args:
-        tls: how to reach it over TLS; None: plaintext.
-        on_lost: called from another thread, with the reason, when the session ends or another controller takes over.
-    """
+class P4RuntimeTarget(SessionTarget[Session]):
+    """One switch over P4Runtime."""
 
     def __init__(
         self,
@@ -52,25 +39,10 @@ class P4RuntimeTarget:
         tls: Tls | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self.name = name
-        self.address = address
-        self.device_id = device_id
+        super().__init__(name, address, device_id, tls=tls, on_lost=on_lost)
         self.program = program
-        self.tls = tls
-        self.on_lost = on_lost
         self.polite = False
-        self._session: Session | None = None
-
-    @property
-    def session(self) -> Session:
-        if self._session is None:
-            raise TargetError(f"switch {self.name} ({self.address}) is not connected")
-        return self._session
-
-    @property
-    def alive(self) -> bool:
-        """Whether the session stands and we are the primary controller."""
-        return self._session is not None and self._session.alive
+        self._patience = 0.0
 
     @property
     def demoted(self) -> bool:
@@ -78,34 +50,25 @@ class P4RuntimeTarget:
         return self._session is not None and self._session.demoted
 
     def connect(self, timeout: float) -> None:
-        """Connect, retrying until `timeout` seconds have passed: switches may still be starting."""
-
-        patience = time.monotonic() + LEAVING_SECONDS
-
-        def attempt(left: float) -> Session:
-            self.close()
-            if self.polite:
-                self._ask_whether_free(patience)
-            return Session(
-                self.name,
-                self.device_id,
-                self.address,
-                new_election_id(),
-                tls=self.tls,
-                on_lost=lambda reason: self.on_lost(reason),
-            )
-
-        self._session = connect_within(timeout, attempt)
+        self._patience = time.monotonic() + LEAVING_SECONDS
+        super().connect(timeout)
         self.polite = False
 
-    def _ask_whether_free(self, patience: float) -> None:
+    def _open(self, left: float) -> Session:
+        if self.polite:
+            self._ask_whether_free()
+        return Session(
+            self.name, self.device_id, self.address, new_election_id(), tls=self.tls, on_lost=self._lost
+        )
+
+    def _ask_whether_free(self) -> None:
         """Ask with the lowest election id, which takes the switch from nobody. Raises NotPrimary."""
         try:
             Session(self.name, self.device_id, self.address, LOWEST_ELECTION_ID, tls=self.tls).close()
         except Outranked:
             return
         except NotPrimary as error:
-            if time.monotonic() < patience:
+            if time.monotonic() < self._patience:
                 raise TargetError(str(error)) from None
             raise NotPrimary(
                 f"switch {self.name} ({self.address}, device {self.device_id}) has a controller that lives: tell that "
@@ -129,19 +92,8 @@ class P4RuntimeTarget:
             self._write(changes[start : start + BATCH], len(changes))
 
     def _write(self, changes: Sequence[Change], of: int) -> None:
-        request = self.program.write_request(changes)
-        try:
-            self.session.write_batch(request)
-        except WriteRejected as rejected:
-            if not rejected.failures:
-                first = f"; the batch began with: {changes[0]}"
-                raise TargetError(f"{rejected}{first}") from None
-            failures = [
-                UpdateFailure(changes[index], code, message)
-                for index, code, message in rejected.failures
-                if index < len(changes)
-            ]
-            raise InstallError(self.name, failures, of) from None
+        with self._explained(changes, of, words=lambda change: change):
+            self.session.write_batch(self.program.write_request(changes))
 
     def read_verdicts(self) -> dict[str, int]:
         counter = p4runtime_pb2.CounterEntry(counter_id=self.program.counter(VERDICT_COUNTER).preamble.id)
@@ -173,8 +125,3 @@ class P4RuntimeTarget:
         entries = [entity.register_entry for entity in self.session.read_entities([request])]
         entries.sort(key=lambda entry: entry.index.index)
         return [int.from_bytes(entry.data.bitstring, "big") for entry in entries]
-
-    def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
