@@ -1,11 +1,14 @@
-"""What people write: JSON that is nested too deeply, names that nobody knows."""
+"""What people write: JSON that is nested too deeply, names that nobody knows, sizes."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Any
+
+UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -24,3 +27,11 @@ def unknown_name(given: Iterable[str], known: Collection[str]) -> str:
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
             return f"unknown attribute {name!r}; {hint}"
     return ""
+
+
+def parse_bytes(text: str) -> int:
+    """ "200K" -> 200000, "97M", "1.5Gi". Raises ValueError, in words."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(|K|M|G|Ki|Mi|Gi)B?", text.strip())
+    if not match:
+        raise ValueError(f"a size is a number with K, M, G, Ki, Mi or Gi behind it, got {text!r}")
+    return int(float(match[1]) * UNITS[match[2]])

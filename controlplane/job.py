@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from controlplane import inputs
 from controlplane.inputs import parse_json, unknown_name
 from controlplane.topology import Topology, natural_key
 
-UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 DEFAULT_MODEL_BYTES = 1_000_000
 ANY = "any"
 FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees")
@@ -117,11 +116,11 @@ class Job:
 
 
 def parse_bytes(text: str) -> int:
-    """ "200K" -> 200000, "97M", "1.5Gi". Raises JobError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(|K|M|G|Ki|Mi|Gi)B?", text.strip())
-    if not match:
-        raise JobError(f"a size is a number with K, M, G, Ki, Mi or Gi behind it, got {text!r}")
-    return int(float(match[1]) * UNITS[match[2]])
+    """As `inputs.parse_bytes`. Raises JobError."""
+    try:
+        return inputs.parse_bytes(text)
+    except ValueError as error:
+        raise JobError(str(error)) from None
 
 
 def parse_sizes(text: str) -> tuple[int, tuple[int, ...] | None]:

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from controlplane.inputs import parse_bytes
 from controlplane.rpc.tls import add_tls_arguments, tls_from
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AgentError
@@ -21,15 +22,12 @@ from worker_agent.io_options import IoOptions
 
 def parse_size(text: str) -> int:
     """ "25M" -> 25000000; K, M, G and Ki, Mi, Gi. Raises argparse.ArgumentTypeError."""
-    units = {"K": 1000, "M": 1000**2, "G": 1000**3, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
-    number = text.removesuffix("B")
-    unit = next((name for name in ("Ki", "Mi", "Gi", "K", "M", "G") if number.endswith(name)), "")
     try:
-        size = int(float(number.removesuffix(unit)) * units.get(unit, 1))
-    except ValueError:
-        size = 0
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     if size <= 0:
-        raise argparse.ArgumentTypeError(f"a size is a number with K, M, G, Ki, Mi or Gi behind it, got {text!r}")
+        raise argparse.ArgumentTypeError(f"a size is more than 0, got {text!r}")
     return size
 
 

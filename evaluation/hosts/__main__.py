@@ -23,17 +23,12 @@ import sys
 import time
 from pathlib import Path
 
+from controlplane.inputs import parse_bytes
 from evaluation.hosts.measure import Result, Setting, measure
 from evaluation.hosts.numbers import speeds
 from worker_agent.io_options import IoOptions
 
 BEAT = {"quantise": 0.9, "packetise": 3.3}
-UNITS = {"K": 10**3, "M": 10**6, "G": 10**9}
-
-
-def parse_bytes(text: str) -> int:
-    """ "25M" is 25,000,000. Raises ValueError."""
-    return int(float(text[:-1]) * UNITS[text[-1].upper()]) if text[-1:].upper() in UNITS else int(text)
 
 
 def _list(text: str) -> list[float]:
