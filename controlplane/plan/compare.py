@@ -14,6 +14,7 @@ from controlplane.plan.report import Planned, communication_seconds, packet_repo
 from controlplane.strategies import STRATEGIES, get_strategy
 from controlplane.strategies.fabric.bounds import Bound, cheap_bound
 from controlplane.topology import Topology
+from p4src.protocol import PROTOCOL
 
 COMPARED = ("inart", "inart-strict", "inart-paper", "r-inart", "atp", "atp-strict", "lbmm", "equal", "exact")
 LIMIT_EACH_S = 60.0  # of compare, where no limit is given
@@ -56,6 +57,10 @@ def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         best = cheap_bound(topology, job)
         best = bound if bound is not None and bound.mbps < best.mbps else best
         print(f"bound for any scheme: {best.mbps:.4f} Mbit/s ({best.what})")
+    for target in PROTOCOL.targets:
+        no = [row["strategy"] for row in rows if target in row.get("cannot_be_deployed_on", {})]
+        if no:
+            print(f"cannot be deployed on {target}: {', '.join(no)} (the plan of one says why)")
     for name, mbps in proven.items():
         print(f"bound for any trees over these links, proven by {name}: {mbps:.4f} Mbit/s")
 
@@ -83,6 +88,7 @@ def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job,
         "ps_ingress_bytes": ps_ingress_bytes(plan),
         "solve_seconds": seconds,
         "cut_short": found.cut_short,
+        **({"cannot_be_deployed_on": found.unfit} if found.unfit else {}),
     }
 
 

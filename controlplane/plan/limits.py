@@ -245,3 +245,14 @@ def check_fits(plan: Plan, topology: Topology) -> None:
         for v, available in available_at.items():
             if needed.get(v, 0) > available:
                 raise DoesNotFit(v, RESOURCES[name], needed[v], available)
+
+
+def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
+    """By target, why its programs cannot hold the plan; those that can are not in it."""
+    found = {}
+    for target in PROTOCOL.targets:
+        try:
+            check_fits(plan, limited(topology, Limits.of_target(target)))
+        except (DoesNotFit, TopologyError) as error:
+            found[target] = str(error)
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 from controlplane.evaluate import Evaluation, Load, evaluate
 from controlplane.job import Job
 from controlplane.plan.cost import Cost, Windows, cost_of, packets
+from controlplane.plan.limits import held, unfit_for
 from controlplane.plan.model import Plan
 from controlplane.strategies.fabric.bounds import Bound, cheap_bound
 from controlplane.topology import Topology
@@ -22,6 +23,7 @@ EXAMPLES = (10**4, 10**6, 10**8)
 class Planned:
     """A plan with what is known of it. bound: the best that is cheap, or was asked for; seconds: from loaded inputs to
     the routed plan; cut_short: the time limit or Ctrl-C ended the search. windows, cost: None where no target is known.
+    unfit: by target, why its switches cannot hold the plan, where none is given.
     """
 
     plan: Plan
@@ -31,6 +33,7 @@ class Planned:
     cut_short: bool
     windows: Windows | None
     cost: Cost | None
+    unfit: dict[str, str]
 
     @property
     def gap(self) -> float:
@@ -52,7 +55,8 @@ def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bou
         least = bound
     rate = evaluation.rate_mbps
     cost = cost_of(plan, topology, rate)
-    return Planned(plan, evaluation, least, seconds, cut_short, None if cost is None else cost.windows, cost)
+    unfit = {} if plan.multicasts or held(topology).anything else unfit_for(plan, topology)
+    return Planned(plan, evaluation, least, seconds, cut_short, None if cost is None else cost.windows, cost, unfit)
 
 
 def report(found: Planned, topology: Topology) -> dict[str, Any]:
@@ -76,6 +80,7 @@ def report(found: Planned, topology: Topology) -> dict[str, Any]:
         **({} if found.cost is None else {"cost": found.cost.to_json(plan.job.sizes or EXAMPLES)}),
         "ps_ingress_bytes": ps_ingress_bytes(plan),
         **({} if found.windows is None else {"windows": found.windows.to_json()}),
+        **({"cannot_be_deployed_on": found.unfit} if found.unfit else {}),
         "split": plan.split,
         "trees": [tree.to_json() for tree in plan.trees],
         **({"multicasts": [each.to_json() for each in plan.multicasts]} if plan.multicasts else {}),
@@ -158,4 +163,6 @@ def print_plan(found: Planned, topology: Topology) -> None:
     workers = len(plan.job.workers)
     if workers > MAX_WORKERS and not plan.multicasts:
         print(f"note        no switch program carries it: {workers} workers, a job has at most {MAX_WORKERS}")
+    for target, why in found.unfit.items() if workers <= MAX_WORKERS else ():
+        print(f"note        cannot be deployed on {target}: {why}")
     print(f"solved in   {found.seconds:.3f} s{' (time was over: the best so far)' * found.cut_short}")

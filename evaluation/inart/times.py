@@ -14,11 +14,11 @@ from controlplane.plan import Tree
 from controlplane.routing import Network
 from controlplane.strategies import get_strategy
 from controlplane.strategies.common import finish, plan_choices, prepare
+from controlplane.strategies.fabric.bounds import cheap_bound
 from controlplane.strategies.fabric.capacity import build_program, solve_capacity
-from controlplane.strategies.fabric.column_bound import column_bound
 from controlplane.strategies.fabric.column_generation import generate
 from controlplane.strategies.fabric.inart import TOLERANCE, baselines
-from controlplane.strategies.fabric.master import Master, to_trees
+from controlplane.strategies.fabric.master import to_trees
 
 # k, workers, parameter servers, seconds that the whole plan may take
 TARGETS = ((6, 50, 4, 0.2), (8, 120, 8, 1.0), (16, 1008, 16, 10.0))
@@ -88,8 +88,8 @@ def times_json(timings: list[Timing]) -> dict[str, Any]:
 class Binding:
     """inart on one instance, beside the bounds. rate of the evaluator, from the integer plan.
 
-    limit_mbps: the bound that counts: over all trees and links (column generation's prices), where links bind; else
-    section 7's. gap: 1 - rate / limit. columns, rows, nonzeros: of the last master program (0: links are slack).
+    limit_mbps: the best cheap bound, which what names; bound_mbps: of switches, parameter servers and workers' links
+    alone; gap: 1 - rate / limit. binding: links between switches hold the rate back. seconds: CPU time.
     """
 
     k: int
@@ -99,52 +99,35 @@ class Binding:
     seed: int
     rate_mbps: float
     limit_mbps: float
+    what: str
     bound_mbps: float
     gap: float
     binding: bool
     trees: int
     seconds: float
-    rows: int
-    columns: int
-    nonzeros: int
 
 
 def measure_binding(k: int, divisor: float, scenario: str, seed: int) -> Binding:
-    """As `inart` does it, step by step, so that the master program and its prices can be looked at."""
+    """One plan and its bounds."""
     spread = (10.0, 30.0) if scenario == "heterogeneous" else None
     topology = fattree(k, heterogeneous=spread, seed=seed, oversubscription=divisor)
     workers, servers = WORKERS_AND_SERVERS[k]
     job = place_job(topology, workers, servers, seed=seed)
     begin = time.process_time()
-    network = prepare(topology, job)
-    optimum, choices = solve_capacity(network, job)
-    plan = plan_choices(topology, job, "inart", choices, seed, network=network)
-    master: Master | None = None
-    if plan.rate_mbps < optimum * (1 - TOLERANCE):
-        start = [plan, *baselines(network, job, seed, None)]
-        generated = generate(network, job, start, bound(topology, job))
-        if generated is not None:
-            master, values = generated
-            plan = max(plan, finish(topology, job, "inart", to_trees(master, values), seed), key=lambda p: p.rate_mbps)
+    plan = get_strategy("inart")(topology, job)
     seconds = time.process_time() - begin
-    evaluation = evaluate(plan, topology)
-    limit = evaluation.bound_mbps
-    if master is not None:
-        limit = min(limit, column_bound(master, master.solve()[2]))
-    sizes = (master.program.rows, len(master.columns), master.program.nonzeros) if master is not None else (0, 0, 0)
-    rate = evaluation.rate_mbps
+    rate, slack, limit = plan.rate_mbps, bound(topology, job), cheap_bound(topology, job)
     return Binding(
-        k, workers, divisor, scenario, seed, rate, limit, evaluation.bound_mbps, 1 - rate / limit, master is not None,
-        len(plan.trees), seconds, *sizes,
+        k, workers, divisor, scenario, seed, rate, limit.mbps, limit.what, slack, max(0.0, 1 - rate / limit.mbps),
+        rate < slack * (1 - TOLERANCE), len(plan.trees), seconds,
     )  # fmt: skip
 
 
 def binding_line(found: Binding) -> str:
-    master = f"master {found.rows} rows x {found.columns} columns, {found.nonzeros} nonzeros" if found.binding else ""
     return (
         f"k={found.k:<3}W={found.workers:<5}links/{found.divisor:<4g}{found.scenario:<14} seed {found.seed:<3}"
         f"{found.rate_mbps:>8.4f} of {found.limit_mbps:.4f} (without links {found.bound_mbps:.4f}) "
-        f"gap {100 * found.gap:>6.3f} %  {found.trees:>4} trees {found.seconds:>7.2f} s cpu  {master}"
+        f"gap {100 * found.gap:>6.3f} %  {found.trees:>4} trees {found.seconds:>7.2f} s cpu  {found.what}"
     )
 
 

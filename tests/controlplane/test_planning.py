@@ -72,6 +72,22 @@ def test_exact_takes_one_worker_and_four_servers():
     assert plan.rate_mbps == pytest.approx(20)
 
 
+def test_exact_refuses_at_once_what_is_too_large(capsys):
+    large = ["--topology", "fattree:k=6", "--job", "workers=50,ps=4,seed=1"]
+    assert main(["compare", *large, "--strategies", "exact"]) == 0
+    assert "exact: more than 4000 choices of point and path" in capsys.readouterr().out
+
+
+def test_plans_that_do_not_fit_say_so_without_a_target(capsys):
+    wide = ["--topology", "leafspine:leaves=2,spines=1,servers=40,aggregation=1000", "--job", "workers=60,ps=8,seed=1"]
+    assert main([*wide, "--strategy", "equal"]) == 0
+    printed = capsys.readouterr().out
+    assert "note        cannot be deployed on tna: switch " in printed and "flows added at one point" in printed
+    assert "cannot be deployed on v1model" not in printed
+    assert main(["compare", *wide, "--strategies", "equal", "lbmm"]) == 0
+    assert "cannot be deployed on tna: equal (the plan of one says why)" in capsys.readouterr().out
+
+
 def test_the_first_interrupt_ends_the_search():
     before = signal.getsignal(signal.SIGINT)
     with timed(None) as limit:

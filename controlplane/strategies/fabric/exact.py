@@ -42,6 +42,9 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
         raise Infeasible("exact: no rate above 0 is possible")
     roots, workers = job.parameter_servers, job.workers
     switches = [v for v in topology.switches if topology.residual_aggregation_mbps(v) > 0 and len(workers) > 1]
+    too_large = f"exact: more than {MOST_CHOICES} choices of point and path: the instance is too large to be exact"
+    if len(roots) * len(workers) * (1 + len(switches)) > MOST_CHOICES and network_is_connected(network, job, switches):
+        raise ValueError(too_large)  # a path each is enough to know
     onwards = {(v, s): _paths(network, v, s) for v in switches for s in roots}
     # What a worker can do for a root: add at a point, over a path.
     options: dict[tuple[str, str], list[tuple[str, Path]]] = {}
@@ -51,10 +54,8 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
             for v in switches:
                 if onwards[v, s]:
                     options[s, w] += [(v, path) for path in _paths(network, w, v)]
-    if sum(len(o) for o in options.values()) > MOST_CHOICES:
-        raise ValueError(
-            f"exact: more than {MOST_CHOICES} choices of point and path: the instance is too large to be exact"
-        )
+            if sum(len(o) for o in options.values()) > MOST_CHOICES:
+                raise ValueError(too_large)
 
     m, load = _eq1(roots, workers, switches, options, onwards)
     returned = _add_return(m, topology, roots, workers, load)
@@ -88,6 +89,16 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     plan = finish(topology, job, "exact", trees, seed)
     proven = largest if outcome.bound is None else min(largest, outcome.bound * largest)
     return replace(plan, proven_mbps=max(proven, plan.rate_mbps))
+
+
+def network_is_connected(network: Network, job: Job, switches: list[str]) -> bool:
+    """Whether every worker reaches every switch that adds, and each of these every root."""
+    ends = [network.index[v] for v in switches]
+    workers = [network.index[w] for w in job.workers]
+    roots = [network.distances_to(network.index[s]) for s in job.parameter_servers]
+    return all(network.distances_to(end)[w] >= 0 for end in ends for w in workers) and all(
+        distances[end] >= 0 for distances in roots for end in ends
+    )
 
 
 def _paths(network: Network, source: str, target: str) -> list[Path]:

@@ -35,6 +35,7 @@ from controlplane.topology import Topology, TopologyError
 
 TOLERANCE = 1e-6
 NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
+SAME = 1e-9  # relative difference of rates that says nothing
 STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
 LIFTING_S = 5.0  # for the copies' rates
 
@@ -134,7 +135,9 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
 
 
 def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
-    best = max(plans, key=lambda p: p.rate_mbps)
+    """The fastest; of those that differ only by rounding, the one with the fewest trees."""
+    rate = max(plan.rate_mbps for plan in plans) * (1 - SAME)
+    best = min((p for p in plans if p.rate_mbps >= rate), key=lambda p: len(p.trees))
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
 
 
