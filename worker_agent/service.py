@@ -271,6 +271,9 @@ class Service:
         except (ProtocolViolation, AgentError) as error:
             connection.refuse(type(error).__name__, str(error))
             self._log(f"{who}: {error}")
+        except (TypeError, ValueError, OverflowError) as error:  # values of other kinds than the protocol's
+            connection.refuse("ProtocolViolation", f"a message does not make sense: {error}")
+            self._log(f"{who}: a message does not make sense: {error}")
         finally:
             if place is not None:
                 self._release(place, clean)
@@ -291,7 +294,10 @@ class _Trainer:
         _close(descriptors)
         if hello["type"] != "hello" or hello.get("version") != VERSION:
             raise ProtocolViolation(f"this agent speaks version {VERSION} of the socket protocol: install the same one")
-        self.timeout = min(max(float(hello.get("timeout", 0)), 0), 3600)
+        timeout = float(hello.get("timeout", 0))
+        if not timeout >= 0:  # also what is no number
+            raise ProtocolViolation(f"a timeout is a number of seconds, got {timeout}")
+        self.timeout = min(timeout, 3600.0)
         return Seat.from_json(hello)
 
     def serve(self, present: Callable[[], Team], place: _Place) -> bool:

@@ -141,9 +141,9 @@ class Connection:
             message = json.loads(data)
             if not isinstance(message, dict) or not isinstance(message.get("type"), str):
                 raise ProtocolViolation("a message is not an object with a type")
-        except ValueError:
+        except (ValueError, RecursionError):
             _close(descriptors)
-            raise ProtocolViolation("a message is not JSON") from None
+            raise ProtocolViolation("a message is not JSON, or nested too deeply") from None
         except BaseException:
             _close(descriptors)
             raise

@@ -7,7 +7,7 @@ Immutable, comparable, JSON round trip. A route is the tuple of nodes from its f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -109,9 +109,9 @@ class Tree:
         return cls(
             str(data["root"]),
             float(data["share"]),
-            tuple(Assignment(a["worker"], a["point"], tuple(a["route"])) for a in data["assignments"]),
-            tuple(Relay(r["node"], r["next"], tuple(r["route"])) for r in data["relays"]),
-            tuple((u, v) for u, v in data["return_edges"]),
+            tuple(Assignment(_name(a["worker"]), _name(a["point"]), _route(a["route"])) for a in data["assignments"]),
+            tuple(Relay(_name(r["node"]), _name(r["next"]), _route(r["route"])) for r in data["relays"]),
+            tuple((_name(u), _name(v)) for u, v in data["return_edges"]),
         )
 
 
@@ -147,7 +147,17 @@ class Multicast:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Multicast:
-        return cls(str(data["sender"]), data["layer"], tuple(tuple(route) for route in data["routes"]))
+        return cls(str(data["sender"]), data["layer"], tuple(map(_route, data["routes"])))
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not the name of a node")
+    return value
+
+
+def _route(value: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(map(_name, value))
 
 
 @dataclass(frozen=True)
@@ -241,7 +251,7 @@ class Plan:
             return plan
         except KeyError as error:
             raise PlanError(f"plan: field {error} is missing") from None
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, PlanError) or type(error).__name__ == "JobError":
                 raise
             raise PlanError(f"plan: a field is not of its type: {error}") from None

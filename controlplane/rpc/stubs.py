@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from controlplane.rpc import inart_pb2 as pb
 
@@ -73,14 +74,32 @@ def add_to_server(service: ControllerService, server: grpc.Server, guard: Guard 
     for name, (method, request, reply) in METHODS.items():
         kind = grpc.unary_stream_rpc_method_handler if name == "join" else grpc.unary_unary_rpc_method_handler
         handlers[method] = kind(
-            _guarded(getattr(service, name), method, guard), request.FromString, reply.SerializeToString
+            _guarded(getattr(service, name), method, guard), _reader(request), reply.SerializeToString
         )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+class _NoRequest:
+    """What came for a request, and is none."""
 
 
 def _guarded(answer: Callable[..., Any], method: str, guard: Guard) -> Callable[..., Any]:
     def guarded(request: Any, context: grpc.ServicerContext) -> Any:
         guard(method, context)
+        if isinstance(request, _NoRequest):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"these bytes are no request of {method} (inart.proto)")
         return answer(request, context)
 
     return guarded
+
+
+def _reader(message: Any) -> Callable[[bytes], Any]:
+    """Parses a request. An exception here would be a fault of the server's, to gRPC."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return message.FromString(data)
+        except DecodeError:
+            return _NoRequest()
+
+    return read

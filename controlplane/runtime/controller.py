@@ -31,6 +31,7 @@ from controlplane.topology import Topology
 
 STOP_SECONDS = 2.0
 EVENTS_IN_STATUS = 50
+MOST_WORDS = 1500
 
 Bound = tuple[grpc.Server, int]
 
@@ -89,7 +90,7 @@ class Controller:
             self.access.check(method, context)
         except Denied as denied:
             self._log(f"denied {context.peer()}: {denied}")
-            context.abort(denied.code, str(denied))
+            context.abort(denied.code, _short(denied))
 
     def stop(self) -> None:
         """End all streams and the server."""
@@ -156,7 +157,7 @@ class Controller:
 
     def _deny(self, context: grpc.ServicerContext, words: str) -> NoReturn:
         self._log(f"denied {context.peer()}: {words}")
-        context.abort(grpc.StatusCode.PERMISSION_DENIED, words)
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, _short(words))
         raise AssertionError("abort raises")
 
     # -- operators --------------------------------------------------------------------------------------------------
@@ -259,8 +260,15 @@ class Controller:
 def _refuse(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     """End the call with the error's words."""
     wrong = isinstance(error, ValueError)
-    context.abort(grpc.StatusCode.INVALID_ARGUMENT if wrong else grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    code = grpc.StatusCode.INVALID_ARGUMENT if wrong else grpc.StatusCode.FAILED_PRECONDITION
+    context.abort(code, _short(error))
     raise AssertionError("abort raises")
+
+
+def _short(words: object) -> str:
+    """What fits into gRPC's 8 KiB of headers: a request may be quoted in it."""
+    text = str(words)
+    return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ..."
 
 
 def parse_given_job(text: str, network: Network) -> Job:

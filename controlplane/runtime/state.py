@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.agentconfig import AgentConfig
-from controlplane.plan import Plan, PlanError
+from controlplane.inputs import parse_json
+from controlplane.plan import Plan
 from controlplane.rules import Aggregate, Deployment, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 
 ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
@@ -68,10 +69,10 @@ class StateFolder:
         """The jobs that were there."""
         file = self.path / "jobs.json"
         try:
-            return [_job(entry) for entry in json.loads(file.read_text())["jobs"]]
+            return [_job(entry) for entry in parse_json(file.read_text())["jobs"]]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, KeyError, TypeError, PlanError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             raise StateError(f"{file} cannot be used ({error}): move it away to begin without jobs") from None
 
     def save(self, jobs: Iterable[Stored]) -> None:

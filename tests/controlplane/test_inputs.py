@@ -13,6 +13,7 @@ from controlplane.frontpanel import FrontPanelError, make_port
 from controlplane.generators import testbed
 from controlplane.job import Job, JobError, parse_job
 from controlplane.plan import Plan, PlanError
+from controlplane.plan.__main__ import main as plan_command
 from controlplane.plan.limits import ATTRIBUTES
 from controlplane.strategies import get_strategy
 from controlplane.topology import SWITCH_LIMITS, Topology, TopologyError
@@ -98,4 +99,6 @@ def test_server_on_two_switches_is_refused_before_anything_is_installed(tmp_path
     data["edges"].append({"source": "W1", "target": "V2", "bandwidth_mbps": 60})
     Path(tmp_path / "net.json").write_text(json.dumps(data))
     assert main(["--topology", str(tmp_path / "net.json"), "--job", "workers=6,ps=2", "--dry-run"]) == 1
+    assert "server W1 must hang on exactly one switch" in capsys.readouterr().err
+    assert plan_command(["--topology", str(tmp_path / "net.json"), "--job", "workers=6,ps=2"]) == 2
     assert "server W1 must hang on exactly one switch" in capsys.readouterr().err

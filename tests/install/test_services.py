@@ -1,0 +1,77 @@
+"""The systemd units and the container file in examples/services: what they start takes these options."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from controlplane.serve import make_parser as serve
+from inart.command import VERBS
+from ps_server.__main__ import make_parser as ps
+from worker_agent.__main__ import make_parser as agent
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples/services"
+UNITS = sorted(FOLDER.glob("*.service"))
+PARSERS = {"serve": serve, "ps": ps, "agent": agent}
+
+
+def section(unit: Path) -> dict[str, str]:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(unit)
+    return dict(parser["Service"])
+
+
+def test_there_are_units():
+    assert [unit.stem for unit in UNITS] == ["inart-agent", "inart-controller", "inart-ps"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_what_a_unit_starts_takes_its_options(unit):
+    path, verb, *words = shlex.split(section(unit)["ExecStart"])
+    assert path == "/opt/inart/bin/inart"
+    PARSERS[verb]().parse_args([*VERBS[verb].first, *words])
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_it_is_an_ordinary_user_without_a_capability(unit):
+    service = section(unit)
+    assert (service["User"], service["CapabilityBoundingSet"], service["NoNewPrivileges"]) == ("inart", "", "true")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_finds_nothing_wrong(unit, tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (apt-get install systemd)")
+    command = tmp_path / "inart"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/opt/inart/bin/inart", str(command)))
+    if unit.stem != "inart-controller":
+        (tmp_path / f"{unit.name}.d").mkdir()
+        shutil.copy(FOLDER / "inart-raw.conf", tmp_path / f"{unit.name}.d/raw.conf")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
+    )  # fmt: skip
+    ours = [line for line in done.stderr.splitlines() if unit.stem in line]
+    assert not ours
+    assert done.returncode == 0, done.stderr
+
+
+def test_container_file_copies_and_installs_what_is_there():
+    text = (FOLDER / "Containerfile").read_text()
+    assert set(re.findall(r"^FROM (\S+)", text, re.M)) == {"debian:12-slim"}
+    assert "USER inart" in text
+    extras = re.search(r"ARG EXTRAS=(\S+)", text)
+    assert extras is not None
+    project = (FOLDER.parents[1] / "pyproject.toml").read_text()
+    assert all(f"\n{extra} = [" in project for extra in extras[1].split(","))
