@@ -124,7 +124,8 @@ def place_slots(
 
     free: ranges of the aggregation points' memory, (first, end). A tree's slots are a power of two that holds what is
     under way at its rate twice over, 16 to 16384, at least 64 where memory allows. Where a switch has too few, the tree
-    that has most for what it needs gets half. Raises DoesNotFit.
+    that has most for what it needs gets half. Half of what is free stays so where trees have more than 64: the next
+    plan is installed beside this one. Raises DoesNotFit.
     """
     needs = under_way(plan, topology, packet_bits)
     sizes = [min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * need))))) for need in needs]
@@ -136,8 +137,13 @@ def place_slots(
     for point, indices in at.items():
         total = sum(end - first for first, end in free[point])
         available = min(total, own.get(point, total))
-        while sum(sizes[i] for i in indices) > available or _into(free[point], indices, sizes) is None:
-            larger = [i for i in indices if sizes[i] > MINIMUM_SLOTS]
+        while True:
+            asked = sum(sizes[i] for i in indices)
+            fits = asked <= available and _into(free[point], indices, sizes) is not None
+            least = DEFAULT_SLOTS if fits else MINIMUM_SLOTS
+            larger = [i for i in indices if sizes[i] > least]
+            if fits and (2 * asked <= available or not larger):
+                break
             if not larger:
                 raise DoesNotFit(point, Resource.SLOTS, MINIMUM_SLOTS * len(indices), available)
             sizes[max(larger, key=lambda i: (sizes[i] / max(needs[i], 1e-9), sizes[i], -i))] //= 2
