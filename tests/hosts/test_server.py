@@ -99,6 +99,44 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
     run()
 
 
+def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Rig]) -> None:
+    """130 workers behind three flows: the root tells them apart, says who is missing, and answers each."""
+    rig = make_rig([TreeShape()], values=VALUES, workers=WORKERS, without=["w0", "w1", "w2", "s1"])
+    server, raw = rig.servers[0], rig.raw_port("s0")
+    first = RootFlow(20, tuple((worker,) for worker in range(64)), True)
+    second = RootFlow(21, (tuple(range(64, 101)), *((worker,) for worker in range(101, 129))), True)
+    last = RootFlow(22, ((129,),), False)
+    answers = tuple(range(1000, 1130))
+    names = tuple(f"w{worker}" for worker in range(130))
+    tree = RootTree(0, (first, second, last), RETURN, answers, SLOTS, PORT)
+    server.reconfigure(replace(server.config, epoch=9, workers=names, root_trees=(tree,)))
+    before = server.stats().packets_received
+
+    def send(flow: RootFlow, bitmap: int, value: int, flags: int = 0) -> None:
+        nonlocal before
+        packet = Packet(flow.label, 9, 0, bitmap, (value,) * VALUES, flags, 7, outer=envelope(VALUES, port=PORT))
+        raw.send(packet.encode())
+        before += 1
+        wait_until(lambda: server.stats().packets_received == before, "the server has it")
+
+    send(first, (1 << 64) - 2, 100)
+    send(second, 1 | 1 << 28, 20)
+    assert server.stats().trees[0].missing == ("w0", *(f"w{worker}" for worker in range(101, 128)), "w129")
+    send(second, 1 << 29, 1)  # no such part
+    send(second, 0b11, 1)  # overlaps
+    assert server.stats().trees[0].refused == 2
+    send(second, (1 << 28) - 2, 3)
+    send(last, 0, 4)
+    assert received(raw, 0) == []
+    send(first, 1, 5)
+    assert received(raw, 1) == [(RETURN, 0, 130, (132,) * VALUES)]
+    send(first, 1 << 63 | 1, 0, int(Flag.RESEND))
+    send(second, 1, 0, int(Flag.RESEND))
+    send(last, 0, 0, int(Flag.RESEND))
+    labels = [label for label, _, _, _ in received(raw, 4)]
+    assert labels == [answers[0], answers[63], RETURN, answers[129]]
+
+
 def received(raw: RawSocket, count: int) -> list[tuple[int, int, int, tuple[int, ...]]]:
     """(label, sequence, bitmap, values) of `count` results, and that no more have come."""
     results = []
