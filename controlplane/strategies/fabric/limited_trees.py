@@ -32,7 +32,7 @@ STEP = 1.5  # from one number of trees to the next
 BISECTIONS = 12
 LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed for
 ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
-WORTH = 1.01  # padding up to this factor above the least possible time is not looked at
+WORTH = 1.01  # what is up to this factor above the least possible time, or below the best rate, is not improved
 SAME = 1e-9  # relative difference that says nothing
 BALANCINGS = 4  # times that shares are planned again for the slots that they get
 DROPPED = 0.15  # of the trees, in one round of trimming
@@ -66,7 +66,8 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
     offer(lambda: [finish(topology, job, "inart", first.trees, seed)])
     if plans:
         plans[0] = balanced(network, plans[0], frozen_split)
-        if not _padded(plans[0], bound(topology, job), limits):
+        lost = plans[0].rate_mbps * WORTH < first.rate_mbps  # more levels than its trees had take more of the switches
+        if not lost and not _padded(plans[0], bound(topology, job), limits):
             return plans[0]
     strict = (inart_strict,) if len(job.workers) <= ASSIGNED_WORKERS else ()
     for baseline in (lbmm, atp, atp_strict, equal, *strict):
