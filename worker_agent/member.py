@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,9 @@ from worker_agent.address import addresses, interface_of
 from worker_agent.errors import AgentError, NotReadyError
 
 REPORT_SECONDS = 1.0
+LOOK_SECONDS = 0.2
+STUCK_SECONDS = 0.4
+"""A tree that makes no progress for so long is reported at once: something may have failed."""
 
 
 class Member(ABC):
@@ -258,10 +262,26 @@ class Member(ABC):
         threading.Thread(target=self._membership.close, args=(False,), name="leave", daemon=True).start()
 
     def _report(self) -> None:
-        while not self._closed.wait(REPORT_SECONDS):
-            if self.ready:
-                try:
-                    statistics, trees = self._statistics()
-                except AgentError:  # closed or failed meanwhile
-                    continue
+        open_since: dict[int, tuple[int, float]] = {}
+        reported = time.monotonic()
+        told = False
+        while not self._closed.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            if not self.ready:
+                open_since, told = {}, False
+                continue
+            try:
+                statistics, trees = self._statistics()
+            except AgentError:  # closed or failed meanwhile
+                continue
+            before, open_since = open_since, {}
+            for tree in trees:
+                if tree.HasField("oldest_chunk"):
+                    chunk, since = before.get(tree.tree, (None, now))
+                    open_since[tree.tree] = tree.oldest_chunk, since if chunk == tree.oldest_chunk else now
+                    tree.waiting_seconds = max(tree.waiting_seconds, now - open_since[tree.tree][1])
+            stuck = any(now - since >= STUCK_SECONDS for _, since in open_since.values())
+            if now - reported >= REPORT_SECONDS or (stuck and not told):
                 self._membership.report(statistics, trees)
+                reported = now
+            told = stuck

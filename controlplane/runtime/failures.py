@@ -2,7 +2,8 @@
 
 A switch that does not answer, and a link behind which nothing arrives any more, are kept off: every job is led around
 them in place (plan/repair.py), so that what is under way goes on, and is then planned again for what is left. A switch
-that did not answer and has been back for some time is used again; what was found silent, when an operator says so.
+that did not answer and has been back for some time is used again; what was found silent is tried again after some time,
+which doubles each time that it is silent still, or when an operator says so.
 """
 
 from __future__ import annotations
@@ -10,23 +11,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from controlplane.plan import Plan
 from controlplane.rules import Aggregate, Deployment
 from controlplane.runtime.jobs import Network
+from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.update import Version
 from controlplane.targets.base import TargetError
 from controlplane.topology import Topology
 
-LOST_SECONDS = 1.0
+LOST_SECONDS = 0.5
 """How long a switch may be away: one that restarts at once is filled again and nothing else happens."""
 STEADY_SECONDS = 30.0
 """How long a switch must answer before it is used again."""
-STALLED_SECONDS = 0.9
-"""How long a tree may make no progress before its packets are followed."""
-FOLLOW_SECONDS = 0.3
-LOOK_SECONDS = 0.2
+PROBATION_SECONDS = 60.0
+"""How long a link, or a switch that is silent, is kept off at first; twice as long each time that it is again."""
+LONGEST_PROBATION_SECONDS = 3600.0
+STALLED_SECONDS = 0.4
+"""How long a tree may make no progress before its packets are followed. Agents report at once when one does not."""
+FOLLOW_SECONDS = 0.2
+FOLLOW_SLOWLY_SECONDS = 2.0
+"""Between two looks at the counters, at first and after some time: a worker may be late for long."""
+FOLLOWED_AT_MOST_SECONDS = 4.0
+LOOK_SECONDS = 0.1
 SENT_AT_LEAST = 2
 """Packets that must have gone into a link, of which none came out, before it counts as lost."""
 
@@ -35,12 +44,11 @@ Entry = tuple[str, int, int]  # switch, ingress port, label
 
 @dataclass
 class Followed:
-    """A job whose packets are being followed: what entries had counted when that began."""
+    """A job whose packets are being followed: when entries were looked at, and what they had counted then."""
 
     versions: tuple[Version, ...]
-    counted: dict[Entry, int]
-    looked: float
-    suspects: set[str] = field(default_factory=set)
+    looks: list[tuple[float, dict[Entry, int]]]
+    pause: float = FOLLOW_SECONDS
 
 
 @dataclass
@@ -55,6 +63,7 @@ class Watch:
     _away: dict[str, float] = field(default_factory=dict)
     _back: dict[str, float] = field(default_factory=dict)
     _followed: dict[str, Followed] = field(default_factory=dict)
+    _probation: dict[str, tuple[float, float]] = field(default_factory=dict)  # what was silent: until when, how long
     _closed: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -72,6 +81,7 @@ class Watch:
             try:
                 self._look_at_switches()
                 self._look_at_trees()
+                self._end_probation()
             except Exception as error:  # the watch must not end; whatever it was is said
                 self.log(f"watching for failures: {type(error).__name__}: {error}")
                 self._closed.wait(1.0)
@@ -81,7 +91,7 @@ class Watch:
         lost, steady = [], []
         for keeper in self.network.switches.keepers:
             name = keeper.target.name
-            if keeper.state == "connected":
+            if keeper.ready:
                 self._away.pop(name, None)
                 since = self._back.setdefault(name, now)
                 if self.network.off.get(name) == "lost" and now - since >= STEADY_SECONDS:
@@ -106,39 +116,71 @@ class Watch:
             if followed is not None and followed.versions != versions:
                 del self._followed[job.name]
                 continue
-            if followed is not None and now - followed.looked < FOLLOW_SECONDS:
+            if followed is not None and now - followed.looks[-1][0] < followed.pause:
                 continue
             topology = self.network.topology
             hops = [hop for version in versions for hop in hops_of(version.plan, version.deployment, topology)]
             counted = self._count({entry[0] for hop in hops for entry in (*hop.into, hop.out)})
             if followed is None:
-                self._followed[job.name] = Followed(versions, counted, now)
+                self._followed[job.name] = Followed(versions, [(time.monotonic(), counted)])
                 continue
-            dead = silent(hops, followed.counted, counted) - set(self.network.off)
-            # Twice in a row: counters are not read at one moment.
-            if dead & followed.suspects:
-                self._followed.pop(job.name, None)
-                causes = {
-                    name: f"nothing that is sent to switch {name} comes in"
-                    if name in topology
-                    else f"nothing comes out of link {name}"
-                    for name in sorted(dead & followed.suspects)
-                }
-                self.network.lose(causes, "silent")
-            else:
-                followed.suspects, followed.looked = dead, now
+            looks = [*followed.looks, (time.monotonic(), counted)]
+            if len(looks) > 2:
+                (_, first), (_, last_but_one) = looks[0], looks[-2]
+                dead = silent(hops, first, counted, last_but_one) - set(self.network.off)
+                if dead:
+                    self._followed.pop(job.name)
+                    self._lose_silent(dead, topology)
+                    continue
+                followed.pause = min(1.5 * followed.pause, FOLLOW_SLOWLY_SECONDS)
+            while len(looks) > 2 and looks[-1][0] - looks[1][0] > FOLLOWED_AT_MOST_SECONDS:
+                del looks[0]
+            followed.looks = looks
+
+    def _lose_silent(self, dead: set[str], topology: Topology) -> None:
+        causes = {
+            name: f"nothing that is sent to switch {name} comes in"
+            if name in topology
+            else f"nothing comes out of link {name}"
+            for name in sorted(dead)
+        }
+        now = time.monotonic()
+        for name in causes:
+            _, before = self._probation.get(name, (0.0, PROBATION_SECONDS / 2))
+            pause = min(2 * before, LONGEST_PROBATION_SECONDS)
+            self._probation[name] = now + pause, pause
+        self.network.lose(causes, "silent")
+
+    def _end_probation(self) -> None:
+        """What was silent is tried again after some time: nothing but a job's own packets tells whether it carries."""
+        now = time.monotonic()
+        over = [
+            name
+            for name, (until, _) in self._probation.items()
+            if now >= until and self.network.off.get(name) == "silent"
+        ]
+        if over:
+            self.network.restore(over, f"tried again after {max(self._probation[name][1] for name in over):g} s")
+        for name, (until, pause) in list(self._probation.items()):
+            if now >= until + 2 * pause and name not in self.network.off:
+                del self._probation[name]  # it has carried for so long: it is as good as any
 
     def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
+        """What the entries of these switches have counted; of one that does not answer, nothing."""
+
+        def read(keeper: Keeper) -> dict[Entry, int]:
+            try:
+                labels = keeper.target.read_counters().labels
+            except TargetError:
+                return {}
+            return {(keeper.target.name, port, label): packets for (port, label), (packets, _) in labels.items()}
+
+        asked = [keeper for keeper in self.network.switches.keepers if keeper.target.name in switches and keeper.ready]
         counted: dict[Entry, int] = {}
-        for keeper in self.network.switches.keepers:
-            if keeper.target.name in switches and keeper.state == "connected":
-                try:
-                    labels = keeper.target.read_counters().labels
-                except TargetError:
-                    continue
-                counted |= {
-                    (keeper.target.name, port, label): packets for (port, label), (packets, _) in labels.items()
-                }
+        if asked:
+            with ThreadPoolExecutor(min(32, len(asked)), thread_name_prefix="counters") as pool:
+                for found in pool.map(read, asked):
+                    counted |= found
         return counted
 
 
@@ -151,23 +193,36 @@ class Hop:
     link: str
 
 
-def dead_links(hops: Iterable[Hop], before: Mapping[Entry, int], after: Mapping[Entry, int]) -> set[str]:
-    """Links into which packets went and out of which none came, by what the entries counted meanwhile."""
+def dead_links(
+    hops: Iterable[Hop],
+    before: Mapping[Entry, int],
+    after: Mapping[Entry, int],
+    between: Mapping[Entry, int] | None = None,
+) -> set[str]:
+    """Links into which packets went and out of which none came, by what the entries counted meanwhile.
+
+    between: counted before `after`, by the time that a packet may be under way: what went in until then counts.
+    """
+    sent = after if between is None else between
     found: dict[str, bool] = {}
     for hop in hops:
-        known = [entry for entry in (*hop.into, hop.out) if entry not in before or entry not in after]
-        if known:
+        if any(entry not in before or entry not in after or entry not in sent for entry in (*hop.into, hop.out)):
             continue
         if after[hop.out] > before[hop.out]:
             found[hop.link] = False
-        elif sum(after[entry] - before[entry] for entry in hop.into) >= SENT_AT_LEAST:
+        elif sum(sent[entry] - before[entry] for entry in hop.into) >= SENT_AT_LEAST:
             found.setdefault(hop.link, True)
     return {link for link, dead in found.items() if dead}
 
 
-def silent(hops: Sequence[Hop], before: Mapping[Entry, int], after: Mapping[Entry, int]) -> set[str]:
+def silent(
+    hops: Sequence[Hop],
+    before: Mapping[Entry, int],
+    after: Mapping[Entry, int],
+    between: Mapping[Entry, int] | None = None,
+) -> set[str]:
     """As `dead_links`; instead of its links, a switch into which packets went over several and that counted none."""
-    dead = dead_links(hops, before, after)
+    dead = dead_links(hops, before, after, between)
     into: dict[str, set[str]] = {}
     for hop in hops:
         if hop.link in dead:

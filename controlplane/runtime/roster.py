@@ -161,12 +161,12 @@ class Roster:
             for other in self._members.values():
                 if other is not member:
                     other.heard[member.node] += 1
-            open_chunks = {tree.tree: tree.oldest_chunk for tree in request.trees if tree.HasField("oldest_chunk")}
-            before = member.oldest
-            member.oldest = {
-                tree: before[tree] if tree in before and before[tree][0] == chunk else (chunk, now)
-                for tree, chunk in open_chunks.items()
-            }
+            before, member.oldest = member.oldest, {}
+            for tree in request.trees:
+                if tree.HasField("oldest_chunk"):
+                    chunk, since = before.get(tree.tree, (None, now))
+                    since = min(now - tree.waiting_seconds, since if chunk == tree.oldest_chunk else now)
+                    member.oldest[tree.tree] = tree.oldest_chunk, since
             self._look_for_silent(now)
 
     def stalled(self, seconds: float) -> bool:
@@ -218,7 +218,7 @@ class Roster:
         with self._lock:
             missing = self._missing()
             if self._closed:
-                raise HandoverError("the controller is shutting down")
+                raise HandoverError(self._refusal or "the controller is shutting down")
             if self._handover is not None or not self._running or missing:
                 raise HandoverError(
                     "another change of plan is under way"
