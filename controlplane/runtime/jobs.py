@@ -65,6 +65,7 @@ class RunningJob:
         weight: float = 1.0,
     ) -> None:
         self.weight = weight
+        self.ending = False  # it is being removed
         self._plan = plan
         self.roster = roster
         self.updater = updater
@@ -318,7 +319,7 @@ class Network:
         raise AssertionError("an attempt returns or raises")
 
     def _sharers(self) -> list[RunningJob]:
-        return [job for job in self.jobs if job.updater is not None]
+        return [job for job in self.jobs if job.updater is not None and not job.ending]
 
     def _share(self, jobs: Sequence[RunningJob], more: Sequence[Demand] = ()) -> list[Plan]:
         with self._lock:
@@ -349,7 +350,7 @@ class Network:
                 jobs = self._sharers()
                 plans = {job.name: plan for job, plan in zip(jobs, self._share(jobs), strict=True)}
             rates = {}
-            running = {job.name: job for job in self.jobs if job.name in plans}
+            running = {job.name: job for job in self._sharers() if job.name in plans}
             for name, job in sorted(running.items(), key=lambda one: plans[one[0]].rate_mbps - one[1].plan.rate_mbps):
                 assert job.updater is not None
                 before = job.plan.rate_mbps
@@ -391,9 +392,10 @@ class Network:
         FabricError (before the switches are watched)."""
         job = self.jobs.get(name)
         # First of all, so that an order that waits for this job goes on.
+        job.ending = True
         job.roster.close(f"job {job.name} was removed")
         with self._changing:
-            if not self._runs(job):
+            if all(one is not job for one in self.jobs):
                 raise JobsError(f"job {name!r} was removed by another order")
             if job.updater is not None:
                 job.updater.end()
@@ -404,7 +406,7 @@ class Network:
             return changes, self.switches.off()
 
     def _runs(self, job: RunningJob) -> bool:
-        return any(one is job for one in self.jobs)
+        return not job.ending and any(one is job for one in self.jobs)
 
     def _check_name(self, name: str) -> None:
         if name in (job.name for job in self.jobs):
@@ -555,7 +557,7 @@ class Network:
             except (UpdateError, TargetError, ValueError) as error:
                 failures["all"] = str(error)
         for job in self.jobs:
-            if job.updater is None or self._closed:
+            if job.updater is None or job.ending or self._closed:
                 continue
             try:
                 update = job.updater.update(self.state_of(job), wait=True)

@@ -180,6 +180,24 @@ def test_job_is_removed_though_a_change_of_its_plan_waits_for_it(rig):
     assert not rig.network.switches.jobs()
 
 
+def test_jobs_are_shared_anew_while_one_of_them_is_being_removed(rig):
+    one = rig.add(ONE, together=True)
+    rig.add(TWO, together=True)
+    rig.join(one)
+    outcome: list[object] = []
+    with rig.network._changing:
+        removal = threading.Thread(target=lambda: rig.network.remove("one"))
+        removal.start()
+        until(lambda: not one.roster.running or one.ending, "the removal has begun, and waits for the order")
+        until(lambda: one.roster._closed, "its agents were told")
+        outcome.append(rig.network.rebalance())
+    removal.join(60)
+    assert not removal.is_alive()
+    assert outcome
+    assert "one" not in outcome[0]
+    assert rig.as_wanted()
+
+
 def _quietly(work: Callable[[], object]) -> None:
     try:
         work()
