@@ -103,7 +103,7 @@ def _generate(program: P4Program, trace: bool) -> Generated:
         _checksums(program, layout, expr, actions),
         _deparser(program, layout),
         _field_lists(program, layout, expr),
-        _descriptor(program, plans, profiles, group_bytes),
+        _descriptor(program, plans, profiles, group_bytes, _copies_alike(program, expr, actions)),
     ]
     limbs = max(3, (expr.wide_bits + 8 + 63) // 64)
     head = [
@@ -269,8 +269,20 @@ def _field_lists(program: P4Program, layout: Layout, expr: ExprGen) -> str:
     return "\n".join([*lines, "default: break;", "}", "}"])
 
 
+def _copies_alike(program: P4Program, expr: ExprGen, actions: ActionGen) -> bool:
+    """Whether replicas of a packet are the same frame: egress is empty, and no checksum reads standard metadata."""
+    updates = [checksum for checksum in program.checksums if checksum.update]
+    read = [actions.calculation(program.calculations[checksum.calculation]) for checksum in updates]
+    read += [plain(expr.boolean(c.condition)) for c in updates if c.condition is not None]
+    return program.egress.init is None and not any("base.standard." in text for text in read)
+
+
 def _descriptor(
-    program: P4Program, plans: dict[str, TablePlan], profiles: dict[str, ProfilePlan], group_bytes: list[int]
+    program: P4Program,
+    plans: dict[str, TablePlan],
+    profiles: dict[str, ProfilePlan],
+    group_bytes: list[int],
+    copies_alike: bool,
 ) -> str:
     lines: list[str] = []
     rows: list[str] = []
@@ -300,7 +312,7 @@ def _descriptor(
             f"static const uint32_t value_sets[] = {{{sets or '0'}}};",
             "__attribute__((visibility(\"default\"))) const struct ss_program ss_program = {",
             "    .abi = SS_ABI_VERSION, .packet_bytes = sizeof(struct packet),",
-            "    .metadata_end = offsetof(struct packet, stack_next),",
+            f"    .metadata_end = offsetof(struct packet, stack_next), .copies_alike = {int(copies_alike)},",
             f"    .n_tables = {len(plans)}, .n_counters = {len(program.counters)}, .n_registers = {len(group_bytes)},",
             f"    .n_digests = {len(program.digests)},",
             f"    .n_meters = {len(program.meters)}, .n_profiles = {len(profiles)},",

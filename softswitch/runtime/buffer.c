@@ -1,18 +1,23 @@
-/* Frame buffers: a pool per data-plane thread for ordinary frames, the heap for the rest. */
+/* Frame buffers: a pool per data-plane thread for ordinary frames, the heap for the rest. Replicas share bytes. */
 #include <stdlib.h>
 
 #include "runtime.h"
 
 #define POOL_LIMIT 4096u
 
+static struct ss_buf *reset(struct ss_buf *buf, uint32_t len) {
+    buf->data = buf->store + SS_HEADROOM;
+    buf->len = len;
+    buf->origin = NULL;
+    atomic_store_explicit(&buf->holders, 1, memory_order_relaxed);
+    atomic_store_explicit(&buf->checksum, SS_CHECKSUM_UNKNOWN, memory_order_relaxed);
+    return buf;
+}
+
 struct ss_buf *ss_buf_new(uint32_t len) {
     struct ss_thread *thread = ss_current;
     struct ss_buf *buf;
-    if (len <= SS_SMALL && thread && (buf = ss_pop(&thread->pool))) {
-        buf->data = buf->store + SS_HEADROOM;
-        buf->len = len;
-        return buf;
-    }
+    if (len <= SS_SMALL && thread && (buf = ss_pop(&thread->pool))) return reset(buf, len);
     uint32_t capacity = SS_HEADROOM + (len <= SS_SMALL ? SS_SMALL : len) + SS_SLACK;
     size_t size = (sizeof *buf + capacity + 63) & ~(size_t)63;
     buf = aligned_alloc(64, size);
@@ -20,9 +25,7 @@ struct ss_buf *ss_buf_new(uint32_t len) {
     buf->next = NULL;
     buf->capacity = capacity;
     buf->pooled = len <= SS_SMALL;
-    buf->data = buf->store + SS_HEADROOM;
-    buf->len = len;
-    return buf;
+    return reset(buf, len);
 }
 
 struct ss_buf *ss_buf_copy(const uint8_t *data, uint32_t len) {
@@ -31,7 +34,18 @@ struct ss_buf *ss_buf_copy(const uint8_t *data, uint32_t len) {
     return buf;
 }
 
-void ss_buf_free(struct ss_buf *buf) {
+struct ss_buf *ss_buf_share(struct ss_buf *buf) {
+    struct ss_buf *again = ss_buf_new(0);
+    if (!again) return NULL;
+    again->origin = buf->origin ? buf->origin : buf;
+    atomic_fetch_add_explicit(&again->origin->holders, 1, memory_order_relaxed);
+    again->data = buf->data;
+    again->len = buf->len;
+    again->port = buf->port;
+    return again;
+}
+
+static void recycle(struct ss_buf *buf) {
     struct ss_thread *thread = ss_current;
     if (buf->pooled && thread && thread->pool.n < POOL_LIMIT) {
         buf->next = thread->pool.head; /* last in, first out: it is still in the cache */
@@ -41,6 +55,20 @@ void ss_buf_free(struct ss_buf *buf) {
         return;
     }
     free(buf);
+}
+
+void ss_buf_free(struct ss_buf *buf) {
+    struct ss_buf *origin = buf->origin;
+    if (origin) {
+        buf->origin = NULL;
+        recycle(buf);
+        buf = origin;
+    }
+    /* The only holder need not tell anybody. */
+    if (atomic_load_explicit(&buf->holders, memory_order_acquire) > 1 &&
+        atomic_fetch_sub_explicit(&buf->holders, 1, memory_order_acq_rel) > 1)
+        return;
+    recycle(buf);
 }
 
 void ss_list_free(struct ss_list *list) {

@@ -191,13 +191,24 @@ static bool datagram(const struct ss_buf *buf) {
 }
 
 /* UDP's checksum is what whoever cuts the super-frame would write. One that is 0 becomes that: it is no less correct. */
-static bool checksum_fits(const struct ss_buf *buf) {
+static bool checksum_right(const struct ss_buf *buf) {
     const uint8_t *udp = buf->data + UDP;
     uint16_t given = load16(udp + 6);
     if (given == 0) return true;
     uint32_t len = buf->len - UDP;
     uint16_t sum = fold(pseudo_header(buf->data + IP, false, IPPROTO_UDP, len) + sum16(udp, len) + (uint16_t)~given);
     return given == (sum ? sum : 0xffff);
+}
+
+/* Replicas leave by several ports with the same bytes: they are looked at once. */
+static bool checksum_fits(struct ss_buf *buf) {
+    struct ss_buf *bytes = buf->origin ? buf->origin : buf;
+    uint8_t known = atomic_load_explicit(&bytes->checksum, memory_order_relaxed);
+    if (known == SS_CHECKSUM_UNKNOWN) {
+        known = checksum_right(buf) ? SS_CHECKSUM_FITS : SS_CHECKSUM_WRONG;
+        atomic_store_explicit(&bytes->checksum, known, memory_order_relaxed);
+    }
+    return known == SS_CHECKSUM_FITS;
 }
 
 /* Whether a datagram is what comes after `number` others in a super-frame that begins with `a`. */
@@ -209,11 +220,11 @@ static bool follows(const uint8_t *a, const uint8_t *b, uint32_t number) {
 /* How many of the frames, from the first on, may leave as one, with segments of at most `most` bytes (headers from IP on
  * included): exactly these would come out where it is cut, but for checksums of 0. */
 void ss_run_find(struct ss_buf *const *frames, uint32_t n, uint32_t most, struct ss_run *run) {
-    const struct ss_buf *first = frames[0];
+    struct ss_buf *first = frames[0];
     *run = (struct ss_run){.frames = 1, .size = first->len - SS_RUN_HEADERS, .payload = first->len - SS_RUN_HEADERS};
     if (n < 2 || first->len > most + IP || !datagram(first)) return;
     for (uint32_t i = 1; i < n && i < SS_MAX_SEGMENTS; i++) {
-        const struct ss_buf *next = frames[i];
+        struct ss_buf *next = frames[i];
         if (next->len > first->len || !datagram(next) || !follows(first->data, next->data, i)) return;
         uint32_t payload = next->len - SS_RUN_HEADERS;
         if (run->payload + payload > UINT16_MAX - SS_RUN_HEADERS) return;

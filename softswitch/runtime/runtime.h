@@ -54,14 +54,19 @@ enum ss_drop {
     SS_DROP_REASONS
 };
 
+enum { SS_CHECKSUM_UNKNOWN, SS_CHECKSUM_FITS, SS_CHECKSUM_WRONG };
+
 struct ss_buf {
     struct ss_buf *next;
     struct ss_device *device; /* while in an inbox: who receives it */
     uint64_t depart, due;     /* ns, while in a shaped port's queue */
     uint8_t *data;
     uint32_t len, capacity; /* of `store` */
+    struct ss_buf *origin;  /* whose bytes these are; NULL: its own */
+    atomic_uint holders;    /* of its bytes: itself and those that have it as origin */
     uint16_t port;
     bool pooled;
+    _Atomic uint8_t checksum; /* SS_CHECKSUM_*: of a UDP datagram that leaves */
     uint8_t store[] __attribute__((aligned(64)));
 };
 
@@ -268,7 +273,12 @@ extern __thread struct ss_thread *ss_current; /* the data-plane thread that runs
 /* buffers (buffer.c) */
 struct ss_buf *ss_buf_new(uint32_t len);
 struct ss_buf *ss_buf_copy(const uint8_t *data, uint32_t len);
+/* The same bytes once more, which nobody may change from now on. NULL: no memory. */
+struct ss_buf *ss_buf_share(struct ss_buf *buf);
 void ss_buf_free(struct ss_buf *buf);
+static inline bool ss_buf_shared(const struct ss_buf *buf) {
+    return buf->origin || atomic_load_explicit(&buf->holders, memory_order_acquire) > 1;
+}
 static inline void ss_push(struct ss_list *list, struct ss_buf *buf) {
     buf->next = NULL;
     if (list->tail) list->tail->next = buf;

@@ -17,7 +17,7 @@
 
 #include "ss_meter.h"
 
-#define SS_ABI_VERSION 3u
+#define SS_ABI_VERSION 4u
 #define SS_DROP_PORT 511u
 #define SS_MAX_PORTS 512u
 
@@ -290,6 +290,7 @@ struct ss_program {
     uint32_t abi;
     uint32_t packet_bytes;   /* of the program's packet state; begins with struct ss_packet */
     uint32_t metadata_end;   /* [offsetof(standard), metadata_end) is reset for clones */
+    uint32_t copies_alike;   /* egress does nothing, and checksums look at nothing that replicas differ in */
     uint32_t n_tables, n_counters, n_registers, n_digests;
     const struct ss_table_info *tables;
     const uint64_t *counters;  /* number of elements of each array */

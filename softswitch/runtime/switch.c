@@ -76,10 +76,30 @@ static struct ss_packet *later(struct ss_thread *thread, struct ss_device *devic
 static void run_egress(struct ss_thread *thread, struct ss_device *device, struct ss_packet *p, struct ss_buf *buf,
                        uint32_t parsed, uint16_t port, bool own);
 
+static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, struct ss_buf *buf, uint32_t parsed,
+                              bool own);
+
+/* Where egress does nothing, all replicas are the same frame. */
+static void replicate_alike(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
+                            struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
+    reset_requests(p);
+    p->target.truncate_to = UINT32_MAX;
+    buf = deparse(device, p, buf, parsed, true);
+    for (uint32_t i = 0; buf && i < group->n; i++) {
+        struct ss_buf *copy = i + 1 < group->n ? ss_buf_share(buf) : buf;
+        if (copy) ss_output(thread, device, group->replicas[i].port, copy);
+        else ss_drop(device, NULL, SS_DROP_NO_MEMORY);
+    }
+}
+
 /* Send copies of a packet state to all replicas of a group; `own`: the last copy may use up the buffer. */
 static void replicate(struct ss_thread *thread, struct ss_device *device, const struct ss_group *group,
-                      const struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
+                      struct ss_packet *p, struct ss_buf *buf, uint32_t parsed) {
     struct ss_packet *copy = thread->packets[1];
+    if (device->program->copies_alike && group->n > 1 && !thread->tracing && p->standard.priority < device->priorities) {
+        replicate_alike(thread, device, group, p, buf, parsed);
+        return;
+    }
     SS_TRACE(thread, SS_TRACE_MULTICAST, p->standard.mcast_grp, group->n, 0);
     for (uint32_t i = 0; i < group->n; i++) {
         memcpy(copy, p, device->program->packet_bytes);
@@ -208,8 +228,9 @@ static struct ss_buf *deparse(struct ss_device *device, struct ss_packet *p, str
         if (own) ss_buf_free(buf);
         return NULL;
     }
-    if (own && (size_t)(payload - buf->store) >= headers) {
+    if (own && !ss_buf_shared(buf) && (size_t)(payload - buf->store) >= headers) {
         buf->data = payload - headers;
+        atomic_store_explicit(&buf->checksum, SS_CHECKSUM_UNKNOWN, memory_order_relaxed);
     } else {
         struct ss_buf *out = ss_buf_new(headers + keep);
         if (out) {
