@@ -14,9 +14,9 @@ from pathlib import Path
 from p4src.protocol import DIRECTORY, PROTOCOL
 
 ARTIFACTS = DIRECTORY / "artifacts"
-SOURCES = {"v1model": "bmv2", "tna": "tofino"}
+SOURCES = {"v1model": "bmv2", "tna": "tofino", "t2na": "tofino"}
 """Target -> folder of its P4 sources."""
-PROGRAMS = {"v1model": "inart.json", "tna": "bf-rt.json"}
+PROGRAMS = {"v1model": "inart.json", "tna": "bf-rt.json", "t2na": "bf-rt.json"}
 """Target -> the compiled program as the control plane reads it: bmv2 JSON, or the tables of the Barefoot Runtime."""
 MANIFEST = "manifest.json"
 PROGRAM = PROGRAMS["v1model"]

@@ -75,7 +75,7 @@ def configuration() -> dict[str, Any]:
 def files(artifact: Artifact) -> dict[str, bytes]:
     """What a switch needs of a compiled program, by where it goes in an SDE's install folder. Raises InstallError."""
     if artifact.manifest.target != TARGET:
-        raise InstallError(f"{artifact.directory} is for {artifact.manifest.target}, not for Tofino")
+        raise InstallError(f"{artifact.directory} is for {artifact.manifest.target}, not for Tofino 1")
     if artifact.manifest.sources != source_digest(TARGET):
         raise InstallError(f"{artifact.directory} was compiled from other sources than p4src/tofino: make p4-tofino")
     built = artifact.directory / SWITCH

@@ -19,17 +19,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p4src.artifacts import ENTRIES, MANIFEST, P4INFO, PARSER, PROGRAMS, REGISTERS, SWITCH, Manifest, source_digest
-from p4src.protocol import DIRECTORY, PROTOCOL
+from p4src.protocol import DIRECTORY, PROTOCOL, TargetDefaults
 
 TARGET = "tna"
+OF_TOFINO_2 = "t2na"
 COMPILER, ASSEMBLER = "p4c-barefoot", "bfas"
 BUILD_FOLDER = "P4C_TOFINO"
 POSSIBLE = (4, 8, 16, 32, 64)
-"""Values per packet for which the program can be compiled; 64 fill the stages."""
+"""Values per packet for which the program can be compiled; 64 fill the stages of Tofino 1, and the containers of 2."""
 PACKET_REGISTERS = ("half", "byte0", "byte1")
 """What a parser state's match is called when it is of packet data."""
-SWITCH_FILES = ("tofino.bin", "context.json")
-"""What the assembler writes and a switch loads, together with the whole bf-rt.json."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the compiler calls a chip, and options that only it needs.
+
+    ``family``: the name of the chip, of its binary too. ``generation``: what ``__TARGET_TOFINO__`` is in P4.
+    """
+
+    family: str
+    generation: int
+    options: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What the assembler writes and a switch loads, together with the whole bf-rt.json."""
+        return f"{self.family}.bin", "context.json"
+
+
+CHIPS = {
+    TARGET: Chip("tofino", 1),
+    # Clots, parts of headers outside containers: Intel's model stops at a packet that has a header, but not its clot.
+    OF_TOFINO_2: Chip("tofino2", 2, ("--no-clot",)),
+}
+SWITCH_FILES = CHIPS[TARGET].files
+
+
+def defaults(target: str) -> TargetDefaults:
+    """Values in a packet and sizes without options; Tofino 2 has those of Tofino 1."""
+    return PROTOCOL.targets[TARGET if target == OF_TOFINO_2 else target]
 
 
 class BuildError(Exception):
@@ -114,7 +143,13 @@ class Toolchain:
 
 
 def compile_program(
-    toolchain: Toolchain, values: int, sizes: tuple[int, int, int], directory: Path, *, sources: Path = DIRECTORY
+    toolchain: Toolchain,
+    values: int,
+    sizes: tuple[int, int, int],
+    directory: Path,
+    *,
+    target: str = TARGET,
+    sources: Path = DIRECTORY,
 ) -> Manifest:
     """Compile and assemble into ``directory`` (created); returns the manifest that was written there.
 
@@ -123,13 +158,14 @@ def compile_program(
     ``switch/`` gets what a switch loads, and the compiler's own reports of what the program takes of the chip.
     ``sources``: a folder with ``tofino/`` and ``include/``. Raises BuildError.
     """
-    macros = options(POSSIBLE, values, *sizes)
+    macros, chip = options(POSSIBLE, values, *sizes), CHIPS[target]
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="inart-tna-") as folder:
         scratch = Path(folder)
-        command = [str(toolchain.compiler), "--target", "tofino", "--arch", "tna", "--std", "p4-16"]
+        command = [str(toolchain.compiler), "--target", chip.family, "--arch", target, "--std", "p4-16"]
         command += [f"-I{path}" for path in toolchain.includes]
-        command += ["-D__TARGET_TOFINO__=1", *(f"-D{name}={value}" for name, value in macros.items())]
+        command += [*chip.options, f"-D__TARGET_TOFINO__={chip.generation}"]
+        command += [f"-D{name}={value}" for name, value in macros.items()]
         command += ["--Wdisable=unused", "-g", "--bf-rt-schema", str(scratch / PROGRAMS[TARGET])]
         command += ["--p4runtime-force-std-externs", "--p4runtime-files", str(scratch / "inart.p4info.txt")]
         command += ["--p4runtime-entries-files", str(scratch / "entries.txt"), "-o", str(scratch), "tofino/inart.p4"]
@@ -142,7 +178,7 @@ def compile_program(
         _run([str(toolchain.assembler), "-o", "assembled", "inart.bfa"], pipe)
         kept = directory / SWITCH
         kept.mkdir(exist_ok=True)
-        for name in SWITCH_FILES:
+        for name in chip.files:
             shutil.copyfile(pipe / "assembled" / name, kept / name)
         for name in ("resources.json", "phv.json"):
             shutil.copyfile(pipe / "logs" / name, kept / name)
@@ -154,11 +190,11 @@ def compile_program(
         (directory / REGISTERS).write_text(register_actions(assembly))
         (directory / PARSER).write_text(parser)
     manifest = Manifest(
-        TARGET,
+        target,
         values,
         *sizes,
-        PROTOCOL.targets[TARGET].multicast_groups,
-        source_digest(TARGET),
+        defaults(target).multicast_groups,
+        source_digest(target),
         toolchain.version(),
     )
     (directory / MANIFEST).write_text(manifest.dumps())

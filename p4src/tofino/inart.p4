@@ -34,6 +34,11 @@
 #include "route.p4"
 #include "egress.p4"
 
+#ifdef INART_ONE_PASS
+// A state of Tofino 2's parser writes a container once, also where it writes different bits of it.
+@pa_solitary("ingress", "meta.checksum_error")
+@pa_solitary("ingress", "meta.routable")
+#endif
 control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
                      in ingress_intrinsic_metadata_from_parser_t ig_prsr_md,
                      inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,

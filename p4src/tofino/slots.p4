@@ -38,7 +38,13 @@ struct flows_t {
 #define INART_RESENT INART_FLAG_RESEND &&& INART_FLAG_RESEND
 
 control Slots(inout headers_t hdr, inout metadata_t meta) {
+#ifdef INART_ONE_PASS
+// Tofino 2 has stages enough to know the slot before; there p4c 11b050578a makes another number of this hash.
+#define INART_SLOT meta.slot
+#else
+#define INART_SLOT slot_hash.get({ meta.slot_base, meta.slot_offset })
     Hash<slot_t>(HashAlgorithm_t.XOR16) slot_hash;
+#endif
 
     Register<epoch_t, slot_t>(INART_SLOTS) slot_epoch;
     RegisterAction<epoch_t, slot_t, bit<32>>(slot_epoch) follow_epoch = {
@@ -105,12 +111,12 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     };
 
     action touch_epoch() {
-        meta.generation = follow_epoch.execute(slot_hash.get({ meta.slot_base, meta.slot_offset }));
+        meta.generation = follow_epoch.execute(INART_SLOT);
     }
 
 #ifndef INART_ONE_PASS
     action look_at_epoch() {
-        meta.generation = check_epoch.execute(slot_hash.get({ meta.slot_base, meta.slot_offset }));
+        meta.generation = check_epoch.execute(INART_SLOT);
     }
 #endif
 
@@ -258,8 +264,13 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     }
 
     apply {
+#ifdef INART_ONE_PASS
+        index();
+        epoch_table.apply();
+#else
         epoch_table.apply();
         index();
+#endif
         if (hdr.inart.flags & INART_FLAG_RESEND != 0) {
             close();
         }

@@ -61,6 +61,9 @@ class Simulation:
     Worker w is on port 1 + w of its switch, the switch of point i on port BELOW + i of the next; upwards is port 0.
     """
 
+    values = VALUES
+    """In a packet."""
+
     def __init__(self, tree: Tree, slots: int, chunks: int, harm: Harm, seed: int) -> None:
         self.tree, self.slots, self.harm = tree, slots, harm
         self.random = random.Random(seed)
@@ -76,7 +79,7 @@ class Simulation:
         self.steps = 0
 
     def _switch(self, point: int) -> Switch:
-        switch = Switch(VALUES, self.slots)
+        switch = Switch(self.values, self.slots)
         children: list[int] = []
         for worker, at in enumerate(self.tree.workers):
             if at == point:
@@ -102,7 +105,7 @@ class Simulation:
         """The same for every resend, as a worker must have it."""
         key = worker, epoch, chunk
         if key not in self.data:
-            self.data[key] = tuple(self.random.getrandbits(32) for _ in range(VALUES))
+            self.data[key] = tuple(self.random.getrandbits(32) for _ in range(self.values))
         return self.data[key]
 
     def expected(self, epoch: int, chunk: int) -> Values:
@@ -151,7 +154,7 @@ class Simulation:
                 else:
                     self.put("switch", self.tree.points[node], BELOW + node, leaving)
             return
-        packet = decode(frame, VALUES)
+        packet = decode(frame, self.values)
         assert packet is not None
         if kind == "root":
             self._at_root(packet)
@@ -166,9 +169,7 @@ class Simulation:
         self.ring[index], answer = root_receive(self.ring[index], packet, flow, self.tree.expected)
         if answer is None:
             return
-        result = Packet(
-            RETURN_LABEL, packet.epoch, answer.sequence, len(self.workers), answer.values, int(Flag.RESULT)
-        )
+        result = Packet(RETURN_LABEL, packet.epoch, answer.sequence, len(self.workers), answer.values, int(Flag.RESULT))
         if answer.workers:
             for worker in range(len(self.workers)):
                 if answer.workers >> worker & 1:

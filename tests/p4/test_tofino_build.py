@@ -105,6 +105,7 @@ parser egress: ALL
 def build_folder(folder: Path, assembler: str, parser: str = PARSER) -> Path:
     """A build folder of p4c whose compiler accepts everything."""
     compiler = """case "$*" in *--version*) echo "p4c-barefoot"; echo "Version 1.2.3"; exit;; esac
+echo "$@" > "$(dirname "$0")/said"
 while [ "$1" != -o ]; do shift; done
 mkdir -p "$2/pipe/logs"; cd "$2"
 echo '{"tables": [{"name": "pipe.snapshot.cfg"}, {"name": "pipe.one"}]}' > bf-rt.json
@@ -140,6 +141,19 @@ def test_what_the_assembler_writes_is_for_the_switch(tmp_path: Path, monkeypatch
     parser = (tmp_path / "out" / artifacts.PARSER).read_text()
     assert parser.startswith("parser ingress: ALL\n  name: pipe.InartIngressParser\n")
     assert "      0x0800:\n        next: ipv4\n" in parser and "egress" not in parser and "#" not in parser
+
+
+def test_tofino_2_is_another_target_of_the_same_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = build_folder(tmp_path / "p4c", 'touch "$2/tofino2.bin" "$2/context.json"\n')
+    monkeypatch.setenv("P4C_TOFINO", str(folder))
+    assert build.main(["--target", "t2na", "--output", str(tmp_path / "out")]) == 0
+    made = artifacts.load(tmp_path / "out" / "t2na-64")
+    assert made.manifest.target == "t2na" and made.manifest.sources == artifacts.source_digest("tna")
+    assert (made.directory / "switch" / "tofino2.bin").is_file()
+    said = (folder / "backends/tofino/bf-p4c/said").read_text()
+    assert "--target tofino2 --arch t2na" in said and "-D__TARGET_TOFINO__=2" in said and "-DINART_VALUES=64" in said
+    with pytest.raises(tofino_install.InstallError, match="is for t2na, not for Tofino 1"):
+        tofino_install.files(made)
 
 
 def test_a_compiler_that_drops_what_the_parser_selects_by_is_refused(

@@ -30,12 +30,10 @@ from controlplane.targets.bri.entries import Entry, Prefix
 from controlplane.targets.bri.ports import NO_LOOPBACK
 from controlplane.targets.bri.schema import local
 from p4src.artifacts import SWITCH, Artifact
+from p4src.tofino_toolchain import CHIPS
 
 VARIABLES = {"tna": "INART_TOFINO_MODEL", "t2na": "INART_TOFINO2_MODEL"}
 """Target -> environment variable with the program that drives a model of its chip."""
-BINARIES = {"tna": "tofino.bin", "t2na": "tofino2.bin"}
-RECIRCULATION = {"tna": 68, "t2na": 6}
-"""Of pipe 0; what leaves by it comes back."""
 THROUGH = "through"
 SECONDS = 300.0
 """For one answer; a machine with much to do is slow, and the first answer comes after the binary is loaded."""
@@ -53,8 +51,8 @@ def missing(artifact: Artifact) -> str | None:
         return f"no model of the chip here: ${VARIABLES[target]} names none"
     if not Path(program).is_file():
         return f"${VARIABLES[target]}: there is no {program}"
-    if not (artifact.directory / SWITCH / BINARIES[target]).is_file():
-        return f"{BINARIES[target]} is not built here: make p4-tofino needs p4c's Tofino back end"
+    if not (artifact.directory / SWITCH / CHIPS[target].files[0]).is_file():
+        return f"{CHIPS[target].files[0]} is not built here: make p4-tofino needs p4c's Tofino back end"
     return None
 
 
@@ -62,14 +60,13 @@ class Chip:
     """A chip with a program, all registers 0 and no entries but the program's own. To be closed, or for ``with``."""
 
     def __init__(self, artifact: Artifact) -> None:
-        target = artifact.manifest.target
+        self.target = target = artifact.manifest.target
         built = artifact.directory / SWITCH
-        self.recirculation = RECIRCULATION[target]
         self._scratch = tempfile.TemporaryDirectory(prefix="inart-chip-")
         self._said: IO[str] = (Path(self._scratch.name) / "said").open("w+")
         program = os.environ[VARIABLES[target]]
         self._process = subprocess.Popen(
-            [program, "-l", str(built / "context.json"), "-l", str(built / BINARIES[target]), "-"],
+            [program, "-l", str(built / "context.json"), "-l", str(built / CHIPS[target].files[0]), "-"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

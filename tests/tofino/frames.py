@@ -1,6 +1,7 @@
 """Frames of every kind through Intel's model of the chip and through ours, one after the other.
 
     INART_TOFINO_MODEL=... python -m tests.tofino.frames --packets 100000 --seed 1
+    INART_TOFINO2_MODEL=... python -m tests.tofino.frames --artifact p4src/artifacts/t2na-64
 
 prints what differs, and the verdicts of both. The tables are those of tests/p4/rig.py.
 """
@@ -12,25 +13,42 @@ import ipaddress
 import random
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from controlplane import rules
 from controlplane.frontpanel import FrontPanelPort
+from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program
+from controlplane.targets.bri.schema import local
 from p4src.artifacts import Artifact, find, load
 from p4src.protocol import HEADER_OFFSET, Verdict
 from tests.model.packet import ours as is_ours
-from tests.model.switch import Aggregate, Forward, Replicate
+from tests.model.switch import Aggregate, Forward, Replicate, Switch
 from tests.model.tofino import TofinoSwitch
+from tests.p4 import rig
 from tests.p4.comparison import readable
-from tests.p4.rig import GROUPS, LABELS, PORTS, ROUTES, SLOTS, Arrival, Traffic
+from tests.p4.rig import GROUPS, PORTS, ROUTES, SLOTS, Arrival, Traffic
 from tests.tofino.chip import Chip, missing
 
+
+def _below(flows: int) -> int:
+    """Flows with the bits that Tofino has: the rig's 40 and 63 as 29 and 30."""
+    return flows & 0xFFFF | (flows >> 40 & 1) << 29 | (flows >> 63 & 1) << 30
+
+
+LABELS = {
+    key: replace(action, flow=_below(action.flow), everyone=_below(action.everyone))
+    if isinstance(action, Aggregate)
+    else action
+    for key, action in rig.LABELS.items()
+}
 LOOP = 20
-"""The loopback port; device ports of the others are their numbers."""
+"""The loopback port."""
+FIRST = {"tna": 0, "t2na": 8}
+"""Device ports are the rig's numbers from here on: Tofino 2's panel begins at 8."""
 BATCH = 100
 
 
@@ -41,17 +59,33 @@ def ours(artifact: Artifact) -> TofinoSwitch:
 
 def install(chip: Chip, artifact: Artifact) -> None:
     """The rig's tables into the chip, as the control plane makes entries of them."""
-    labels = [rules.LabelEntry(port, label, _rule(action)) for (port, label), action in LABELS.items()]
-    groups = tuple(rules.MulticastGroup(group, ports) for group, ports in GROUPS.items())
+    first = FIRST[artifact.manifest.target]
+    chip.install(entries(artifact, ours(artifact), {port: first + port for port in PORTS}, first + LOOP))
+
+
+def entries(artifact: Artifact, tables: Switch, devices: Mapping[int, int], loop: int) -> list[Entry]:
+    """What the control plane makes of a switch's tables. ``devices``: device port by number; ``loop``: that loops."""
+    labels = [rules.LabelEntry(port, label, _rule(action)) for (port, label), action in tables.labels.items()]
+    groups = tuple(rules.MulticastGroup(group, tuple(ports)) for group, ports in tables.groups.items())
     routes = tuple(
         rules.Route(str(ipaddress.IPv4Address(address)), length, mac.hex(":"), port)
-        for (address, length), (mac, port) in ROUTES.items()
+        for (address, length), (mac, port) in tables.routes.items()
     )
-    loop = FrontPanelPort(LOOP, 0, "100G", loopback=True)
-    panel = Panel({port: FrontPanelPort(port, 0, "100G") for port in PORTS}, (loop,))
-    ports = PortMap(panel, {f"{port}/0": port for port in (*PORTS, LOOP)})
-    ruleset = rules.RuleSet("switch", tuple(labels), groups, routes, (loop,))
-    chip.install(Program.load(artifact.program).entries(ruleset, ports))
+    panel = {port: FrontPanelPort(1 + index, 0, "100G") for index, port in enumerate(devices)}
+    looping = FrontPanelPort(1 + len(panel), 0, "100G", loopback=True)
+    named = {**{panel[port].name: device for port, device in devices.items()}, looping.name: loop}
+    ruleset = rules.RuleSet("switch", tuple(labels), groups, routes, (looping,))
+    made = Program.load(find("tna").program).entries(ruleset, PortMap(Panel(panel, (looping,)), named))
+    return made if artifact.manifest.target == "tna" else _in_one_pass(made)
+
+
+def _in_one_pass(made: list[Entry]) -> list[Entry]:
+    """As Tofino 2 has them, where no sum comes round."""
+    return [
+        replace(entry, data=tuple((name, value) for name, value in entry.data if local(name) != "loopback"))
+        for entry in made
+        if local(entry.action or "") != "read_out"
+    ]
 
 
 def _rule(action: Forward | Replicate | Aggregate) -> rules.Forward | rules.Replicate | rules.Aggregate:
@@ -63,13 +97,15 @@ def _rule(action: Forward | Replicate | Aggregate) -> rules.Forward | rules.Repl
 
 
 def differences(chip: Chip, model: TofinoSwitch, arrivals: Iterator[Arrival], number: int) -> Iterator[str]:
-    """What differs for the next ``number`` frames, in words; None said: nothing."""
+    """What differs for the next ``number`` frames, in words; none said: nothing."""
+    first = FIRST[chip.target]
     while number > 0:
         batch = [next(arrivals) for _ in range(min(BATCH, number))]
         number -= len(batch)
-        left = chip.process_all((arrival.port, arrival.frame) for arrival in batch)
+        left = chip.process_all((first + arrival.port, arrival.frame) for arrival in batch)
         for arrival, found in zip(batch, left, strict=True):
-            expected, frames = readable(model.process(arrival.port, arrival.frame)), readable(found)
+            expected = readable(model.process(arrival.port, arrival.frame))
+            frames = readable([(port - first, frame) for port, frame in found])
             if frames != expected:
                 yield f"{arrival.frame.hex(' ', -4)} on port {arrival.port}: ours {expected}, theirs {frames}"
 

@@ -15,10 +15,12 @@ from controlplane.targets.bri.ports import PortMap
 from p4src.artifacts import Artifact, find
 from p4src.protocol import Verdict, frame_bytes
 from tests.model.packet import Packet, decode
+from tests.model.simulation import Harm
 from tests.model.tofino import TofinoSwitch
 from tests.p4.rig import Traffic
 from tests.tofino import frames
 from tests.tofino.chip import Chip, missing
+from tests.tofino.chip_system import TREES, ChipSimulation
 from tests.tofino.plans import deployment
 from tests.tofino.test_program import Network, all_reduce
 
@@ -90,3 +92,12 @@ def test_a_plan_on_chips_with_two_pipes(artifact, program, topology):
     finally:
         for switch in switches:
             switch.chip.close()
+
+
+@pytest.mark.parametrize("tree", ["star", "two-level"])
+def test_an_all_reduce_with_loss(artifact, tree):
+    system = ChipSimulation(artifact, TREES[tree], 4, 12, harm=Harm(loss=0.05, duplicate=0.05), seed=3)
+    try:
+        system.run(limit=20_000)
+    finally:
+        system.close()

@@ -1,0 +1,112 @@
+"""A whole all-reduce with chips as switches: workers and root of tests/model, a network that loses and doubles frames.
+
+    INART_TOFINO_MODEL=... python -m tests.tofino.chip_system --bytes 64K --loss 0.02
+
+Every result that a worker gets is compared with the exact sum or maximum. There is no clock, so a slow model loses
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from p4src.artifacts import Artifact, find, load
+from p4src.protocol import Verdict
+from tests.model.simulation import BELOW, Harm, Simulation
+from tests.model.switch import Switch
+from tests.model.tree import Tree, star, two_level
+from tests.tofino import frames
+from tests.tofino.chip import Chip, missing
+
+POINTS, LOOP = 32, 60
+"""Device ports, from that of port 0 on: of the switches below, and the one that loops."""
+TREES = {"star": star(3), "two-level": two_level(2, 2)}
+
+
+class ChipSwitch(Switch):
+    """A switch of a simulation whose frames go through a chip. Its tables are installed with the first of them."""
+
+    chip: Chip | None = None
+    artifact: Artifact
+
+    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        first = frames.FIRST[self.artifact.manifest.target]
+        if self.chip is None:
+            self.chip = Chip(self.artifact)
+            numbers = {port for port, _ in self.labels} | {port for ports in self.groups.values() for port in ports}
+            devices = {number: first + _device(number) for number in numbers | {0}}
+            self.chip.install(frames.entries(self.artifact, self, devices, first + LOOP))
+        left = self.chip.process(first + _device(port), frame)
+        return [(_number(device - first), leaving) for device, leaving in left]
+
+
+def _device(number: int) -> int:
+    return number if number < BELOW else POINTS + number - BELOW
+
+
+def _number(device: int) -> int:
+    return device if device < POINTS else BELOW + device - POINTS
+
+
+class ChipSimulation(Simulation):
+    """A simulation in which every aggregation point is a chip of its own. To be closed."""
+
+    def __init__(self, artifact: Artifact, tree: Tree, slots: int, chunks: int, *, harm: Harm, seed: int) -> None:
+        self.artifact, self.values = artifact, artifact.manifest.values_per_packet
+        super().__init__(tree, slots, chunks, harm, seed)
+
+    def _switch(self, point: int) -> Switch:
+        plain = super()._switch(point)
+        made = ChipSwitch(self.values, self.slots, plain.labels, plain.groups, plain.routes)
+        made.artifact = self.artifact
+        return made
+
+    @property
+    def chips(self) -> list[Chip]:
+        return [switch.chip for switch in self.switches if isinstance(switch, ChipSwitch) and switch.chip is not None]
+
+    def close(self) -> None:
+        for chip in self.chips:
+            chip.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tofino.chip_system", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--bytes", default="64K", help="of a worker's tensor (default: %(default)s)")
+    parser.add_argument("--tree", choices=sorted(TREES), default="star")
+    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--loss", type=float, default=0.02)
+    parser.add_argument("--duplicate", type=float, default=0.02)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--artifact", type=Path, help="folder of a compiled program (default: that of tna)")
+    options = parser.parse_args()
+    artifact = load(options.artifact) if options.artifact else find("tna")
+    reason = missing(artifact)
+    if reason:
+        print(reason, file=sys.stderr)
+        return 1
+    count, unit = (options.bytes[:-1], 1024) if options.bytes.endswith("K") else (options.bytes, 1)
+    chunks = -(-int(count) * unit // (4 * artifact.manifest.values_per_packet))
+    harm = replace(Harm(), loss=options.loss, duplicate=options.duplicate)
+    system = ChipSimulation(artifact, TREES[options.tree], options.slots, chunks, harm=harm, seed=options.seed)
+    try:
+        while not system.done:
+            system.step()
+            if system.steps % 1000 == 0:
+                print(f"{system.steps} steps, chunk {min(w.oldest for w in system.workers)} of {chunks}", flush=True)
+        print(f"{len(system.workers)} workers, {chunks} chunks, {system.steps} steps: every result exact")
+        for number, chip in enumerate(system.chips):
+            counted = {verdict.name.lower(): chip.counter("verdict_counter", verdict)[0] for verdict in Verdict}
+            print(f"chip {number}: " + ", ".join(f"{name} {n}" for name, n in counted.items() if n))
+    finally:
+        system.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
