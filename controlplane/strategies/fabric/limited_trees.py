@@ -74,6 +74,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
         if plans and deadline().passed():
             break
         offer(lambda baseline=baseline: [baseline(topology, job, seed=seed, frozen_split=frozen_split)])  # type: ignore[misc]
+    too_many = bool(limits.fan_in) and len(job.workers) > ASSIGNED_WORKERS  # packing takes minutes, trimming seconds
     numbers = _numbers(job, first, frozen_split)
     trimmed: dict[int, Plan] = {}
     left = first
@@ -87,7 +88,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
             break
     plans += [replace(plan, job=job) for plan in trimmed.values()]
     for trees in numbers:
-        if (plans or trimmed) and deadline().passed():
+        if (plans or trimmed) and (too_many or deadline().passed()):
             break
         found: list[Plan] = []
         try:
