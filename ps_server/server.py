@@ -16,7 +16,7 @@ from typing import Any
 from controlplane.agentconfig import AgentConfig, RootFlow
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.errors import AgentError
-from worker_agent.io_options import IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
+from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
 from worker_agent.native_engine import load_engine
 
 _MESSAGE_BYTES = 512
@@ -63,19 +63,6 @@ _TREE_COUNTERS = (
     "oldest_waiting_ns",
     "newest",
 )
-_COUNTERS = (
-    "packets_received",
-    "bytes_received",
-    "packets_sent",
-    "bytes_sent",
-    "malformed",
-    "unknown",
-    "other_epoch",
-    "send_errors",
-    "kernel_drops",
-    "wakeups",
-    "cpu_ns",
-)
 
 
 class _TreeStats(ctypes.Structure):
@@ -86,7 +73,7 @@ class _TreeStats(ctypes.Structure):
 
 
 class _Stats(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in _COUNTERS]
+    _fields_ = [(name, ctypes.c_uint64) for name in PACKET_COUNTERS]
 
 
 @dataclass(frozen=True)
@@ -239,7 +226,7 @@ class Server:
             self._library.inart_root_statistics(
                 self._open(), ctypes.byref(native), ctypes.byref(io), numbers, trees, len(trees)
             )
-        counters = {name: int(getattr(native, name)) for name in _COUNTERS}
+        counters = {name: int(getattr(native, name)) for name in PACKET_COUNTERS}
         cpu_seconds = counters.pop("cpu_ns") / 1e9
         return ServerStats(
             **counters,

@@ -30,7 +30,7 @@ from worker_agent.errors import (
     MismatchError,
     ProgressTimeoutError,
 )
-from worker_agent.io_options import IoConfig, IoOptions, IoStats, NativeIoStats, assign
+from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign
 from worker_agent.native_engine import NATIVE, load_engine
 from worker_agent.split import ranges
 
@@ -97,22 +97,7 @@ _TREE_COUNTERS = (
     "next_sequence",
     "oldest_unanswered",
 )
-_COUNTERS = (
-    "packets_sent",
-    "packets_received",
-    "bytes_sent",
-    "bytes_received",
-    "malformed",
-    "unknown",
-    "other_epoch",
-    "send_errors",
-    "kernel_drops",
-    "operations_done",
-    "operations_failed",
-    "bytes_reduced",
-    "wakeups",
-    "cpu_ns",
-)
+_COUNTERS = (*PACKET_COUNTERS, "operations_done", "operations_failed", "bytes_reduced")
 
 
 class _TreeStats(ctypes.Structure):

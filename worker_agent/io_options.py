@@ -41,6 +41,20 @@ class IoConfig(ctypes.Structure):
     )
 
 
+PACKET_COUNTERS = (
+    "packets_sent",
+    "packets_received",
+    "bytes_sent",
+    "bytes_received",
+    "malformed",
+    "unknown",
+    "other_epoch",
+    "send_errors",
+    "kernel_drops",
+    "wakeups",
+    "cpu_ns",
+)
+"""struct inart_packet_stats: what every engine counts."""
 _COUNTERS = ("messages_sent", "messages_received", "foreign", "receive_buffer", "segments")
 
 

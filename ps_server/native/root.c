@@ -42,10 +42,6 @@ struct inart_root_tree_stats {
     uint64_t oldest_incomplete, oldest_waiting_ns, newest; /* newest: highest sequence seen + 1 */
     uint64_t oldest_workers[MOST_WORDS]; /* who is in the oldest incomplete chunk */
 };
-struct inart_root_stats {
-    uint64_t packets_received, bytes_received, packets_sent, bytes_sent, malformed, unknown, other_epoch, send_errors, kernel_drops;
-    uint64_t wakeups, cpu_ns;
-};
 /* ---------------------------------------------------------------- */
 
 struct cell {
@@ -80,7 +76,7 @@ struct io_thread {
     struct flow *flows;
     uint32_t flow_count;
     struct label_map labels;
-    struct inart_root_stats stats;
+    struct inart_packet_stats stats;
 };
 
 struct inart_root {
@@ -439,7 +435,7 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
 /* Of the structures shared with Python, in the order in which they are declared. */
 const size_t inart_root_sizes[] = {
     sizeof(struct inart_root_flow), sizeof(struct inart_root_tree_config), sizeof(struct inart_root_config),
-    sizeof(struct inart_io_config), sizeof(struct inart_io_stats), sizeof(struct inart_root_tree_stats), sizeof(struct inart_root_stats), 0,
+    sizeof(struct inart_io_config), sizeof(struct inart_io_stats), sizeof(struct inart_root_tree_stats), sizeof(struct inart_packet_stats), 0,
 };
 
 void inart_root_destroy(struct inart_root *r)
@@ -485,19 +481,8 @@ int inart_root_reconfigure(struct inart_root *r, const struct inart_root_config 
     return configure(r, config, error, size);
 }
 
-static void statistics_add(struct inart_root_stats *sum, const struct inart_root_stats *s)
-{
-    sum->packets_received += s->packets_received;
-    sum->bytes_received += s->bytes_received;
-    sum->packets_sent += s->packets_sent;
-    sum->bytes_sent += s->bytes_sent;
-    sum->malformed += s->malformed;
-    sum->unknown += s->unknown;
-    sum->other_epoch += s->other_epoch;
-}
-
 /* `trees` has room for `count` entries, of the trees `number`. */
-void inart_root_statistics(struct inart_root *r, struct inart_root_stats *stats, struct inart_io_stats *io, const uint32_t *number,
+void inart_root_statistics(struct inart_root *r, struct inart_packet_stats *stats, struct inart_io_stats *io, const uint32_t *number,
                            struct inart_root_tree_stats *trees, uint32_t count)
 {
     memset(stats, 0, sizeof *stats);
@@ -506,13 +491,7 @@ void inart_root_statistics(struct inart_root *r, struct inart_root_stats *stats,
     for (uint32_t i = 0; i < r->io.threads; i++) {
         struct io_thread *x = &r->threads[i];
         engine_enter(&x->engine);
-        statistics_add(stats, &x->stats);
-        stats->malformed += x->engine.io->counters.malformed;
-        stats->packets_received += x->engine.io->counters.malformed;
-        stats->send_errors += x->engine.io->counters.send_errors;
-        stats->kernel_drops += engine_drops(&x->engine);
-        stats->wakeups += x->engine.wakeups;
-        stats->cpu_ns += engine_cpu(&x->engine);
+        engine_packets(&x->engine, &x->stats, stats);
         engine_statistics(&x->engine, io);
         uint64_t now = inart_now();
         for (uint32_t j = 0; j < x->tree_count; j++) {

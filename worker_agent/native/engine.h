@@ -37,6 +37,10 @@ struct inart_io_stats {
     uint64_t messages_sent, messages_received, foreign, receive_buffer, segments;
     char trouble[INART_TROUBLE];
 };
+struct inart_packet_stats {
+    uint64_t packets_sent, packets_received, bytes_sent, bytes_received, malformed, unknown, other_epoch, send_errors, kernel_drops;
+    uint64_t wakeups, cpu_ns;
+};
 /* ------------------------------------------------------------------------------------ */
 
 struct engine_sleep {
@@ -275,6 +279,37 @@ static inline struct io_spec spec_of(const struct inart_io_config *config, uint3
     return spec;
 }
 
+static inline uint64_t engine_drops(const struct engine_thread *t)
+{
+    return t->io ? t->io->counters.kernel_drops + t->io->backend->drops(t->io) : 0;
+}
+
+/* CPU time of a running thread; 0: unknown. */
+static inline uint64_t engine_cpu(const struct engine_thread *t)
+{
+    clockid_t clock;
+    struct timespec cpu;
+    if (pthread_getcpuclockid(t->thread, &clock) || clock_gettime(clock, &cpu))
+        return 0;
+    return (uint64_t)cpu.tv_sec * INART_NS + (uint64_t)cpu.tv_nsec;
+}
+
+/* Of one thread, added to `sum` (holding its lock): what it counted itself, and its I/O for it. */
+static inline void engine_packets(const struct engine_thread *t, const struct inart_packet_stats *counted, struct inart_packet_stats *sum)
+{
+    sum->packets_sent += counted->packets_sent;
+    sum->packets_received += counted->packets_received + t->io->counters.malformed;
+    sum->bytes_sent += counted->bytes_sent;
+    sum->bytes_received += counted->bytes_received;
+    sum->malformed += counted->malformed + t->io->counters.malformed;
+    sum->unknown += counted->unknown;
+    sum->other_epoch += counted->other_epoch;
+    sum->send_errors += t->io->counters.send_errors;
+    sum->kernel_drops += engine_drops(t);
+    sum->wakeups += t->wakeups;
+    sum->cpu_ns += engine_cpu(t);
+}
+
 /* Of one thread, added to `stats` (holding its lock). */
 static inline void engine_statistics(const struct engine_thread *t, struct inart_io_stats *stats)
 {
@@ -290,21 +325,6 @@ static inline void engine_statistics(const struct engine_thread *t, struct inart
         stats->segments = io->segments;
     if (io->trouble[0])
         memcpy(stats->trouble, io->trouble, sizeof stats->trouble);
-}
-
-static inline uint64_t engine_drops(const struct engine_thread *t)
-{
-    return t->io ? t->io->counters.kernel_drops + t->io->backend->drops(t->io) : 0;
-}
-
-/* CPU time of a running thread; 0: unknown. */
-static inline uint64_t engine_cpu(const struct engine_thread *t)
-{
-    clockid_t clock;
-    struct timespec cpu;
-    if (pthread_getcpuclockid(t->thread, &clock) || clock_gettime(clock, &cpu))
-        return 0;
-    return (uint64_t)cpu.tv_sec * INART_NS + (uint64_t)cpu.tv_nsec;
 }
 
 /* ---- configurations: 0, or -1 with the reason in `error` ---- */

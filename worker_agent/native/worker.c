@@ -88,8 +88,8 @@ struct inart_tree_stats {
     double rtt_seconds, rtt_lowest; /* lowest of the last second; of all */
 };
 struct inart_worker_stats {
-    uint64_t packets_sent, packets_received, bytes_sent, bytes_received, malformed, unknown, other_epoch, send_errors, kernel_drops;
-    uint64_t operations_done, operations_failed, bytes_reduced, wakeups, cpu_ns;
+    struct inart_packet_stats packets;
+    uint64_t operations_done, operations_failed, bytes_reduced;
 };
 /* ------------------------------------------------------------------- */
 
@@ -162,7 +162,7 @@ struct io_thread {
     struct tree *trees;
     uint32_t tree_count;
     struct label_map labels; /* answer and return labels -> tree */
-    struct inart_worker_stats stats;
+    struct inart_packet_stats stats;
     uint32_t random, rotation;
     float scratch[INART_MAX_VALUES];
 };
@@ -1249,17 +1249,6 @@ int inart_worker_next_completion(struct inart_worker *w, double seconds, struct 
     return result;
 }
 
-static void statistics_add(struct inart_worker_stats *sum, const struct inart_worker_stats *s)
-{
-    sum->packets_sent += s->packets_sent;
-    sum->packets_received += s->packets_received;
-    sum->bytes_sent += s->bytes_sent;
-    sum->bytes_received += s->bytes_received;
-    sum->malformed += s->malformed;
-    sum->unknown += s->unknown;
-    sum->other_epoch += s->other_epoch;
-}
-
 /* `trees` has room for `count` entries, of the trees `number`. */
 void inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *stats, struct inart_io_stats *io, const uint32_t *number,
                              struct inart_tree_stats *trees, uint32_t count)
@@ -1270,13 +1259,7 @@ void inart_worker_statistics(struct inart_worker *w, struct inart_worker_stats *
     for (uint32_t i = 0; i < w->io.threads; i++) {
         struct io_thread *x = &w->threads[i];
         engine_enter(&x->engine);
-        statistics_add(stats, &x->stats);
-        stats->malformed += x->engine.io->counters.malformed;
-        stats->packets_received += x->engine.io->counters.malformed;
-        stats->send_errors += x->engine.io->counters.send_errors;
-        stats->kernel_drops += engine_drops(&x->engine);
-        stats->wakeups += x->engine.wakeups;
-        stats->cpu_ns += engine_cpu(&x->engine);
+        engine_packets(&x->engine, &x->stats, &stats->packets);
         engine_statistics(&x->engine, io);
         uint64_t now = inart_now();
         for (uint32_t j = 0; j < x->tree_count; j++) {
