@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from controlplane.shapes import shapes
+from controlplane.shapes import Option, Shape, clos, dumbbell, ring
 from controlplane.topology import Topology, TopologyError
 
 WANS = ("b4", "internet2", "aws", "netstorm")
@@ -168,6 +168,71 @@ def random_topology(
         attributes = {"bandwidth_mbps": round(generator.uniform(*bandwidth_mbps), 1)}
         links += [(u, v, attributes), (v, u, attributes)]
     return Topology(nodes, links, f"random-{switches}-{servers}-{seed}")
+
+
+_RATES = {
+    "bandwidth": Option("Mbit/s of each server's link", 20.0),
+    "aggregation": Option("Mbit/s that a switch can add", 9.0),
+    "ingress": Option("Mbit/s that a parameter server can take", 20.0),
+    "delay": Option("ms on each link", 0.0),
+}
+
+
+def shapes() -> dict[str, Shape]:
+    """All rules by name."""
+    trunk = Option("Mbit/s of a link between switches (default: as the servers')", None)
+    over = Option("what comes from below over what goes up", 1.0)
+    return {
+        "fattree": Shape(
+            "a fat-tree of k pods: k^3/4 servers, 5k^2/4 switches",
+            fattree,
+            {"k": Option("ports of a switch, even", 4, True), **_RATES, "oversubscription": over},
+        ),
+        "leafspine": Shape(
+            "leaf switches, each with a link to every spine switch",
+            leaf_spine,
+            {
+                "leaves": Option("how many", 4, True),
+                "spines": Option("how many", 2, True),
+                "servers": Option("on each leaf", 4, True),
+                **_RATES,
+                "uplink": Option("Mbit/s of each link between leaf and spine (default: as the servers')", None),
+            },
+        ),
+        "ring": Shape(
+            "switches in a ring",
+            ring,
+            {
+                "switches": Option("how many, at least 3", 4, True),
+                "servers": Option("on each switch", 2, True),
+                **_RATES,
+                "trunk": trunk,
+            },
+        ),
+        "dumbbell": Shape(
+            "two switches with one link between them",
+            dumbbell,
+            {
+                "left": Option("servers on the first switch", 4, True),
+                "right": Option("servers on the second switch", 4, True),
+                **_RATES,
+                "trunk": trunk,
+            },
+        ),
+        "clos": Shape(
+            "a folded Clos of three tiers, with oversubscription",
+            clos,
+            {
+                "pods": Option("how many", 2, True),
+                "leaves": Option("in each pod", 2, True),
+                "spines": Option("in each pod", 2, True),
+                "cores": Option("in each plane; a spine has a link to each of its plane", 2, True),
+                "servers": Option("on each leaf", 4, True),
+                **_RATES,
+                "oversubscription": over,
+            },
+        ),
+    }
 
 
 def _options(spec: str, text: str, known: tuple[str, ...]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from controlplane.shapes import shapes
+from controlplane.generators import shapes
 from controlplane.topology import TopologyError
 
 

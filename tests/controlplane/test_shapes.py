@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.generators import parse_topology
-from controlplane.shapes import clos, dumbbell, ring, shapes
+from controlplane.generators import parse_topology, shapes
+from controlplane.shapes import clos, dumbbell, ring
 from controlplane.topology import Topology, TopologyError
 from topologies.generate import main as generate
 
