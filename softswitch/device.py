@@ -208,7 +208,7 @@ class Device(Tables, Externs):
         for port, rid in replicas:
             if not (0 <= port < MAX_PORTS and 0 <= rid < 1 << 16):
                 raise InvalidValue(f"no such replica: port {port}, replication id {rid}")
-        data = b"".join(struct.pack("<HH", port, rid) for port, rid in replicas)
+        data = struct.pack(f"<{2 * len(replicas)}H", *(number for replica in replicas for number in replica))
         result = self._lib.ss_group_write(self._native, sessions, number, data, len(replicas), truncate)
         self._check(result, "clone session" if sessions else "multicast group")
 

@@ -19,7 +19,7 @@ from evaluation.softswitch.workloads import Row as Entry
 from softswitch import Fabric, Program
 
 SINGLE, BATCHED, BATCH = 2000, 20000, 100  # entries written
-GROUPS, REPLICAS = 5000, 4  # multicast groups written, and ports of each
+GROUPS, REPLICAS = 4000, 4  # multicast groups written (bmv2 has 4,096), and ports of each
 LARGE, PART = 100_000, 10_000
 LOOKUP_SECONDS = 1.0
 READY = 60.0  # seconds that a fabric may take to start

@@ -118,20 +118,20 @@ class ReplicationAccess:
 def _replicas(replicas: Sequence[p4rt.Replica], noun: str) -> list[tuple[int, int]]:
     chosen: dict[tuple[int, int], None] = {}  # a set that keeps the order
     for replica in replicas:
-        kind = replica.WhichOneof("port_kind")
-        if kind == "port":
-            port = bytestring.decode(replica.port, PORT_BITS, f"{noun}: port")
-        elif kind == "egress_port":
-            port = replica.egress_port
-        else:
-            raise invalid(f"{noun}: a replica has no port")
+        port, instance = replica.egress_port, replica.instance
+        if not port:  # 0, or not given so
+            kind = replica.WhichOneof("port_kind")
+            if kind == "port":
+                port = bytestring.decode(replica.port, PORT_BITS, f"{noun}: port")
+            elif kind is None:
+                raise invalid(f"{noun}: a replica has no port")
         if port >> PORT_BITS:
             raise invalid(f"{noun}: port {port} does not fit in {PORT_BITS} bits")
-        if replica.instance > MAX_INSTANCE:
-            raise invalid(f"{noun}: instance {replica.instance} is above {MAX_INSTANCE}")
-        if (port, replica.instance) in chosen:
-            raise invalid(f"{noun}: port {port} with instance {replica.instance} is given twice")
-        chosen[port, replica.instance] = None
+        if instance > MAX_INSTANCE:
+            raise invalid(f"{noun}: instance {instance} is above {MAX_INSTANCE}")
+        if (port, instance) in chosen:
+            raise invalid(f"{noun}: port {port} with instance {instance} is given twice")
+        chosen[port, instance] = None
     return list(chosen)
 
 
