@@ -68,7 +68,7 @@ class JobAgents:
     """Parameter servers and workers of one job. A context manager: leaving it ends them.
 
     controller: its address. named: the job's name is told to the controller, which serves several. roots_only: no
-    workers.
+    workers. checked: a worker computes the exact sum, too (of large tensors that takes time and memory).
     """
 
     def __init__(
@@ -81,13 +81,14 @@ class JobAgents:
         seed: int = 0,
         named: bool = True,
         roots_only: bool = False,
+        checked: bool = True,
     ) -> None:
         self.job = job
         self._emulation, self._zygote = emulation, zygote
         self._controller, self._seed, self._named = controller, seed, named
         self.roots: dict[str, HostProcess] = {}
         self.workers: dict[str, HostProcess] = {}
-        self._roots_only = roots_only
+        self._roots_only, self._checked = roots_only, checked
         self._orders = 0
 
     def start(self) -> None:
@@ -108,7 +109,7 @@ class JobAgents:
             "interface": self._emulation.interface(node),
             "seed": self._seed,
             "workers": len(self.job.workers),
-            "check": node == self.job.workers[0],
+            "check": self._checked and node == self.job.workers[0],
         }
         self.workers[node] = self._zygote.spawn(node, f"{HOSTS}:allreduce", arguments)
 
