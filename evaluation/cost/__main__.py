@@ -1,8 +1,8 @@
 """Seconds of all-reduces as the cost model has them beside those in the emulation: python -m evaluation.cost
 
 Real agents, real switches, as root. The hosts' part of a round trip is measured first, with the smallest all-reduce. A
-time is from first packet to last answer of the worker that starts last (it waits for nobody), the median of some. Needs
-a calm machine: about two minutes with --mbps 20.
+time is from the last worker's first packet to the last answer, the median of some. Needs a calm machine: about two
+minutes with --mbps 20.
 """
 
 from __future__ import annotations
@@ -100,12 +100,13 @@ def measure(topology: Topology, job: Job, strategy: str, sizes: Sequence[int]) -
 
 
 def repeated(agents: JobAgents, size: int, times: int) -> tuple[float, int]:
-    """(median seconds of the worker that starts last, packets sent again) of so many all-reduces."""
+    """(median seconds since all have begun, packets sent again) of so many all-reduces."""
     seconds, resent = [], 0
     for _ in range(times):
         agents.submit(size)
         replies = [worker.receive(OPERATION_SECONDS) for worker in agents.workers.values()]
-        seconds.append(min(reply["last_answer"] - reply["first_send"] for reply in replies))
+        begin, end = (max(reply[when] for reply in replies) for when in ("first_send", "last_answer"))
+        seconds.append(end - begin)
         resent += sum(reply["resent"] for reply in replies)
     return statistics.median(seconds), resent
 
