@@ -153,7 +153,7 @@ class Part:
 class Cost:
     """What all-reduces with a plan cost.
 
-    rate_mbps: of a worker, the evaluator's. pace: the part of it at which agents send.
+    rate_mbps: of a worker, the evaluator's. pace: the part of it at which agents send. stored: see round_trips.py.
     """
 
     plan: Plan
@@ -162,6 +162,7 @@ class Cost:
     rate_mbps: float
     windows: Windows | None
     pace: float = 1.0
+    stored: bool = True
 
     @property
     def packet_bits(self) -> int:
@@ -170,7 +171,9 @@ class Cost:
     @cached_property
     def round_trips_ms(self) -> list[float]:
         """Of each tree's chunks, one at a time."""
-        found = [round_trips([tree], self.topology, self.packet_bits)[0] for tree in self.plan.trees]
+        found = [
+            round_trips([tree], self.topology, self.packet_bits, stored=self.stored)[0] for tree in self.plan.trees
+        ]
         return [total_ms(levels) for levels in found]
 
     @cached_property
@@ -181,7 +184,7 @@ class Cost:
         """Levels of the round trips of these trees' first packets, which start at once."""
         if trees not in self._first:
             chosen = [self.plan.trees[i] for i in trees]
-            self._first[trees] = round_trips(chosen, self.topology, self.packet_bits)
+            self._first[trees] = round_trips(chosen, self.topology, self.packet_bits, stored=self.stored)
         return self._first[trees]
 
     @property

@@ -32,8 +32,13 @@ class _Chunk:
     answered: float = 0.0
 
 
-def round_trips(trees: Sequence[Tree], topology: Topology, packet_bits: int) -> list[list[Level]]:
-    """The levels of each tree's round trip (ms), where one chunk of each starts at once."""
+def round_trips(
+    trees: Sequence[Tree], topology: Topology, packet_bits: int, *, stored: bool = True
+) -> list[list[Level]]:
+    """The levels of each tree's round trip (ms), where one chunk of each starts at once.
+
+    stored: a packet has arrived when its last bit has. False: when a link begins with it (as softswitch has it).
+    """
     if sum(len(tree.flows) for tree in trees) > MOST_FLOWS:
         return [round_trip(tree, topology, packet_bits) for tree in trees]
     chunks = [_chunk(tree) for tree in trees]
@@ -47,9 +52,9 @@ def round_trips(trees: Sequence[Tree], topology: Topology, packet_bits: int) -> 
         if link not in times:
             times[link] = packet_ms(topology, link, packet_bits), topology.delay_ms(*link)
         packet, delay = times[link]
-        leaves = max(now, free.get(link, 0.0)) + packet
-        free[link] = leaves
-        heapq.heappush(events, (leaves + delay, next(order), index, route, position + 1))
+        begins = max(now, free.get(link, 0.0))
+        free[link] = begins + packet
+        heapq.heappush(events, (begins + packet * stored + delay, next(order), index, route, position + 1))
 
     order = count()
     for index, tree in enumerate(trees):
