@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
@@ -32,6 +33,8 @@ from controlplane.topology import Topology
 STOP_SECONDS = 2.0
 EVENTS_IN_STATUS = 50
 MOST_WORDS = 1500
+DENIED_SECONDS = 60.0
+MOST_DENIED = 1000
 
 Bound = tuple[grpc.Server, int]
 
@@ -67,6 +70,7 @@ class Controller:
         self.jobs = jobs.jobs if isinstance(jobs, Network) else jobs if isinstance(jobs, Jobs) else Jobs(jobs)
         self._log = log
         self._server: grpc.Server | None = None
+        self._denied: dict[str, float] = {}
         self._health = HealthServicer()  # for everybody who gets a connection
 
     @property
@@ -85,11 +89,20 @@ class Controller:
         self._server.start()
         return port
 
+    def _log_denied(self, line: str) -> None:
+        """Once in a while: who tries again and again must not push everything else out of the log."""
+        now = time.monotonic()
+        if now - self._denied.get(line, -DENIED_SECONDS) >= DENIED_SECONDS:
+            if len(self._denied) >= MOST_DENIED:
+                self._denied.clear()
+            self._denied[line] = now
+            self._log(line)
+
     def _guard(self, method: str, context: grpc.ServicerContext) -> None:
         try:
             self.access.check(method, context)
         except Denied as denied:
-            self._log(f"denied {context.peer()}: {denied}")
+            self._log_denied(f"denied {context.peer().rpartition(':')[0]}: {denied}")
             context.abort(denied.code, _short(denied))
 
     def stop(self) -> None:
@@ -156,7 +169,7 @@ class Controller:
                 self._deny(context, f"{caller} may not speak for another node's agent")
 
     def _deny(self, context: grpc.ServicerContext, words: str) -> NoReturn:
-        self._log(f"denied {context.peer()}: {words}")
+        self._log_denied(f"denied {context.peer().rpartition(':')[0]}: {words}")
         context.abort(grpc.StatusCode.PERMISSION_DENIED, _short(words))
         raise AssertionError("abort raises")
 
