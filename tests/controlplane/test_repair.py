@@ -114,6 +114,19 @@ def test_link_that_swallows_packets_is_found_by_what_its_ends_count(data):
     assert dead_links(hops, before, unknown) == set(), "a switch that does not answer is another matter"
 
 
+def test_point_that_keeps_what_the_others_send_is_not_blamed_for_the_one_that_is_missing():
+    deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
+    hops = list(hops_of(PLAN, deployment, TREE))
+    point = next(hop for hop in hops if len(hop.into) > 1)
+    hops = [point]  # nothing else goes over its link
+    before = {entry: 0 for entry in (*point.into, point.out)}
+    late = dict.fromkeys(before, 9) | {point.out: 0, point.into[0]: 0}
+    assert point.link not in dead_links(hops, before, late)
+    resent = late | {point.into[0]: 9}
+    assert point.link in dead_links(hops, before, resent), "a resend is sent on, whoever is missing"
+    assert point.link not in dead_links(hops, before, resent, before), "what went in just now may be under way"
+
+
 def test_switch_that_takes_nothing_in_is_found_as_one(switch: str = "c1"):
     deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
     hops = list(hops_of(PLAN, deployment, TREE))
