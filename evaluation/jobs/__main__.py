@@ -1,13 +1,15 @@
 """Many jobs on one network.
 
     python -m evaluation.jobs soak      jobs come and go on an emulated network that fails; every sum is checked
+    python -m evaluation.jobs fair      two large jobs, planned one after the other and together
+    python -m evaluation.jobs stream    completion times of a stream of jobs, beside other ways to share
 """
 
 import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("soak",)
+COMMANDS = ("soak", "fair", "stream")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

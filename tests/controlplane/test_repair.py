@@ -119,7 +119,7 @@ def test_point_that_keeps_what_the_others_send_is_not_blamed_for_the_one_that_is
     hops = list(hops_of(PLAN, deployment, TREE))
     point = next(hop for hop in hops if len(hop.into) > 1)
     hops = [point]  # nothing else goes over its link
-    before = {entry: 0 for entry in (*point.into, point.out)}
+    before = dict.fromkeys((*point.into, point.out), 0)
     late = dict.fromkeys(before, 9) | {point.out: 0, point.into[0]: 0}
     assert point.link not in dead_links(hops, before, late)
     resent = late | {point.into[0]: 9}

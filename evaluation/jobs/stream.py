@@ -1,0 +1,157 @@
+"""A stream of jobs on one network, planned and simulated: how long they take under different ways to share it.
+
+    python -m evaluation.jobs stream --k 8 --jobs 20 --seed 1
+
+Jobs arrive at random (Poisson) and have so much to all-reduce; rates hold between two events. The ways:
+  shared       weighted max-min over all jobs' trees, planned together at every event (job add --share)
+  queue        one after the other, each alone on the network
+  static       all at once, each with the same fixed part of what it would have alone, for so many jobs as ever meet
+  atp          ATP's plans, each made as if it were alone; best effort: rates are max-min over what the plans load
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from controlplane.evaluate import unit_loads
+from controlplane.generators import fattree
+from controlplane.job import Job
+from controlplane.plan import Plan
+from controlplane.strategies import get_strategy
+from controlplane.strategies.fabric.sharing import Demand, share
+from controlplane.topology import Topology
+
+Rates = dict[str, float]
+Way = Callable[[Sequence["Arrival"]], Rates]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """at: seconds. megabits: what each worker has to send in all."""
+
+    job: Job
+    at: float
+    megabits: float
+
+
+def draw(topology: Topology, count: int, gap: float, seed: int) -> list[Arrival]:
+    """Jobs of 8 to 24 workers and 1 or 2 parameter servers anywhere; gap: mean seconds between two."""
+    chosen, now, arrivals = random.Random(seed), 0.0, []
+    for number in range(count):
+        workers, roots = chosen.randint(8, 24), chosen.choice([1, 2])
+        nodes = chosen.sample(topology.servers, workers + roots)
+        job = Job(f"job{number + 1}", tuple(nodes[:workers]), tuple(nodes[workers:]), 1_000_000)
+        arrivals.append(Arrival(job, now, chosen.choice([500.0, 1000.0, 4000.0])))
+        now += chosen.expovariate(1 / gap)
+    return arrivals
+
+
+def max_min(topology: Topology, plans: Sequence[Plan]) -> list[float]:
+    """Max-min rates of plans whose trees stay as they are: all rise alike until a resource is full."""
+    left: dict[object, float] = {}
+    uses: list[dict[object, float]] = []
+    for plan in plans:
+        links, switches, roots = unit_loads(plan, topology.results_on_links)
+        use: dict[object, float] = {("link", *link): load for link, load in links.items()}
+        use.update({("switch", v): load for v, load in switches.items()})
+        use.update({("root", s): load for s, load in roots.items()})
+        uses.append(use)
+        left.update({("link", u, v): topology.residual_bandwidth_mbps(u, v) for u, v in links})
+        left.update({("switch", v): topology.residual_aggregation_mbps(v) for v in switches})
+        left.update({("root", s): topology.residual_ingress_mbps(s) for s in roots})
+    rates = [0.0] * len(plans)
+    rising = set(range(len(plans)))
+    while rising:
+        load = {what: sum(uses[i].get(what, 0.0) for i in rising) for what in left}
+        step = min(left[what] / load[what] for what in left if load[what] > 0)
+        for i in rising:
+            rates[i] += step
+        for what, amount in load.items():
+            left[what] -= step * amount
+        full = {what for what in left if load[what] > 0 and left[what] <= 1e-9}
+        rising = {i for i in rising if not any(uses[i].get(what, 0.0) > 0 for what in full)}
+    return rates
+
+
+def run(arrivals: Sequence[Arrival], way: Way) -> list[float]:
+    """Seconds from each job's arrival to its end."""
+    left = {arrival.job.name: arrival.megabits for arrival in arrivals}
+    took: dict[str, float] = {}
+    waiting, now = list(arrivals), 0.0
+    present: list[Arrival] = []
+    while waiting or present:
+        if not present:
+            now = max(now, waiting[0].at)
+        while waiting and waiting[0].at <= now:
+            present.append(waiting.pop(0))
+        rates = way(present)
+        ends = {a.job.name: left[a.job.name] / rates[a.job.name] for a in present if rates.get(a.job.name, 0.0) > 0}
+        step = min([*ends.values(), *([waiting[0].at - now] if waiting else [])])
+        now += step
+        for arrival in list(present):
+            name = arrival.job.name
+            left[name] -= rates.get(name, 0.0) * step
+            if left[name] <= 1e-6:
+                present.remove(arrival)
+                took[name] = now - arrival.at
+    return [took[arrival.job.name] for arrival in arrivals]
+
+
+def ways(topology: Topology, arrivals: Sequence[Arrival], together: int) -> dict[str, Way]:
+    """All ways, on one network. together: jobs that a static share is for."""
+    inart, atp = get_strategy("inart"), get_strategy("atp")
+    alone = {arrival.job.name: inart(topology, arrival.job, seed=0) for arrival in arrivals}
+    fixed = {arrival.job.name: atp(topology, arrival.job, seed=0) for arrival in arrivals}
+
+    def shared(present: Sequence[Arrival]) -> Rates:
+        demands = [Demand(arrival.job, (alone[arrival.job.name],)) for arrival in present]
+        return {plan.job.name: plan.rate_mbps for plan in share(topology, demands)}
+
+    def queue(present: Sequence[Arrival]) -> Rates:
+        first = present[0].job.name
+        return {first: alone[first].rate_mbps}
+
+    def static(present: Sequence[Arrival]) -> Rates:
+        return {arrival.job.name: alone[arrival.job.name].rate_mbps / together for arrival in present}
+
+    def best_effort(present: Sequence[Arrival]) -> Rates:
+        plans = [fixed[arrival.job.name] for arrival in present]
+        return {plan.job.name: rate for plan, rate in zip(plans, max_min(topology, plans), strict=True)}
+
+    return {"shared": shared, "queue": queue, "static": static, "atp": best_effort}
+
+
+def most_together(arrivals: Sequence[Arrival], took: Sequence[float]) -> int:
+    """The most jobs that were there at once."""
+    spans = [(arrival.at, arrival.at + seconds) for arrival, seconds in zip(arrivals, took, strict=True)]
+    return max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.jobs stream", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--k", type=int, default=8, help="of the fat-tree (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=20, help="how many come (%(default)s)")
+    parser.add_argument("--gap", type=float, default=60.0, help="mean seconds between two (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args(argv)
+    topology, began = fattree(arguments.k), time.process_time()
+    arrivals = draw(topology, arguments.jobs, arguments.gap, arguments.seed)
+    took = {"shared": run(arrivals, ways(topology, arrivals, 1)["shared"])}
+    together = most_together(arrivals, took["shared"])
+    others = ways(topology, arrivals, together)
+    took |= {name: run(arrivals, others[name]) for name in ("queue", "static", "atp")}
+    print(f"{topology.name}, {arguments.jobs} jobs, up to {together} at once when shared; seconds to completion")
+    print(f"{'':10}{'mean':>10}{'median':>10}{'longest':>10}{'mean over shared':>20}")
+    mean = sum(took["shared"]) / len(arrivals)
+    for name, seconds in took.items():
+        ordered, own = sorted(seconds), sum(seconds) / len(seconds)
+        print(f"{name:10}{own:10.1f}{ordered[len(ordered) // 2]:10.1f}{ordered[-1]:10.1f}{own / mean:20.2f}")
+    print(f"planned in {time.process_time() - began:.0f} s of CPU")
+    return 0

@@ -1,0 +1,42 @@
+"""The arithmetic of a stream of jobs, on networks where it can be done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.generators import fattree
+from controlplane.job import Job
+from controlplane.shapes import dumbbell
+from controlplane.strategies import get_strategy
+from controlplane.topology import Topology
+from evaluation.jobs.stream import Arrival, max_min, most_together, run, ways
+
+
+def jobs() -> tuple[Topology, list[Arrival]]:
+    """Two jobs across a link of 10 Mbit/s, whose workers send over it alone: no switch can add."""
+    topology = dumbbell(2, 2, 100.0, trunk_mbps=10.0, aggregation_mbps=0.0, ingress_mbps=100.0)
+    one, two = Job("one", ("h1",), ("h3",), 1000), Job("two", ("h2",), ("h4",), 1000)
+    return topology, [Arrival(one, 0.0, 100.0), Arrival(two, 5.0, 100.0)]
+
+
+def test_completion_times_of_two_jobs_that_share_a_link():
+    topology, arrivals = jobs()
+    made = ways(topology, arrivals, 2)
+    # Alone for 5 s at 10 Mbit/s, then 5 each until the first one ends at 15 s.
+    assert run(arrivals, made["shared"]) == pytest.approx([15.0, 15.0], rel=1e-3)
+    assert run(arrivals, made["queue"]) == pytest.approx([10.0, 15.0], rel=1e-3)
+    assert run(arrivals, made["static"]) == pytest.approx([20.0, 20.0], rel=1e-3)
+    assert most_together(arrivals, [15.0, 15.0]) == 2
+
+
+def test_max_min_of_fixed_plans_leaves_nobody_less_than_an_equal_part():
+    topology = fattree(4)
+    servers = topology.servers
+    atp = get_strategy("atp")
+    plans = [
+        atp(topology, Job("one", servers[:4], servers[4:5], 1000), seed=0),
+        atp(topology, Job("two", servers[6:10], servers[5:6], 1000), seed=0),
+    ]
+    found = max_min(topology, plans)
+    for plan, rate in zip(plans, found, strict=True):
+        assert plan.rate_mbps / 2 * (1 - 1e-9) <= rate <= plan.rate_mbps * (1 + 1e-9)
