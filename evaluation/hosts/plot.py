@@ -35,9 +35,11 @@ def draw(results: Sequence[Result], path: Path) -> None:
         axes.set_xscale("log")
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
         axes.minorticks_off()
-        axes.set_ylim(bottom=0)
+        axes.margins(x=0.12)
         axes.set_title(f"{workers} workers")
         axes.set_xlabel("Mbit/s a link")
+    slowest = max(max(r.network_seconds, r.gloo_seconds or 0.0) / r.bound_seconds for r in results)
+    panels[0][0].set_ylim(0, 1.1 * slowest)  # of all panels: they share the axis
     panels[0][0].set_ylabel("time, size / bandwidth = 1")
     panels[0][0].legend(fontsize="small")
     sizes = sorted({round(result.bytes / 1e6) for result in results})
