@@ -104,7 +104,8 @@ def main(argv: list[str] | None = None) -> int:
         else:
             job = parse_job(arguments.job, topology)
         for node in (*job.workers, *job.parameter_servers):
-            topology.access_switch(node)  # strategies can do more, agents and switches cannot
+            if topology.graph.degree(node):  # one without links has no route, as the strategy says
+                topology.access_switch(node)  # strategies can do more, agents and switches cannot
         if arguments.host_ms is not None:
             topology = with_host_ms(topology, arguments.host_ms)
         if arguments.target is not None:
