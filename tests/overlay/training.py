@@ -1,6 +1,7 @@
 """A rank of DDP training over the overlay: python -m tests.overlay.training RANK WORLD STORE COORDINATOR_PORT OUT."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def main() -> None:
     torch.distributed.barrier()
     agent.leave()
     torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # the result is written; what PyTorch's threads do while the interpreter ends is not tested here
 
 
 if __name__ == "__main__":
