@@ -136,7 +136,8 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
         [0] * VALUES, flags=int(Flag.RESEND), job=7, label=labels[1].up_label, epoch=1, sequence=0, port=labels[0].port
     )
     raws[1].send(bytes(again))
-    decoded = Ether(raws[1].recv())[InArt]
+    while (decoded := Ether(raws[1].recv())[InArt]).label == labels[0].return_label:
+        pass  # the result again: the server sends it twice where nothing newer comes for a time
     assert decoded.label == labels[1].answer_label
     assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
     wait_until(lambda: rig.servers[0].stats().trees[0].answers == 1, "the answer is counted")
