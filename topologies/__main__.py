@@ -10,7 +10,6 @@ python -m topologies --topology fattree:k=4 --hold       ... and waits, e.g. for
 import argparse
 import importlib
 import json
-import signal
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from controlplane.generators import parse_topology
 from controlplane.targets.base import TargetError
 from controlplane.topology import TopologyError
 from topologies.choice import KINDS
+from topologies.command import guarded
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation, EmulationError
 
@@ -51,15 +51,8 @@ def build(argv: Sequence[str]) -> int:
     what.add_argument("--cli", action="store_true", help="open Mininet's command line")
     what.add_argument("--hold", action="store_true", help="leave it running until Ctrl-C")
     arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        return run(arguments)
-    except (EmulationError, TopologyError, TargetError, ValueError) as error:
-        print(f"topologies: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; the network is gone", file=sys.stderr)
-        return 130
+    refusals = EmulationError, TopologyError, TargetError, ValueError
+    return guarded("topologies", lambda: run(arguments), *refusals)
 
 
 def run(arguments: argparse.Namespace) -> int:

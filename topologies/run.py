@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -38,6 +37,7 @@ from controlplane.targets.base import TargetError
 from controlplane.topology import Topology, TopologyError
 from topologies.agents import MODULES, JobAgents, Outcome
 from topologies.choice import KINDS, choose
+from topologies.command import Say, guarded, stopwatch
 from topologies.deployment import Fabric, Service
 from topologies.emulation import Emulation, EmulationError
 from topologies.faults import Fault, Faults, parse_fault
@@ -45,7 +45,6 @@ from topologies.load import Load, LoadMonitor
 from topologies.scale import fitting, scaled, switched_packets
 from topologies.zygote import Zygote
 
-Say = Callable[[str], None]
 SLACK = 4.0
 """An all-reduce may take so many times what is planned, and LEAST_SECONDS more."""
 LEAST_SECONDS = 120.0
@@ -405,24 +404,15 @@ def _read(spec: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all well, 1 it could not run, 3 a sum was wrong or a job failed, 130 interrupted."""
-    started = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    say = stopwatch()
 
-    def say(line: str) -> None:
-        print(f"[{time.monotonic() - started:6.1f} s] {line}", flush=True)
-
-    try:
+    def work() -> int:
         settings, output = parse(argv)
         report = run(settings, say)
-    except (
-        EmulationError, TargetError, TopologyError, JobError, JobsError, DoesNotFit, Infeasible, ValueError,
-    ) as error:  # fmt: skip
-        print(f"topologies run: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; the network is gone", file=sys.stderr)
-        return 130
-    print(f"\n{report.text()}")
-    if output is not None:
-        output.write_text(json.dumps(report.to_json(), indent=1) + "\n")
-    return 0 if report.sound else 3
+        print(f"\n{report.text()}")
+        if output is not None:
+            output.write_text(json.dumps(report.to_json(), indent=1) + "\n")
+        return 0 if report.sound else 3
+
+    refusals = EmulationError, TargetError, TopologyError, JobError, JobsError, DoesNotFit, Infeasible, ValueError
+    return guarded("topologies run", work, *refusals)

@@ -1,8 +1,6 @@
 """See the package. `make bmv2-fattree` calls this; --help lists the options."""
 
-import signal
 import sys
-import time
 from collections.abc import Sequence
 
 from controlplane.job import JobError
@@ -14,30 +12,25 @@ from evaluation.bmv2_fattree import plots, settings
 from evaluation.bmv2_fattree.experiment import run
 from topologies import EmulationError
 from topologies.choice import choose
+from topologies.command import guarded, stopwatch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all well, 1 failed, 3 it ran but a result is wrong (see the remarks), 130 interrupted."""
-    started = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    say = stopwatch()
 
-    def say(line: str) -> None:
-        print(f"[{time.monotonic() - started:6.1f} s] {line}", flush=True)
-
-    try:
+    def work() -> int:
         chosen = settings.parse(argv, choose())
         report, topology, job = run(chosen, say)
-    except (EmulationError, TargetError, TopologyError, JobError, DoesNotFit, Infeasible) as error:
-        print(f"bmv2-fattree: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; the network is gone", file=sys.stderr)
-        return 130
-    paths = [*report.write(chosen.output), *plots.write(report, topology, job, chosen.output)]
-    say("done\n")
-    print(report.table())
-    print("\nwritten: " + ", ".join(str(path) for path in paths))
-    return 0 if report.sound and (report.training is None or report.training.agrees) else 3
+        paths = [*report.write(chosen.output), *plots.write(report, topology, job, chosen.output)]
+        say("done\n")
+        print(report.table())
+        print("\nwritten: " + ", ".join(str(path) for path in paths))
+        return 0 if report.sound and (report.training is None or report.training.agrees) else 3
+
+    return guarded(
+        "bmv2-fattree", work, EmulationError, TargetError, TopologyError, JobError, DoesNotFit, Infeasible
+    )
 
 
 if __name__ == "__main__":

@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +31,7 @@ from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.topology import Topology
 from topologies import Emulation, EmulationError
 from topologies.agents import MODULES, JobAgents, Outcome
+from topologies.command import Say, guarded, stopwatch
 from topologies.deployment import Fabric, Service
 from topologies.faults import link_of
 from topologies.zygote import HostFailure, Zygote
@@ -43,7 +42,6 @@ OPERATION_SECONDS = 180.0
 SIZES = (4_000, 40_000, 120_000)
 REFUSED_PAUSE = 2.0
 SETTLE_SECONDS = 60.0
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -337,20 +335,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         k=arguments.k, jobs=arguments.jobs, seconds=seconds, arrivals=arguments.arrivals, life=arguments.life,
         faults=arguments.faults, bandwidth=arguments.bandwidth, share=arguments.share, seed=arguments.seed,
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    started = time.monotonic()
+    say: Say = (lambda line: None) if arguments.quiet else stopwatch()
 
-    def say(line: str) -> None:
-        if not arguments.quiet:
-            print(f"[{time.monotonic() - started:7.2f}] {line}", flush=True)
-
-    try:
+    def work() -> int:
         findings = soak(settings, say)
-    except (EmulationError, TargetError, ValueError) as error:
-        print(f"soak: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; the network is gone", file=sys.stderr)
-        return 130
-    print(findings.text())
-    return 3 if findings.wrong else 0
+        print(findings.text())
+        return 3 if findings.wrong else 0
+
+    return guarded("soak", work, EmulationError, TargetError, ValueError)
