@@ -89,6 +89,13 @@ def files(artifact: Artifact) -> dict[str, bytes]:
     return made
 
 
+def sde(given: Path | None) -> Path:
+    """The install folder that was given, else the environment's. Raises InstallError."""
+    if given is None and not os.environ.get(VARIABLE):
+        raise InstallError(f"where to? Set {VARIABLE} to P4 Studio's install folder, or give --sde-install")
+    return given or Path(os.environ[VARIABLE])
+
+
 def check_sde(root: Path) -> None:
     """Raises InstallError where ``root`` is no SDE's install folder."""
     if not (root / "bin").is_dir():
@@ -116,10 +123,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sde-install", type=Path, metavar="DIR", help=f"default: ${VARIABLE}")
     parser.add_argument("--artifacts", type=Path, metavar="DIR", help="a compiled program (default: tna-64)")
     options = parser.parse_args(arguments)
-    root = options.sde_install or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     try:
-        if root is None:
-            raise InstallError(f"where to? Set {VARIABLE} to P4 Studio's install folder, or give --sde-install")
+        root = sde(options.sde_install)
         for path in install(load(options.artifacts) if options.artifacts else find(TARGET), root):
             print(path)
     except (InstallError, ArtifactError, OSError) as error:

@@ -15,7 +15,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import sys
 import tarfile
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from p4src.artifacts import Artifact, ArtifactError, find, load
-from p4src.tofino_install import VARIABLE, InstallError, check_sde, files, write
+from p4src.tofino_install import VARIABLE, InstallError, check_sde, files, sde, write
 from p4src.tofino_toolchain import TARGET
 
 DESCRIPTION = "release.json"
@@ -95,9 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
             path = make(load(options.artifacts) if options.artifacts else find(TARGET), options.output)
             print(f"{path} {path.stat().st_size} bytes, sha256 {_digest(path.read_bytes())}")
             return 0
-        root = options.sde_install or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
-        if root is None:
-            raise InstallError(f"where to? Set {VARIABLE} to P4 Studio's install folder, or give --sde-install")
+        root = sde(options.sde_install)
         check_sde(root)
         description, contents = read(options.archive)
         for written in write(contents, root):
