@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from p4src.protocol import Verdict
@@ -14,7 +15,6 @@ from tests.model.merge import WORD, Values
 from tests.model.packet import Packet
 from tests.model.search import Core, Search, State, main, with_link
 from tests.model.tofino import CLOSED, LOOPBACK, Cell, Contribution, ReadOut, ingress, install
-from tests.model.tree import Tree
 
 ROUND = 1
 """Job number that marks a packet as one that goes round (the search only)."""
@@ -31,21 +31,14 @@ class TofinoSearch(Search):
 
     fresh = Cell()
 
-    def __init__(
-        self,
-        tree: Tree,
-        slots: int,
-        chunks: int,
-        epochs: int = 1,
-        history: int | None = None,
-        *,
-        hostile: bool = False,
-    ) -> None:
-        super().__init__(tree, slots, chunks, epochs, history, hostile=hostile)
-        self.entries: list[dict[int, Contribution | ReadOut]] = []
-        for point in range(len(tree.points)):
-            labels = {(0, label): tree.action(point, label, slots - 1) for label in tree.flows(point)}
-            self.entries.append({label: entry for (_, label), (entry, _) in install(labels).items()})
+    @cached_property
+    def entries(self) -> list[dict[int, Contribution | ReadOut]]:
+        """Of each aggregation point, by label."""
+        made = []
+        for point in range(len(self.tree.points)):
+            labels = {(0, label): self.tree.action(point, label, self.slots - 1) for label in self.tree.flows(point)}
+            made.append({label: entry for (_, label), (entry, _) in install(labels).items()})
+        return made
 
     def values(self, bits: int, epoch: int, chunk: int) -> Values:
         return super().values(bits, epoch, chunk) * 2

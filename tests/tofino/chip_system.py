@@ -1,6 +1,6 @@
 """A whole all-reduce with chips as switches: workers and root of tests/model, a network that loses and doubles frames.
 
-    INART_TOFINO_MODEL=... python -m tests.tofino.chip_system --bytes 64K --loss 0.02
+    INART_TOFINO_MODEL=... python -m tests.tofino.chip_system --bytes 64Ki --loss 0.02
 
 Every result that a worker gets is compared with the exact sum or maximum. There is no clock, so a slow model loses
 nothing.
@@ -11,15 +11,14 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from pathlib import Path
 
-from p4src.artifacts import Artifact, find, load
-from p4src.protocol import Verdict
+from controlplane.inputs import parse_bytes
+from p4src.artifacts import Artifact
 from tests.model.simulation import BELOW, Harm, Simulation
 from tests.model.switch import Switch
 from tests.model.tree import Tree, star, two_level
 from tests.tofino import frames
-from tests.tofino.chip import Chip, missing
+from tests.tofino.chip import Chip
 
 POINTS, LOOP = 32, 60
 """Device ports, from that of port 0 on: of the switches below, and the one that loops."""
@@ -77,21 +76,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.tofino.chip_system", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--bytes", default="64K", help="of a worker's tensor (default: %(default)s)")
+    parser.add_argument("--bytes", type=parse_bytes, default="64Ki", help="of a worker's tensor (default: %(default)s)")
     parser.add_argument("--tree", choices=sorted(TREES), default="star")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--loss", type=float, default=0.02)
     parser.add_argument("--duplicate", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--artifact", type=Path, help="folder of a compiled program (default: that of tna)")
+    frames.add_artifact(parser)
     options = parser.parse_args()
-    artifact = load(options.artifact) if options.artifact else find("tna")
-    reason = missing(artifact)
-    if reason:
-        print(reason, file=sys.stderr)
-        return 1
-    count, unit = (options.bytes[:-1], 1024) if options.bytes.endswith("K") else (options.bytes, 1)
-    chunks = -(-int(count) * unit // (4 * artifact.manifest.values_per_packet))
+    artifact = frames.artifact_of(options)
+    chunks = -(-options.bytes // (4 * artifact.manifest.values_per_packet))
     harm = replace(Harm(), loss=options.loss, duplicate=options.duplicate)
     system = ChipSimulation(artifact, TREES[options.tree], options.slots, chunks, harm=harm, seed=options.seed)
     try:
@@ -101,8 +95,8 @@ def main() -> int:
                 print(f"{system.steps} steps, chunk {min(w.oldest for w in system.workers)} of {chunks}", flush=True)
         print(f"{len(system.workers)} workers, {chunks} chunks, {system.steps} steps: every result exact")
         for number, chip in enumerate(system.chips):
-            counted = {verdict.name.lower(): chip.counter("verdict_counter", verdict)[0] for verdict in Verdict}
-            print(f"chip {number}: " + ", ".join(f"{name} {n}" for name, n in counted.items() if n))
+            counted = frames.counted(chip)
+            print(f"chip {number}: " + ", ".join(f"{verdict.name.lower()} {n}" for verdict, n in counted.items() if n))
     finally:
         system.close()
     return 0

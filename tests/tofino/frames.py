@@ -124,17 +124,26 @@ def endless(traffic: Traffic) -> Iterator[Arrival]:
             yield arrival
 
 
+def add_artifact(parser: argparse.ArgumentParser) -> None:
+    """The option that `artifact_of` reads."""
+    parser.add_argument("--artifact", type=Path, help="folder of a compiled program (default: that of tna)")
+
+
+def artifact_of(options: argparse.Namespace) -> Artifact:
+    """The program that was asked for; ends the command, with the reason, where it cannot run here."""
+    artifact = load(options.artifact) if options.artifact else find("tna")
+    if reason := missing(artifact):
+        raise SystemExit(reason)
+    return artifact
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tofino.frames", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--packets", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--artifact", type=Path, help="folder of a compiled program (default: that of tna)")
+    add_artifact(parser)
     options = parser.parse_args()
-    artifact = load(options.artifact) if options.artifact else find("tna")
-    reason = missing(artifact)
-    if reason:
-        print(reason, file=sys.stderr)
-        return 1
+    artifact = artifact_of(options)
     model, wrong, done, began = ours(artifact), 0, 0, time.monotonic()
     arrivals = endless(Traffic(random.Random(options.seed), model.values_per_packet, 1000))
     with Chip(artifact) as chip:
