@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from controlplane.shapes import Option, Shape, clos, dumbbell, ring
+from controlplane.shapes import Network, Option, Shape, clos, dumbbell, ring
 from controlplane.topology import Topology, TopologyError
 
 WANS = ("b4", "internet2", "aws", "netstorm")
@@ -86,23 +86,14 @@ def leaf_spine(
     """
     if min(leaves, spines, servers) < 1:
         raise TopologyError(f"a leaf-spine needs leaves, spines and servers, got {leaves}, {spines}, {servers}")
-    adds = {} if aggregation_mbps is None else {"aggregation_mbps": aggregation_mbps}
-    takes = {} if ingress_mbps is None else {"ingress_mbps": ingress_mbps}
-    nodes: dict[str, dict[str, Any]] = {f"s{i + 1}": {"kind": "switch", **adds} for i in range(spines)}
-    links = []
-
-    def connect(u: str, v: str, mbps: float) -> None:
-        attributes = {"bandwidth_mbps": mbps, **({"delay_ms": delay_ms} if delay_ms else {})}
-        links.extend([(u, v, attributes), (v, u, attributes)])
-
-    for leaf in range(leaves):
-        nodes[f"e{leaf + 1}"] = {"kind": "switch", **adds}
-        for i in range(spines):
-            connect(f"s{i + 1}", f"e{leaf + 1}", bandwidth_mbps if uplink_mbps is None else uplink_mbps)
-        for i in range(servers):
-            nodes[f"h{leaf * servers + i + 1}"] = {"kind": "server", **takes}
-            connect(f"e{leaf + 1}", f"h{leaf * servers + i + 1}", bandwidth_mbps)
-    return Topology(nodes, links, f"leafspine-{leaves}-{spines}-{servers}")
+    network = Network(aggregation_mbps, ingress_mbps, delay_ms)
+    roofs = [network.switch(f"s{i + 1}") for i in range(spines)]
+    for i in range(leaves):
+        leaf = network.switch(f"e{i + 1}")
+        for spine in roofs:
+            network.link(spine, leaf, bandwidth_mbps if uplink_mbps is None else uplink_mbps)
+        network.servers(leaf, servers, bandwidth_mbps)
+    return Topology(network.nodes, network.links, f"leafspine-{leaves}-{spines}-{servers}")
 
 
 def testbed(

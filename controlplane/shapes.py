@@ -14,7 +14,7 @@ from controlplane.inputs import unknown_name
 from controlplane.topology import Topology, TopologyError
 
 
-class _Network:
+class Network:
     """Nodes and links as they are added. Rates in Mbit/s, None: no limit of its own; delay of every link in ms."""
 
     def __init__(self, aggregation_mbps: float | None, ingress_mbps: float | None, delay_ms: float) -> None:
@@ -55,7 +55,7 @@ def ring(
     servers' links)."""
     if switches < 3 or servers < 1:
         raise TopologyError(f"a ring needs 3 switches and a server on each, got {switches} and {servers}")
-    made = _Network(aggregation_mbps, ingress_mbps, delay_ms)
+    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
     names = [made.switch(f"s{i + 1}") for i in range(switches)]
     for one, after in zip(names, names[1:] + names[:1], strict=True):
         made.link(one, after, bandwidth_mbps if trunk_mbps is None else trunk_mbps)
@@ -80,7 +80,7 @@ def dumbbell(
     """
     if left < 1 or right < 1:
         raise TopologyError(f"a dumbbell needs servers on both sides, got {left} and {right}")
-    made = _Network(aggregation_mbps, ingress_mbps, delay_ms)
+    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
     made.link(made.switch("s1"), made.switch("s2"), bandwidth_mbps if trunk_mbps is None else trunk_mbps)
     made.servers("s1", left, bandwidth_mbps)
     made.servers("s2", right, bandwidth_mbps)
@@ -113,7 +113,7 @@ def clos(
         raise TopologyError(f"oversubscription must be above 0, got {oversubscription}")
     uplink = servers * bandwidth_mbps / spines / oversubscription
     core_link = leaves * uplink / cores / oversubscription
-    made = _Network(aggregation_mbps, ingress_mbps, delay_ms)
+    made = Network(aggregation_mbps, ingress_mbps, delay_ms)
     planes = [[made.switch(f"c{plane * cores + i + 1}") for i in range(cores)] for plane in range(spines)]
     for pod in range(pods):
         ups = [made.switch(f"a{pod * spines + i + 1}") for i in range(spines)]

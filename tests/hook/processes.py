@@ -36,3 +36,13 @@ class Rank:
         assert "traceback" not in result, result["traceback"]
         self.process.join(SECONDS)
         return result
+
+
+def survive_turn(started: list[Rank], in_network: bool) -> None:
+    """All ranks of the scenario "survive" train until they are in the network, or outside, with the right losses."""
+    for rank in started:
+        rank.connection.send(in_network)
+    for rank in started:
+        turn = rank.receive()
+        assert turn["in_network"] == in_network, turn
+        assert turn["losses"] == pytest.approx(turn["expected"], rel=1e-5)

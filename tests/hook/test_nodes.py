@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hook.conftest import Network
-from tests.hook.processes import Rank
+from tests.hook.processes import Rank, survive_turn
 from tests.hook.test_training import start_agents
 
 
@@ -47,12 +47,7 @@ def test_ranks_of_a_node_outlive_the_parameter_server_and_return_together(networ
     server = network.run_server()
     started = start_nodes("survive", network, tmp_path, 2)
     for wanted in (True, False, True):
-        for rank in started:
-            rank.connection.send(wanted)
-        for rank in started:
-            turn = rank.receive()
-            assert turn["in_network"] == wanted, turn
-            assert turn["losses"] == pytest.approx(turn["expected"], rel=1e-5)
+        survive_turn(started, in_network=wanted)
         if wanted and server.poll() is None:
             server.kill()
             server.wait()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hook.conftest import Network, wait_until
-from tests.hook.processes import Rank
+from tests.hook.processes import Rank, survive_turn
 
 
 def run_ranks(scenario: str, folder: Path, per_rank: list[dict], **arguments) -> list[dict]:
@@ -90,21 +90,12 @@ def test_training_outlives_the_parameter_server_and_returns_to_the_network(netwo
     server = network.run_server()
     store = str(tmp_path / "store")
     started = [Rank("survive", rank=rank, store=store, **own) for rank, own in enumerate(start_agents(network))]
-
-    def train_until(in_network: bool) -> None:
-        for rank in started:
-            rank.connection.send(in_network)
-        for rank in started:
-            turn = rank.receive()
-            assert turn["in_network"] == in_network, turn
-            assert turn["losses"] == pytest.approx(turn["expected"], rel=1e-5)
-
-    train_until(True)
+    survive_turn(started, in_network=True)
     server.kill()
-    train_until(False)
+    survive_turn(started, in_network=False)
     before = network.switch.verdicts()["completed"]
     network.run_server()
-    train_until(True)
+    survive_turn(started, in_network=True)
     assert network.switch.verdicts()["completed"] > before
     for rank in started:
         rank.connection.send(None)
@@ -170,12 +161,7 @@ def test_parameter_server_that_hangs_is_noticed_and_the_job_goes_on(network, tmp
     store = str(tmp_path / "store")
     started = [Rank("survive", rank=rank, store=store, **own) for rank, own in enumerate(start_agents(network))]
     for wanted, change in ((True, signal.SIGSTOP), (False, signal.SIGCONT), (True, None)):
-        for rank in started:
-            rank.connection.send(wanted)
-        for rank in started:
-            turn = rank.receive()
-            assert turn["in_network"] == wanted
-            assert turn["losses"] == pytest.approx(turn["expected"], rel=1e-5)
+        survive_turn(started, in_network=wanted)
         if change is not None:
             server.send_signal(change)
     for rank in started:
