@@ -59,7 +59,8 @@ class RootTree:
 class AgentConfig:
     """One agent's configuration for one epoch.
 
-    index: position in `workers` or in `parameter_servers`. address: IPv4 of its data interface.
+    index: position in `workers` or in `parameter_servers`. address: IPv4 of its data interface. repeats: the job can go
+    on without an agent that is lost: a worker keeps what is under way, to start it again.
     """
 
     job: str
@@ -74,6 +75,7 @@ class AgentConfig:
     worker_trees: tuple[WorkerTree, ...] = ()
     root_trees: tuple[RootTree, ...] = ()
     address: str = ""
+    repeats: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

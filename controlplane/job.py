@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from controlplane.topology import Topology, natural_key
 
 DEFAULT_MODEL_BYTES = 1_000_000
 ANY = "any"
-FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees")
+FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least")
+WORDS = ("workers", "ps", "seed", "model", "trees", "at_least", "name")
 
 
 class JobError(ValueError):
@@ -27,7 +28,8 @@ class Job:
 
     max_trees: how many aggregation trees a plan may have at most (None: any number). buckets: bytes of the tensors that
     make a gradient, which are reduced one by one (None: one of model_bytes; (): of any size, so that only the rate
-    counts and model_bytes is an example).
+    counts and model_bytes is an example). at_least: when workers are lost for good, the job goes on with the rest as
+    long as there are so many (None: it waits for each).
     """
 
     name: str
@@ -36,11 +38,32 @@ class Job:
     model_bytes: int
     max_trees: int | None = None
     buckets: tuple[int, ...] | None = None
+    at_least: int | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of the tensors that are reduced; none where they are of any size."""
         return (self.model_bytes,) if self.buckets is None else self.buckets
+
+    @property
+    def may_lose_workers(self) -> bool:
+        """Whether it may go on with fewer workers than it has."""
+        return self.at_least is not None and self.at_least < len(self.workers)
+
+    def among(self, nodes: Container[str]) -> Job:
+        """The job with those of its parameter servers that are there, and, where it may lose workers, those workers.
+
+        Raises JobError: no parameter server is left, or too few workers.
+        """
+        roots = tuple(node for node in self.parameter_servers if node in nodes)
+        workers = tuple(node for node in self.workers if node in nodes) if self.may_lose_workers else self.workers
+        if not roots:
+            raise JobError(f"job {self.name!r} has no parameter server left: {', '.join(self.parameter_servers)}")
+        if self.at_least is not None and len(workers) < self.at_least:
+            raise JobError(f"job {self.name!r} has {len(workers)} workers left and wants at least {self.at_least}")
+        if (workers, roots) == (self.workers, self.parameter_servers):
+            return self
+        return replace(self, workers=workers, parameter_servers=roots)
 
     def __post_init__(self) -> None:
         if not self.workers:
@@ -61,6 +84,11 @@ class Job:
         most = self.max_trees
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise JobError(f"job {self.name!r}: max_trees must be a whole number above 0, got {most!r}")
+        least = self.at_least
+        if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 1):
+            raise JobError(f"job {self.name!r}: at_least must be a whole number above 0, got {least!r}")
+        if least is not None and least > len(self.workers):
+            raise JobError(f"job {self.name!r}: at_least={least}, and it has {len(self.workers)} workers")
 
     def check(self, topology: Topology) -> None:
         """Raises JobError when a node does not exist or is a switch."""
@@ -78,6 +106,7 @@ class Job:
             "parameter_servers": list(self.parameter_servers),
             "model_bytes": self.model_bytes if self.buckets is None else list(self.buckets) or ANY,
             **({} if self.max_trees is None else {"max_trees": self.max_trees}),
+            **({} if self.at_least is None else {"at_least": self.at_least}),
         }
 
     @classmethod
@@ -112,6 +141,7 @@ class Job:
             size,
             data.get("max_trees"),
             buckets,
+            data.get("at_least"),
         )
 
 
@@ -146,6 +176,7 @@ def place_job(
     name: str = "job",
     max_trees: int | None = None,
     buckets: tuple[int, ...] | None = None,
+    at_least: int | None = None,
 ) -> Job:
     """Parameter servers and workers on random servers (workers None: on all that are left).
 
@@ -175,11 +206,12 @@ def place_job(
         model_bytes,
         max_trees,
         buckets,
+        at_least,
     )
 
 
 def parse_job(spec: str, topology: Topology) -> Job:
-    """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,name=x" (every part optional), checked.
+    """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,at_least=6,name=x" (every part optional), checked.
 
     Without workers: all servers left; without ps: as many as the topology has of that role, else 1. model: bytes of the
     gradient, of its tensors (25M+7M, 25M*40), or any (also without it). Raises JobError.
@@ -200,8 +232,8 @@ def parse_job(spec: str, topology: Topology) -> Job:
     values: dict[str, str] = {}
     for part in filter(None, spec.split(",")):
         key, _, value = part.partition("=")
-        if key not in ("workers", "ps", "seed", "model", "trees", "name"):
-            raise JobError(f"job: unknown part {part!r}; known are workers=, ps=, seed=, model=, trees=, name=")
+        if key not in WORDS:
+            raise JobError(f"job: unknown part {part!r}; known are {', '.join(f'{word}=' for word in WORDS)}")
         values[key] = value
 
     def integer(key: str, default: int | None) -> int | None:
@@ -221,6 +253,7 @@ def parse_job(spec: str, topology: Topology) -> Job:
         name=values.get("name", "job"),
         max_trees=integer("trees", None),
         buckets=buckets,
+        at_least=integer("at_least", None),
     )
 
 

@@ -28,6 +28,7 @@ class ParameterServer(Member):
     """A parameter server of a job; keeps serving until `close`."""
 
     role: Literal["parameter_server"] = "parameter_server"
+    joins_late = True
     _server: Server | None = None
     _next: Server | None = None
     _old: Server | None = None
@@ -40,7 +41,10 @@ class ParameterServer(Member):
         else:
             self._server.reconfigure(config)
 
-    def _prepare(self, config: AgentConfig, interface: str) -> int:
+    def _prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
+        if again or not self.ready:  # nobody waits for what was before
+            self._withdraw()
+            self._retire()
         if self._next is not None or self._old is not None:
             raise AgentError("the update before this one has not ended")
         self._next = Server(config, interface)

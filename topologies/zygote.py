@@ -115,10 +115,14 @@ class HostProcess:
 
     def kill(self) -> None:
         """SIGKILL, at once. Nothing happens when it has ended."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it this signal. Nothing happens when it has ended."""
         with contextlib.suppress(HostFailure, ProcessLookupError):
             self._learn_pid(START_SECONDS)
             assert self._pid is not None
-            os.kill(self._pid, signal.SIGKILL)
+            os.kill(self._pid, number)
 
     def _drain(self, timeout: float) -> None:
         """Read until the process has closed its end, that is, has ended."""

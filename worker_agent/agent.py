@@ -20,7 +20,7 @@ from controlplane.rpc.tls import Tls
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine, EngineStats, Operation, Work
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.member import Member
-from worker_agent.relay import Relay
+from worker_agent.relay import NOTHING, Relay, Repeated
 
 LATE_SECONDS = 2.0
 HOLD_SECONDS = 30.0
@@ -120,8 +120,10 @@ class Agent(Member):
         self._tell_stop(f"epoch {config.epoch} has begun")
         self._relay.configure(config, self._make_engine(interface), f"epoch {config.epoch} has begun")
 
-    def _prepare(self, config: AgentConfig, interface: str) -> int:
-        number = self._relay.prepare(config, self._make_engine(interface))
+    def _prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
+        self._cancel_hold()
+        prepare = self._relay.prepare_again if again else self._relay.prepare
+        number = prepare(config, self._make_engine(interface))
         self._hold = threading.Timer(HOLD_SECONDS, self._end_hold)
         self._hold.daemon = True
         self._hold.start()
@@ -135,24 +137,33 @@ class Agent(Member):
 
     def _switch_over(self, first_operation: int) -> None:
         self._cancel_hold()
-        self._relay.switch_over(first_operation)
+        if not self._relay.repeating:
+            self._relay.switch_over(first_operation)
+            return
+        repeated = self._relay.switch_again(first_operation)
+        if repeated.operations:
+            self._log(f"{repeated.operations} operations, {repeated.nbytes} bytes, are done again")
+        self._report_drained(repeated)
 
     def _withdraw(self) -> None:
-        self._cancel_hold()
+        if not self._relay.repeating:  # else another change follows, or a stop
+            self._cancel_hold()
         self._relay.withdraw()
 
     def _retire(self) -> None:
-        """Nothing to do: the old engine went when its last operation was done."""
+        self._relay.retire()
 
     def _cancel_hold(self) -> None:
         if self._hold is not None:
             self._hold.cancel()
             self._hold = None
 
-    def _report_drained(self) -> None:
+    def _report_drained(self, repeated: Repeated = NOTHING) -> None:
         config = self.config
         if config is not None:
-            self._membership.report_update(pb.UpdateReport(epoch=config.epoch, stage=pb.UpdateReport.DRAINED))
+            report = pb.UpdateReport(epoch=config.epoch, stage=pb.UpdateReport.DRAINED)
+            report.repeated_operations, report.repeated_bytes = repeated.operations, repeated.nbytes
+            self._membership.report_update(report)
 
     def _tell_stop(self, reason: str) -> None:
         for listener in list(self._listeners):

@@ -35,6 +35,8 @@ class Member(ABC):
     """
 
     role: Role
+    joins_late = False
+    """Whether it can begin with a new version while the others run."""
 
     def __init__(
         self,
@@ -78,9 +80,10 @@ class Member(ABC):
         """Run `config` from now on, whatever ran before. Raises AgentError, ValueError, OSError."""
 
     @abstractmethod
-    def _prepare(self, config: AgentConfig, interface: str) -> int:
+    def _prepare(self, config: AgentConfig, interface: str, again: bool) -> int:
         """Make ready for `config` beside what runs; a worker holds its operations from now on and says how many it has
-        started. Raises AgentError, ValueError, OSError."""
+        started. again: it stops them, and says which is the first whose result it lacks. Raises AgentError, ValueError,
+        OSError."""
 
     @abstractmethod
     def _switch_over(self, first_operation: int) -> None:
@@ -162,8 +165,8 @@ class Member(ABC):
 
     # -- Listener of the membership ------------------------------------------------------------------------------------
 
-    def on_waiting(self, missing: tuple[str, ...]) -> None:
-        waiting = f"waiting for {', '.join(missing)} to join the controller"
+    def on_waiting(self, missing: tuple[str, ...], reason: str) -> None:
+        waiting = reason or f"waiting for {', '.join(missing)} to join the controller"
         self._log(waiting)
         with self._changed:
             if not self._ready:
@@ -195,12 +198,12 @@ class Member(ABC):
             self._changed.notify_all()
         self._stop(reason)
 
-    def on_prepare(self, config: AgentConfig) -> None:
+    def on_prepare(self, config: AgentConfig, again: bool) -> None:
         report = pb.UpdateReport(epoch=config.epoch, stage=pb.UpdateReport.PREPARED)
         try:
-            if not self.ready:
+            if not self.ready and not self.joins_late:
                 raise AgentError(f"not running: {self.problem}")
-            report.next_operation = self._prepare(config, self._interface or interface_of(config.address))
+            report.next_operation = self._prepare(config, self._interface or interface_of(config.address), again)
             self._successor = config
         except (AgentError, ValueError, OSError) as error:
             report.failure = f"{config.node} cannot run the new plan: {error}"
@@ -213,6 +216,9 @@ class Member(ABC):
             return  # a stop came in between
         with self._changed:
             self.config = successor
+            if self.joins_late and not self._closed.is_set():
+                self._ready, self._problem, self._stopped = True, "", ""
+            self._changed.notify_all()
         try:
             self._switch_over(first_operation)
         except AgentError as error:

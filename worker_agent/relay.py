@@ -1,4 +1,8 @@
-"""The engine that operations go to, and its successor while the plan changes under a running job."""
+"""The engine that operations go to, and its successor while the plan changes under a running job.
+
+Where a job can go on without an agent that is lost (`AgentConfig.repeats`), what was under way is started again with
+the next engine, by all workers from the same operation on (kept.py).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 from controlplane.agentconfig import AgentConfig
 from worker_agent.engine import ITEM_BYTES, Engine, Operation, Work, host_array
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
+from worker_agent.kept import Kept, Ledger
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,17 @@ class _Held:
     dtype: str | None
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """What was started again: operations, and their bytes."""
+
+    operations: int = 0
+    nbytes: int = 0
+
+
+NOTHING = Repeated()
+
+
 class Relay:
     """Operations in order over one engine, then over the next.
 
@@ -30,6 +46,8 @@ class Relay:
     Operations before number `first` of the old engine's go to it, the others to the new one. All workers switch at the
     same operation, so each is summed under one version of the plan. The old engine is closed once its operations are
     done. Nothing waits: a held operation is a Work like any other.
+
+        prepare_again -> what runs is stopped, operations are held -> switch_again(first): from there on, once more
 
     Thread-safe. drained: called, from a thread of its own, when the old engine is closed.
     """
@@ -45,6 +63,9 @@ class Relay:
         self._held: list[_Held] | None = None
         self._open: set[Work] = set()
         self._draining: set[Work] = set()
+        self._ledger: Ledger | None = None  # where operations may have to be started again
+        self._again = False  # stopped for that
+        self._unkept = False  # the engine before this one still has operations that were not kept
 
     def submit(self, array: Any, op: Operation, dtype: str | None) -> Work:
         """As Engine.allreduce_async."""
@@ -62,6 +83,10 @@ class Relay:
         """Run `config` afresh, whatever ran before. Raises as Engine does."""
         self.abort(reason)
         with self._lock:
+            self._ledger = Ledger() if getattr(config, "repeats", False) else None
+            if self._ledger is not None:
+                self._ledger.afresh(config)
+            self._unkept = False
             if self.engine is None:
                 self.engine = make(config)
             else:
@@ -97,16 +122,72 @@ class Relay:
             self._release()
 
     def withdraw(self) -> None:
-        """No switch-over: everything goes on as before."""
+        """No switch-over: everything goes on as before; what is to be started again still is."""
         with self._lock:
+            if self._again:
+                return
             successor, self._next = self._next, None
             self._release()
         if successor is not None:
             successor.close()
 
+    def prepare_again(self, config: AgentConfig, make: Callable[[AgentConfig], Engine]) -> int:
+        """Stop what runs, hold everything back and make the next engine; the first operation whose result is not here,
+        counted since `configure`. Raises AgentError: what is under way cannot be started again."""
+        successor = make(config)
+        with self._lock:
+            if self._ledger is None or self._unkept or self.engine is None:
+                successor.close()
+                raise AgentError("what is under way was not kept, and cannot be started again")
+            self._again = True
+            stopped = [engine for engine in (self.engine, self._next, self._old) if engine is not None]
+            self.engine, self._next, self._old, self._first = successor, None, None, None
+            self._open, self._draining = set(), set()
+            self._held = self._held or []
+        for engine in stopped:
+            engine.close()  # and all that it has done is known
+        with self._lock:
+            return self._ledger.oldest
+
+    def switch_again(self, first: int) -> Repeated:
+        """Operations from this one on, counted since `configure`, are started again, and then those that are held.
+        Raises AgentError."""
+        with self._lock:
+            if not self._again or self._ledger is None or self.engine is None:
+                raise AgentError("nothing was stopped that could be started again")
+            self._ledger.follow(self.engine.config)
+            try:
+                operations = self._ledger.again_from(first)
+            except ValueError as error:
+                raise AgentError(str(error)) from None
+            self._again, self._started = False, 0
+            count = nbytes = 0
+            for one in operations:
+                if not one.done:
+                    one.restore()
+                    count, nbytes = count + 1, nbytes + one.copy.size
+                self._begin(self._ledger, one, one.again() if one.done else one.array)
+            self._release()
+            return Repeated(count, nbytes)
+
+    def retire(self) -> None:
+        """All workers have all results of what ran before the last switch-over."""
+        with self._lock:
+            self._unkept = False
+            if self._ledger is not None:
+                self._ledger.retire()
+
+    @property
+    def repeating(self) -> bool:
+        """Whether operations are stopped, to be started again."""
+        with self._lock:
+            return self._again
+
     def abort(self, reason: str) -> None:
         """End all operations, also held ones, with AbortedError; new ones fail until `configure`."""
         with self._lock:
+            stopped = [one.work for one in self._ledger.undone] if self._again and self._ledger is not None else []
+            self._again = False
             held, self._held, self._first = self._held or [], None, None
             others = [engine for engine in (self._next, self._old) if engine is not None]
             self._next = self._old = None
@@ -116,8 +197,8 @@ class Relay:
         for engine in others:
             engine.abort(reason)
             engine.close()
-        for operation in held:
-            operation.work.finish(AbortedError(reason))
+        for work in (*stopped, *(operation.work for operation in held)):
+            work.finish(AbortedError(reason))
 
     def close(self) -> None:
         """End everything."""
@@ -132,13 +213,44 @@ class Relay:
     def _start(self, array: Any, op: Operation, dtype: str | None) -> Work:
         if self.engine is None:
             raise AbortedError("the agent is closed")
-        work = self.engine.allreduce_async(array, op, dtype=dtype)
-        self._started += 1
-        self._open.add(work)
+        if self._ledger is not None:
+            memory = host_array(array, dtype)
+            work = Work(memory.elements, memory.elements * ITEM_BYTES[memory.dtype])
+            one = self._ledger.add(work, array, op, memory)
+            try:
+                self._begin(self._ledger, one, array)
+            except BaseException:
+                self._ledger.drop_last()
+                raise
+        else:
+            work = self.engine.allreduce_async(array, op, dtype=dtype)
+            self._started += 1
+            self._open.add(work)
+            work.add_done_callback(self._ended)
         if self._started == self._first:
             self._turn()
-        work.add_done_callback(self._ended)
         return work
+
+    def _begin(self, ledger: Ledger, one: Kept, array: Any) -> None:
+        """Give a kept operation to the engine."""
+        assert self.engine is not None, "it runs"
+        engine, run = self.engine, one.run
+        inner = engine.allreduce_async(array, one.op, dtype=one.memory.dtype)
+        self._started += 1
+        self._open.add(inner)
+
+        def ended(work: Work) -> None:
+            error = work.exception()
+            with self._lock:
+                self._ended(work)
+                if one.run != run or (self._again and error is not None):
+                    return  # it is started again
+                if error is None:
+                    ledger.ended(one)
+            if not one.work.done():
+                one.work.follow(work)
+
+        inner.add_done_callback(ended)
 
     def _release(self) -> None:
         held, self._held = self._held or [], None
@@ -152,6 +264,10 @@ class Relay:
         self._old, self.engine, self._next = self.engine, self._next, None
         self._first, self._started = None, 0
         self._draining, self._open = self._open, set()
+        if self.engine is not None and getattr(self.engine.config, "repeats", False):
+            if self._ledger is None:
+                self._ledger, self._unkept = Ledger(), bool(self._draining)
+            self._ledger.follow(self.engine.config)
         self._check_drained()
 
     def _ended(self, work: Work) -> None:

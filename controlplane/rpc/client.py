@@ -45,8 +45,8 @@ def config_digest(config: AgentConfig) -> str:
 class Listener(Protocol):
     """What happens to an agent. Called from the membership's thread, one call at a time; must not block for long."""
 
-    def on_waiting(self, missing: tuple[str, ...]) -> None:
-        """The job waits for these nodes."""
+    def on_waiting(self, missing: tuple[str, ...], reason: str) -> None:
+        """The job waits for these nodes; or, with a reason, goes on without this agent for now."""
 
     def on_configuration(self, config: AgentConfig) -> None:
         """Run with this from now on. The same configuration and epoch as before: carry on."""
@@ -57,8 +57,10 @@ class Listener(Protocol):
     def on_refused(self, reason: str) -> None:
         """The controller does not take this agent. Nothing follows."""
 
-    def on_prepare(self, config: AgentConfig) -> None:
-        """A new version is to follow what runs: make ready beside it, hold new operations back, and report it."""
+    def on_prepare(self, config: AgentConfig, again: bool) -> None:
+        """A new version is to follow what runs: make ready beside it, hold new operations back, and report it.
+
+        again: what is under way is stopped, and started again under that version."""
 
     def on_switch_over(self, epoch: int, first_operation: int) -> None:
         """From this operation of the running epoch on, what was prepared holds."""
@@ -171,7 +173,7 @@ class Membership:
     def _dispatch(self, event: pb.Event) -> None:
         kind = event.WhichOneof("kind")
         if kind == "waiting":
-            self.listener.on_waiting(tuple(event.waiting.missing))
+            self.listener.on_waiting(tuple(event.waiting.missing), event.waiting.reason)
         elif kind == "configuration":
             config = AgentConfig.from_json(event.configuration.agent_config)
             self._running, self._prepared = config, None
@@ -181,7 +183,7 @@ class Membership:
             self.listener.on_abort(event.abort.reason, tuple(event.abort.nodes))
         elif kind == "prepare":
             self._prepared = AgentConfig.from_json(event.prepare.agent_config)
-            self.listener.on_prepare(self._prepared)
+            self.listener.on_prepare(self._prepared, event.prepare.again)
         elif kind == "switch_over":
             if self._prepared is None or self._prepared.epoch != event.switch_over.epoch:
                 return  # a stop came in between

@@ -184,12 +184,14 @@ class LogEvent(_message.Message):
     def __init__(self, time: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Prepare(_message.Message):
-    __slots__ = ["agent_config", "digest"]
+    __slots__ = ["again", "agent_config", "digest"]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     AGENT_CONFIG_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    again: bool
     agent_config: str
     digest: str
-    def __init__(self, agent_config: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, agent_config: _Optional[str] = ..., digest: _Optional[str] = ..., again: bool = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ["reason"]
@@ -394,7 +396,7 @@ class TreeStatus(_message.Message):
     def __init__(self, tree: _Optional[int] = ..., root: _Optional[str] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ...) -> None: ...
 
 class UpdateReport(_message.Message):
-    __slots__ = ["agent", "epoch", "failure", "next_operation", "stage"]
+    __slots__ = ["agent", "epoch", "failure", "next_operation", "repeated_bytes", "repeated_operations", "stage"]
     class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     AGENT_FIELD_NUMBER: _ClassVar[int]
@@ -403,23 +405,29 @@ class UpdateReport(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     NEXT_OPERATION_FIELD_NUMBER: _ClassVar[int]
     PREPARED: UpdateReport.Stage
+    REPEATED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     agent: str
     epoch: int
     failure: str
     next_operation: int
+    repeated_bytes: int
+    repeated_operations: int
     stage: UpdateReport.Stage
-    def __init__(self, agent: _Optional[str] = ..., epoch: _Optional[int] = ..., stage: _Optional[_Union[UpdateReport.Stage, str]] = ..., next_operation: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., epoch: _Optional[int] = ..., stage: _Optional[_Union[UpdateReport.Stage, str]] = ..., next_operation: _Optional[int] = ..., failure: _Optional[str] = ..., repeated_operations: _Optional[int] = ..., repeated_bytes: _Optional[int] = ...) -> None: ...
 
 class UpdateReportReply(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
 class Waiting(_message.Message):
-    __slots__ = ["missing"]
+    __slots__ = ["missing", "reason"]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     missing: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, missing: _Optional[_Iterable[str]] = ...) -> None: ...
+    reason: str
+    def __init__(self, missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Withdraw(_message.Message):
     __slots__ = ["epoch", "reason"]

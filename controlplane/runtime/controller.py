@@ -187,7 +187,7 @@ class Controller:
             reply.plan_version = plan.version
         reply.jobs.extend(map(job_status, self.jobs))
         if self.network is not None:
-            reply.without.extend(f"{name} ({why})" for name, why in self.network.off.items())
+            reply.without.extend(f"{name} ({why})" for name, why in self.network.kept_off.items())
         if self.network is not None and self.network.switches.keepers:
             keepers = self.network.switches.keepers
             with ThreadPoolExecutor(min(32, len(keepers))) as pool:

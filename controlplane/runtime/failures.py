@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from controlplane.plan import Plan
 from controlplane.rules import Aggregate, Deployment
-from controlplane.runtime.jobs import Network
+from controlplane.runtime.jobs import LOST, Network
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.update import Version
 from controlplane.targets.base import TargetError
@@ -81,6 +81,7 @@ class Watch:
             try:
                 self._look_at_switches()
                 self._look_at_trees()
+                self._look_at_lost_agents()
                 self._end_probation()
             except Exception as error:  # the watch must not end; whatever it was is said
                 self.log(f"watching for failures: {type(error).__name__}: {error}")
@@ -136,6 +137,20 @@ class Watch:
             while len(looks) > 2 and looks[-1][0] - looks[1][0] > FOLLOWED_AT_MOST_SECONDS:
                 del looks[0]
             followed.looks = looks
+
+    def _look_at_lost_agents(self) -> None:
+        """A parameter server that was lost, has joined again and has stayed is used again. A worker is not: it has not
+        what the others have, and an operator says when the job shall begin anew."""
+        for job in self.network.jobs:
+            if job.updater is None or not job.without:
+                continue
+            steady = {}
+            for node, seconds in job.roster.waiting().items():
+                wanted = min(STEADY_SECONDS * 2 ** (max(job.losses[node], 1) - 1), LONGEST_PROBATION_SECONDS)
+                if job.without.get(node) == LOST and node not in job.updater.job.workers and seconds >= wanted:
+                    steady[node] = wanted
+            if steady:
+                self.network.take_back(job, list(steady), f"there for {max(steady.values()):g} s")
 
     def _lose_silent(self, dead: set[str], topology: Topology) -> None:
         causes = {

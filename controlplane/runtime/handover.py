@@ -23,7 +23,9 @@ class Handover:
     """State of one update. Not thread-safe: the roster's lock guards it.
 
     configs: of all agents, with the new epoch. first_operation: the first one, counted in the old epoch, that the new
-    plan sums; None until the switch-over. failure: why it does not take place, or did not end in good order.
+    plan sums; None until the switch-over. failure: why it does not take place, or did not end in good order. again: an
+    agent was lost: operations are counted since the job began, and started again from the first that a worker lacks.
+    repeated: the most that a worker started again, (operations, bytes).
     """
 
     epoch: int
@@ -33,6 +35,8 @@ class Handover:
     first_operation: int | None = None
     failure: str = ""
     switched: float | None = None
+    again: bool = False
+    repeated: tuple[int, int] = (0, 0)
 
     @property
     def workers(self) -> list[str]:
@@ -46,6 +50,7 @@ class Handover:
             self.failure = report.failure
         elif report.stage == pb.UpdateReport.DRAINED:
             self.drained.add(node)
+            self.repeated = max(self.repeated, (report.repeated_operations, report.repeated_bytes))
         else:
             self.next_operations[node] = report.next_operation
 
@@ -56,9 +61,11 @@ class Handover:
         return [node for node in self.workers if node not in self.drained]
 
     def choose_operation(self) -> int:
-        """The first operation that no worker has started: all hold theirs back, so all can still switch there."""
+        """The first operation that no worker has started: all hold theirs back, so all can still switch there. Again:
+        the first that a worker has no result of."""
         self.switched = time.monotonic()
-        self.first_operation = max(self.next_operations[node] for node in self.workers)
+        choose = min if self.again else max
+        self.first_operation = choose(self.next_operations[node] for node in self.workers)
         return self.first_operation
 
     def __str__(self) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controlplane.evaluate import evaluate, unit_loads
-from controlplane.job import Job
+from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
 from controlplane.plan.repair import intact
@@ -17,7 +18,7 @@ from controlplane.rpc import inart_pb2 as pb
 from controlplane.rules import NOTHING, Deployment, RuleSet, Taken, routes
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.room import JOB_IDS, place, split
-from controlplane.runtime.roster import Refused, Roster
+from controlplane.runtime.roster import Known, Refused, Roster
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import Update, UpdateError, Updater
@@ -28,6 +29,7 @@ from controlplane.targets.kinds import Kind
 from controlplane.topology import Topology, TopologyError
 from p4src.protocol import VERSION
 
+LOST = "lost"
 REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
@@ -66,6 +68,9 @@ class RunningJob:
     ) -> None:
         self.weight = weight
         self.ending = False  # it is being removed
+        self.without: dict[str, str] = {}  # of its agents: what is kept off, and why
+        self.losses: Counter[str] = Counter()  # how often each was lost
+        self.mending = threading.Lock()
         self._plan = plan
         self.roster = roster
         self.updater = updater
@@ -217,9 +222,19 @@ class Network:
         )
         return deployment, self.switches.install(job_id, deployment.rulesets)
 
-    def run(self, plan: Plan, deployment: Deployment, job_id: int) -> RunningJob:
-        """What agents of an installed plan join; it can be changed from now on. Raises JobsError."""
-        roster = Roster(deployment.agents, self._epochs, VERSION, self.log)
+    def run(self, plan: Plan, deployment: Deployment, job_id: int, whole: Job | None = None) -> RunningJob:
+        """What agents of an installed plan join; it can be changed from now on. whole: the job, where the plan is for a
+        part of it. Raises JobsError."""
+        whole = whole or plan.job
+        roster = Roster(
+            deployment.agents,
+            self._epochs,
+            VERSION,
+            self.log,
+            known=self._known(whole),
+            spare=lambda left: _suffice(whole, left),
+            on_lost=lambda node, reason: self._agent_lost(job, node, reason),
+        )
         updater = Updater(
             plan,
             self.topology,
@@ -233,13 +248,20 @@ class Network:
             check=self.kind.check,
             left=lambda topology: self.left(topology, job_id),
             changed=lambda: self.changed(),
+            job=whole,
         )
         job = RunningJob(
             PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version), roster, updater, job_id
         )
+        needed = {*plan.job.workers, *plan.job.parameter_servers}
+        job.without = {node: LOST for node in (*whole.workers, *whole.parameter_servers) if node not in needed}
         self.jobs.add(job)
         self.changed()
         return job
+
+    def _known(self, job: Job) -> dict[str, Known]:
+        roles = [("worker", job.workers), ("parameter_server", job.parameter_servers)]
+        return {node: Known(role, self.topology.address(node)) for role, nodes in roles for node in nodes}
 
     def start(self, jobs: Sequence[Stored]) -> None:
         """Run the jobs of a controller that ended, as they were: their agents carry on. Raises FabricError."""
@@ -249,12 +271,12 @@ class Network:
         if changes:
             self.log(f"{changes} changes brought the switches to what they shall hold")
         for stored in jobs:
-            self.run(stored.plan, stored.deployment, stored.job_id).weight = stored.weight
+            self.run(stored.plan, stored.deployment, stored.job_id, stored.job).weight = stored.weight
 
     def stored(self) -> list[Stored]:
         """The jobs as they are now, for a controller that starts again."""
         return [
-            Stored(job.job_id, job.updater.plan, job.updater.deployment, job.weight)
+            Stored(job.job_id, job.updater.plan, job.updater.deployment, job.weight, job.updater.job)
             for job in self.jobs
             if job.updater is not None
         ]
@@ -333,11 +355,11 @@ class Network:
         trees of which nothing is gone."""
         assert job.updater is not None
         plan = job.updater.plan
-        left = tuple(root for root in plan.job.parameter_servers if root in state)
-        if left != plan.job.parameter_servers:
-            fewer = replace(plan.job, parameter_servers=left)
-            start = get_strategy(plan.strategy)(limited(state, self.kind.limits), fewer, seed=plan.seed or 0)
-            return Demand(fewer, (start,), job.weight)
+        state = without(state, job.without)
+        there = job.updater.job.among(state)
+        if there != plan.job:
+            start = get_strategy(plan.strategy)(limited(state, self.kind.limits), there, seed=plan.seed or 0)
+            return Demand(there, (start,), job.weight)
         if not all(intact(tree, state) for tree in plan.trees):
             plan = replan(plan, limited(state, self.kind.limits))
         return Demand(plan.job, (plan,), job.weight, plan.split)
@@ -433,12 +455,18 @@ class Network:
         """The network as it is now, without what is kept off."""
         return without(self.topology, self.off)
 
+    @property
+    def kept_off(self) -> dict[str, str]:
+        """Switches, links and servers that no plan uses now, and why."""
+        lost = {node: f"{why}, job {job.name}" for job in self.jobs for node, why in job.without.items()}
+        return {**lost, **self.off}
+
     def state_of(self, job: RunningJob) -> Topology:
         """As `state`, with the changes that a job's last plan was made for."""
         with self._lock:
             base = self._bases.get(job.name, self.topology)
             plans = [] if job.updater is None else [job.updater.plan.job]
-            return without(base, unneeded(self.off, self.topology, plans))
+            return without(base, [*unneeded(self.off, self.topology, plans), *job.without])
 
     def replan(
         self,
@@ -459,9 +487,10 @@ class Network:
         """
         job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
         with self._lock:
-            wrong = [one for one in restored if one not in self.off]
+            lost = {node for one in self.jobs for node in one.without}
+            wrong = [one for one in restored if one not in self.off and one not in lost]
             if wrong:
-                raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.off) or 'nothing'}")
+                raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.kept_off) or 'nothing'}")
             later = {one: why for one, why in self.off.items() if one not in restored} | dict.fromkeys(off, "operator")
             without(self.topology, later)
             bases = {
@@ -471,13 +500,15 @@ class Network:
             }
             if not dry_run:
                 self.off = later
+                for one in self.jobs:
+                    one.without = {node: why for node, why in one.without.items() if node not in restored}
         if not dry_run and off:
             self._lead_around()
         made = []
         for one in [job] if job is not None else list(self.jobs):
             if one.updater is None:
                 raise UpdateError("this controller cannot change its plan")
-            state = without(bases[one.name], later)
+            state = without(bases[one.name], {*later, *one.without})
             made.append(one.updater.update(state, strategy, dry_run=dry_run))
             if not dry_run:
                 with self._lock:
@@ -501,6 +532,43 @@ class Network:
         with self._lock:
             self.off = {one: reason for one, reason in self.off.items() if one not in names}
         self.log(f"{', '.join(names)} can be used again: {why}")
+        self._replan_soon()
+
+    def _agent_lost(self, job: RunningJob, node: str, reason: str) -> None:
+        """A parameter server, or a worker that the job can do without. Does not wait."""
+        threading.Thread(target=self._go_on_without, args=(job, node, reason), name="lost", daemon=True).start()
+
+    def _go_on_without(self, job: RunningJob, node: str, reason: str) -> None:
+        """Give the lost agent's part to the others, and do again what was under way; or stop the job."""
+        began = time.monotonic()
+        with job.mending:
+            if job.updater is None or node in job.roster.members() or self._closed or not self._runs(job):
+                return
+            job.without = job.without | {node: LOST}
+            job.losses[node] += 1
+            before = job.updater.plan
+            for attempt in range(ATTEMPTS):
+                gone = job.roster.gone()
+                job.without = job.without | dict.fromkeys(gone, LOST)
+                try:
+                    update = job.updater.update(self.state_of(job), wait=True)
+                    break
+                except (UpdateError, TargetError, ValueError) as error:
+                    if job.roster.gone().keys() <= gone.keys() or attempt == ATTEMPTS - 1:
+                        job.without = {one: why for one, why in job.without.items() if one not in gone}
+                        if self._runs(job):
+                            self.log(f"job {job.name} cannot go on without {node}: {error}")
+                            job.roster.give_up(f"{reason}; the job cannot go on without it: {error}")
+                        return
+        if update.changed:
+            self.log(f"job {job.name}: {moved(before, update, time.monotonic() - began)}")
+        if self._fair:
+            self._replan_soon()
+
+    def take_back(self, job: RunningJob, nodes: Sequence[str], why: str) -> None:
+        """Parameter servers that were lost are used again."""
+        job.without = {node: reason for node, reason in job.without.items() if node not in nodes}
+        self.log(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
         self._replan_soon()
 
     def _lead_around(self) -> None:
@@ -617,6 +685,32 @@ def without(topology: Topology, off: Iterable[str]) -> Topology:
         else:
             raise TopologyError(f"the network has no switch, link (like V1-V2) or parameter server {name!r}")
     return topology.replace(remove_nodes=nodes, remove_links=links)
+
+
+def _suffice(job: Job, left: Collection[str]) -> bool:
+    """Whether a job can go on with these agents only."""
+    try:
+        there = job.among(left)
+    except JobError:
+        return False
+    return all(worker in left for worker in there.workers)
+
+
+def moved(before: Plan, update: Update, seconds: float) -> str:
+    """What it took to go on without agents that were lost."""
+    after = update.plan
+    words = []
+    for root in before.job.parameter_servers:
+        if root not in after.job.parameter_servers:
+            others = ", ".join(after.job.parameter_servers)
+            words.append(f"the {before.split.get(root, 0.0):.0%} of the model that {root} added up moved to {others}")
+    workers = [worker for worker in before.job.workers if worker not in after.job.workers]
+    if workers:
+        words.append(f"{len(after.job.workers)} workers go on without {', '.join(workers)}")
+    operations, nbytes = update.repeated
+    words.append(f"{operations} operations of {nbytes / 1e6:.4g} MB are done again, after {1e3 * seconds:.0f} ms")
+    words.append(f"{before.rate_mbps:.4g} Mbit/s before, {after.rate_mbps:.4g} now")
+    return "; ".join(words)
 
 
 def unneeded(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:

@@ -2,7 +2,9 @@
 
 waiting --all joined--> running (new epoch) --one lost--> waiting (the others were told to abort) --...
 
-A running job can also change over to new configurations without a stop (handover.py).
+A running job can also change over to new configurations without a stop (handover.py). Where it may go on without one
+that is lost (`spare`), nobody is told to stop: it is said to `on_lost`, whose turn it is to change the plan (with
+`again`), or to `give_up`. Nodes that the job knows and that the running plan does not need may join, and wait.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.agentconfig import AgentConfig
@@ -23,6 +25,8 @@ from controlplane.runtime.handover import Handover, HandoverError
 GRACE_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """A parameter server that has reported, and then not for so long, hangs: its connection may look alive for hours."""
+SILENT_SPARED_SECONDS = 5.0
+"""The same where the job goes on without it, which costs little."""
 SILENT_AT_FIRST_SECONDS = 20.0
 """The same for one that has never reported in this epoch: it may still be making ready."""
 SILENT_REPORTS = 5
@@ -53,6 +57,14 @@ class Member:
     oldest: dict[int, tuple[int, float]] = field(default_factory=dict)  # by tree: oldest open chunk, and since when
 
 
+@dataclass(frozen=True)
+class Known:
+    """A node that may join: as what, and its address."""
+
+    role: str
+    address: str
+
+
 class Roster:
     """The agents of one job. Thread-safe.
 
@@ -62,6 +74,9 @@ class Roster:
         grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but
             answers to them may have been lost, and they get them from the parameter server.
         log: gets one line per event.
+        known: nodes that may join beside those that have a configuration.
+        spare: whether the job goes on when only these nodes are left; asked, and on_lost called (node, reason), with
+            the roster's lock held: neither may wait.
     """
 
     def __init__(
@@ -72,9 +87,17 @@ class Roster:
         log: Callable[[str], None] = lambda line: None,
         *,
         grace: float = GRACE_SECONDS,
+        known: Mapping[str, Known] | None = None,
+        spare: Callable[[Collection[str]], bool] = lambda left: False,
+        on_lost: Callable[[str, str], None] = lambda node, reason: None,
     ) -> None:
         if not configs:
             raise ValueError("a job without agents")
+        self._known = dict(known or {})
+        self._spare = spare
+        self._on_lost = on_lost
+        self._reserve: dict[str, Member] = {}  # has joined, and is not needed
+        self._gone: dict[str, str] = {}  # lost from the running epoch, which goes on, and why
         self._take(configs)
         self.epoch = 0
         self._epochs = epochs
@@ -83,6 +106,7 @@ class Roster:
         self._grace = grace
         self._members: dict[str, Member] = {}
         self._running = False
+        self._stopped = False  # what is under way is to be started again
         self._closed = False
         self._refusal = ""
         self._lock = threading.Lock()
@@ -100,19 +124,24 @@ class Roster:
                 raise Refused(self._refusal or "the controller is shutting down")
             node = self._identify(request)
             member = Member(node, peer, request.agent, (request.running_epoch, request.running_digest))
+            reason = f"another process joined as {node} (from {peer}); this one was told to stop"
             earlier = self._members.get(node)
             if earlier is not None:
-                reason = f"another process joined as {node} (from {peer}); this one was told to stop"
                 earlier.events.put(pb.Event(refused=pb.Refused(reason=reason)))
                 self._remove(earlier, f"{node} was replaced by another process")
+            waiting = self._reserve.pop(node, None)
+            if waiting is not None:
+                waiting.events.put(pb.Event(refused=pb.Refused(reason=reason)))
+                waiting.events.put(None)
+            role = self._known[node].role.replace("_", " ")
+            if node not in self.configs or node in self._gone:
+                self._log(f"{role} {node} joined; the job goes on without it for now")
+                self._put_by(member)
+                return member
             self._members[node] = member
             missing = self._missing()
-            role = self.configs[node].role.replace("_", " ")
             self._log(f"{role} {node} joined" + (f"; waiting for {_names(missing)}" if missing else ""))
-            if missing:
-                self._tell_waiting(missing)
-            else:
-                self._start()
+            self._start_or_wait()
             return member
 
     def announce_leave(self, agent: str, failure: str = "") -> None:
@@ -125,13 +154,22 @@ class Roster:
     def leave(self, member: Member) -> None:
         """The agent's stream has ended."""
         with self._lock:
-            if self._members.get(member.node) is not member or self._closed:
+            if self._closed:
+                return
+            if self._reserve.get(member.node) is member:
+                del self._reserve[member.node]
+                self._log(f"{member.node} is gone again")
+                self._fail_handover(f"{member.node} is gone")
+                return
+            if self._members.get(member.node) is not member:
                 return
             if member.failure:
                 self._remove(member, f"{member.node} gave up: {member.failure}")
             elif not member.leaving:
                 self._remove(member, f"{member.node} is gone (its connection ended)")
-            elif not self._running:
+            elif not self._running or (
+                self.configs[member.node].role == "parameter_server" and self._can_go_on(member.node)
+            ):
                 self._remove(member, f"{member.node} has left")
             else:
                 del self._members[member.node]
@@ -184,39 +222,54 @@ class Roster:
     # -- changing the plan; see handover.py -------------------------------------------------------------------------
 
     def exchange(self, configs: Mapping[str, AgentConfig]) -> bool:
-        """Configurations for the next epoch. False, and nothing happens, while one runs: that takes a handover."""
+        """Configurations for the next epoch. False, and nothing happens, while one runs: that takes a handover.
+
+        Nodes that are not in the job any more wait, or are told; when all that are have joined, a new epoch begins."""
         with self._lock:
             if self._running:
                 return False
-            self._take(configs)
+            others = set(configs) != set(self.configs)
+            self._rearrange(configs)
+            if others:
+                self._start_or_wait()
             return True
 
     def restart(self, configs: Mapping[str, AgentConfig], reason: str) -> None:
-        """Other configurations, also for other nodes; what runs is stopped with the reason. Nodes that are not in the
-        job any more are told, and a new epoch begins when all that are have joined."""
+        """Other configurations, also for other nodes; what runs is stopped with the reason."""
         with self._lock:
             self._fail_handover(reason)
             if self._running:
                 self._abort(reason, "")
-            for node in [node for node in self._members if node not in configs]:
-                member = self._members.pop(node)
-                member.events.put(pb.Event(refused=pb.Refused(reason=reason)))
-                member.events.put(None)
-            self._take(configs)
-            missing = self._missing()
-            if missing:
-                self._tell_waiting(missing)
-            else:
-                self._start()
+        self.exchange(configs)
+
+    def gone(self) -> dict[str, str]:
+        """Who was lost from what runs, and why; the job waits for `prepare` without them, or `give_up`."""
+        with self._lock:
+            return dict(self._gone)
+
+    def waiting(self) -> dict[str, float]:
+        """Nodes that have joined and that the running plan does not need; for how many seconds."""
+        with self._lock:
+            now = time.monotonic()
+            return {node: now - member.joined for node, member in self._reserve.items()}
+
+    def give_up(self, reason: str) -> None:
+        """The job does not go on without those who are gone: everybody stops, until they are back."""
+        with self._lock:
+            if self._gone and self._running and not self._closed:
+                self._abort(reason, next(iter(self._gone)))
+                self._start_or_wait()
 
     def prepare(self, configs: Mapping[str, AgentConfig], timeout: float) -> Handover:
-        """Make all agents ready for `configs`; workers hold their operations back until switch_over or withdraw.
+        """Make all agents ready for `configs`; workers hold their operations back until switch_over or withdraw. Where
+        one is gone that is not in `configs`, they stop what is under way, and start it again then.
 
         Raises:
             HandoverError: one cannot, or does not say so within `timeout` seconds. It is withdrawn then.
         """
         with self._lock:
-            missing = self._missing()
+            there = {**self._reserve, **self._members}
+            missing = [node for node in configs if node not in there or node in self._gone]
             if self._closed:
                 raise HandoverError(self._refusal or "the controller is shutting down")
             if self._handover is not None or not self._running or missing:
@@ -225,14 +278,23 @@ class Roster:
                     if self._handover is not None
                     else f"the job does not run: waiting for {_names(missing)}"
                 )
+            newcomers = [node for node in configs if node not in self.configs and configs[node].role == "worker"]
+            if newcomers:
+                raise HandoverError(f"{_names(newcomers)} cannot join what runs: it knows none of its operations")
             epoch = self._epochs.next()
-            handover = Handover(epoch, {node: replace(config, epoch=epoch) for node, config in configs.items()})
+            handover = Handover(
+                epoch,
+                {node: replace(config, epoch=epoch) for node, config in configs.items()},
+                again=bool(self._gone) or self._stopped,
+            )
             self._handover = handover
-            for node, member in self._members.items():
+            self._stopped = handover.again
+            for node, config in handover.configs.items():
                 event = pb.Event()
-                event.prepare.agent_config = handover.configs[node].dumps()
-                event.prepare.digest = config_digest(handover.configs[node])
-                member.events.put(event)
+                event.prepare.agent_config = config.dumps()
+                event.prepare.digest = config_digest(config)
+                event.prepare.again = handover.again
+                there[node].events.put(event)
             self._log(f"change of plan: epoch {epoch} is being prepared")
             self._news.wait_for(lambda: handover.failure or not handover.unprepared(), timeout)
             if not handover.failure and handover.unprepared():
@@ -248,7 +310,9 @@ class Roster:
             if handover.failure:
                 raise HandoverError(handover.failure)
             first = handover.choose_operation()
-            self._take(handover.configs)
+            self._rearrange(handover.configs, quietly=True)
+            self._gone.clear()
+            self._stopped = False
             self.epoch = handover.epoch
             for node, member in self._members.items():
                 member.running = (self.epoch, config_digest(self.configs[node]))
@@ -268,12 +332,16 @@ class Roster:
                 raise HandoverError(handover.failure)
             for member in self._members.values():
                 member.events.put(pb.Event(retire=pb.Retire(epoch=handover.epoch)))
+            for member in self._reserve.values():
+                if member.running[0]:
+                    member.running = (0, "")
+                    member.events.put(pb.Event(abort=pb.Abort(reason=self._words_for_waiting(member.node))))
             self._log(f"nothing is left of what ran before epoch {handover.epoch}")
 
     def report_update(self, report: pb.UpdateReport) -> None:
         """An agent says how far it is with an update."""
         with self._lock:
-            for member in self._members.values():
+            for member in (*self._members.values(), *self._reserve.values()):
                 if member.agent == report.agent and self._handover is not None:
                     self._handover.report(member.node, report)
                     self._news.notify_all()
@@ -281,13 +349,13 @@ class Roster:
     def _withdraw(self, handover: Handover) -> None:
         self._log(f"the change of plan does not take place: {handover.failure}")
         self._handover = None
-        for member in self._members.values():
+        for member in (*self._members.values(), *self._reserve.values()):
             member.events.put(pb.Event(withdraw=pb.Withdraw(epoch=handover.epoch, reason=handover.failure)))
 
     def knows(self, request: pb.JoinRequest) -> bool:
         """Whether the agent's node is one of this job's."""
         if request.node:
-            return request.node in self.configs
+            return request.node in self._known
         return any(address in self._by_address for address in request.addresses)
 
     def close(self, refusal: str = "") -> None:
@@ -296,7 +364,7 @@ class Roster:
             self._closed = True
             self._refusal = refusal
             self._fail_handover(refusal or "the controller is shutting down")
-            for member in self._members.values():
+            for member in (*self._members.values(), *self._reserve.values()):
                 if refusal:
                     member.events.put(pb.Event(refused=pb.Refused(reason=refusal)))
                 member.events.put(None)
@@ -346,7 +414,41 @@ class Roster:
 
     def _take(self, configs: Mapping[str, AgentConfig]) -> None:
         self.configs = dict(configs)
-        self._by_address = {config.address: node for node, config in configs.items()}
+        self._known |= {node: Known(config.role, config.address) for node, config in configs.items()}
+        self._by_address = {known.address: node for node, known in self._known.items()}
+
+    def _rearrange(self, configs: Mapping[str, AgentConfig], *, quietly: bool = False) -> None:
+        """Take configurations for other nodes, too. quietly: who is not needed any more goes on for now."""
+        self._take(configs)
+        for node in [node for node in self._members if node not in configs]:
+            member = self._members.pop(node)
+            if quietly:
+                self._reserve[node] = member
+            else:
+                member.running = (0, "")
+                self._put_by(member)
+        self._recall()
+
+    def _recall(self) -> None:
+        """Who waits and is needed is a member."""
+        for node in [node for node in self._reserve if node in self.configs and node not in self._members]:
+            self._members[node] = self._reserve.pop(node)
+
+    def _put_by(self, member: Member) -> None:
+        member.joined = time.monotonic()
+        self._reserve[member.node] = member
+        words = self._words_for_waiting(member.node)
+        member.events.put(pb.Event(waiting=pb.Waiting(missing=[member.node], reason=words)))
+
+    def _words_for_waiting(self, node: str) -> str:
+        return f"the job goes on without {node} for now; it waits to be used again"
+
+    def _can_go_on(self, node: str) -> bool:
+        """Whether the job that runs may go on without this node, too."""
+        left = [one for one in self.configs if one in self._members and one != node]
+        workers = [one for one, config in self.configs.items() if config.role == "worker"]
+        done = any(one not in self._members and one not in self._gone and one != node for one in workers)
+        return self._running and not self._closed and not done and self._spare(left)
 
     def _identify(self, request: pb.JoinRequest) -> str:
         node = request.node
@@ -360,10 +462,10 @@ class Roster:
                     f"{', '.join(f'{n} {c.address}' for n, c in self.configs.items())}. Give the name with --node"
                 )
             node = found[0]
-        if node not in self.configs:
-            raise Refused(f"{node!r} is not a node of this job; its nodes are {', '.join(self.configs)}")
-        if self.configs[node].role != request.role:
-            wanted, got = (role.replace("_", " ") for role in (self.configs[node].role, request.role))
+        if node not in self._known:
+            raise Refused(f"{node!r} is not a node of this job; its nodes are {', '.join(self._known)}")
+        if self._known[node].role != request.role:
+            wanted, got = (role.replace("_", " ") for role in (self._known[node].role, request.role))
             raise Refused(f"{node} is a {wanted} of this job, not a {got}")
         if request.version != self._version:
             raise Refused(
@@ -383,8 +485,16 @@ class Roster:
             known = member.reported is not None
             silent = now - (member.reported if member.reported is not None else member.began)
             heard = max(member.heard.values(), default=0)
-            if silent > (SILENT_SECONDS if known else SILENT_AT_FIRST_SECONDS) and heard >= SILENT_REPORTS:
+            patience = SILENT_SPARED_SECONDS if self._can_go_on(member.node) else SILENT_SECONDS
+            if silent > (patience if known else SILENT_AT_FIRST_SECONDS) and heard >= SILENT_REPORTS:
                 self._remove(member, f"{member.node} is gone (no report for {silent:.0f} s: it hangs)")
+
+    def _start_or_wait(self) -> None:
+        missing = self._missing()
+        if missing:
+            self._tell_waiting(missing)
+        else:
+            self._start()
 
     def _missing(self) -> list[str]:
         return [node for node in self.configs if node not in self._members]
@@ -421,7 +531,13 @@ class Roster:
     def _remove(self, member: Member, reason: str) -> None:
         del self._members[member.node]
         member.events.put(None)
-        self._abort(reason, member.node)
+        if self._can_go_on(member.node):
+            self._gone[member.node] = reason
+            self._log(f"{reason}: the job goes on without it")
+            self._fail_handover(reason)
+            self._on_lost(member.node, reason)
+        else:
+            self._abort(reason, member.node)
 
     def _abort(self, reason: str, node: str) -> None:
         """Stop the epoch, if one runs; what agents carried over a restart of the controller ends with it too."""
@@ -431,7 +547,9 @@ class Roster:
             if self._running or other.running[0]:
                 other.events.put(pb.Event(abort=pb.Abort(reason=reason, nodes=[node] if node else [])))
             other.running = (0, "")
-        self._running = False
+        self._running = self._stopped = False
+        self._gone.clear()
+        self._recall()
 
     def _fail_handover(self, reason: str) -> None:
         if self._handover is not None and not self._handover.failure:

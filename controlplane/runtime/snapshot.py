@@ -68,7 +68,7 @@ class Snapshots:
             "time": time.time(),
             "measured_at": reading.at,
             "topology": topology.name,
-            "without": dict(network.off),
+            "without": dict(network.kept_off),
             "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],
             "links": [
                 {
@@ -82,7 +82,7 @@ class Snapshots:
                         for number, flow in reading.links.get((u, v), {}).items()
                         if number in names
                     },
-                    "off": _is_off(network.off, u, v),
+                    "off": _is_off(network.kept_off, u, v),
                 }
                 for u, v in topology.links
             ],
@@ -105,7 +105,7 @@ class Snapshots:
         network, topology = self.network, self.network.topology
         x, y = self._places[node]
         found: dict[str, Any] = {"name": node, "kind": topology.kind(node), "x": x, "y": y}
-        found["off"] = network.off.get(node, "")
+        found["off"] = network.kept_off.get(node, "")
         if topology.kind(node) == "switch":
             keeper = next((one for one in network.switches.keepers if one.target.name == node), None)
             found |= {

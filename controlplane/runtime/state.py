@@ -14,6 +14,7 @@ from typing import Any
 
 from controlplane.agentconfig import AgentConfig
 from controlplane.inputs import parse_json
+from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.rules import Aggregate, Deployment, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 
@@ -30,12 +31,13 @@ class StateError(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """One job as it is installed."""
+    """One job as it is installed. job: all of it, where the plan is for a part."""
 
     job_id: int
     plan: Plan
     deployment: Deployment
     weight: float = 1.0
+    job: Job | None = None
 
 
 def default_folder(addresses: Iterable[str]) -> Path:
@@ -102,6 +104,7 @@ def _json(stored: Stored) -> dict[str, Any]:
         "job_id": stored.job_id,
         "weight": stored.weight,
         "plan": stored.plan.to_json(),
+        "job": (stored.job or stored.plan.job).to_json(),
         "labels": [deployment.first_label, deployment.next_label],
         "slots": [[switch, tree, first] for (switch, tree), first in deployment.slots.items()],
         "agents": {node: config.to_json() for node, config in deployment.agents.items()},
@@ -125,7 +128,9 @@ def _job(data: Mapping[str, Any]) -> Stored:
     first, after = data["labels"]
     slots = {(switch, tree): slot for switch, tree, slot in data["slots"]}
     deployment = Deployment(rulesets, agents, after, first, slots)
-    return Stored(data["job_id"], Plan.from_json(data["plan"]), deployment, data["weight"])
+    plan = Plan.from_json(data["plan"])
+    whole = Job.from_json(data["job"]) if "job" in data else plan.job
+    return Stored(data["job_id"], plan, deployment, data["weight"], whole)
 
 
 def _rules(switch: str, data: Mapping[str, Any]) -> RuleSet:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from controlplane.evaluate import evaluate
-from controlplane.job import JobError
+from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, Limits, limited
 from controlplane.plan.repair import CannotRepair, Repair, intact, repair
@@ -40,7 +40,8 @@ class Update:
 
     changed: False: the plan that runs is right for the new state. entries_added, entries_removed: of all switches.
     epoch, first_operation: where the job changed over; 0 when it was not running. held_seconds: the longest that a
-    worker may have held operations back. seconds: until the old version was gone.
+    worker may have held operations back. seconds: until the old version was gone. repeated: operations and bytes that a
+    worker started again, because an agent was lost.
     """
 
     plan: Plan
@@ -53,6 +54,7 @@ class Update:
     first_operation: int = 0
     held_seconds: float = 0.0
     seconds: float = 0.0
+    repeated: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Updater:
         pace: share of the planned rate at which agents send.
         check: raises DoesNotFit where the switches cannot hold or carry a plan (`Kind.check`).
         left: what other jobs leave of a state of the network.
+        job: all of it, where the plan is for a part (default: the plan's).
         changed: called when another plan runs.
     """
 
@@ -91,7 +94,9 @@ class Updater:
         check: Callable[[Plan, Topology], None] = lambda plan, topology: None,
         left: Callable[[Topology], Topology] = lambda topology: topology,
         changed: Callable[[], None] = lambda: None,
+        job: Job | None = None,
     ) -> None:
+        self.job = job or plan.job
         self.topology = topology
         self._whole = topology
         self._current = Version(plan, deployment)
@@ -276,18 +281,19 @@ class Updater:
             self._fits(new, limited(topology, self._limits))
             return new, self.plan.rate_mbps, difference(self.plan, new)
         topology = self._left(topology)
-        left = tuple(root for root in self.plan.job.parameter_servers if root in topology)
+        job = self.job.among(topology)
         try:
             before = evaluate(self.plan, topology).rate_mbps
         except (PlanError, JobError):
             before = 0.0  # it needs something that is not there any more
-        if left == self.plan.job.parameter_servers:
+        if job == self.plan.job:
             new = replan(self.plan, limited(topology, self._limits), strategy=strategy)
         else:
-            job = replace(self.plan.job, parameter_servers=left)
             planner = get_strategy(strategy or self.plan.strategy)
             new = planner(limited(topology, self._limits), job, seed=self.plan.seed or 0)
             new = new.with_version(self.plan.version + 1)
+            if any(node not in job.workers for node in self.plan.job.workers):
+                before = 0.0  # a worker is lost: the running plan waits for it
         if strategy is None and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
         self._fits(new, topology)
@@ -320,11 +326,11 @@ class Updater:
                 self._beside = None
                 raise
         epoch = first = 0
-        held = 0.0
+        held, repeated = 0.0, (0, 0)
         try:
-            if set(new.agents) != set(old.agents):
-                gone = ", ".join(node for node in old.agents if node not in new.agents)
-                self._roster.restart(new.agents, f"the job goes on without {gone}")
+            back = [n for n, c in new.agents.items() if c.role == "worker" and n not in old.agents]
+            if back:
+                self._roster.restart(new.agents, f"the job begins anew, with {', '.join(back)}")
             elif not self._roster.exchange(new.agents):
                 asked = time.monotonic()
                 handover = self._roster.prepare(new.agents, PREPARE_SECONDS)
@@ -343,6 +349,7 @@ class Updater:
         if epoch:
             try:
                 self._roster.retire(handover)
+                repeated = handover.repeated
             except HandoverError as error:
                 self._log(f"the job stopped during the change of plan; it begins anew with the new one: {error}")
         removed = 0
@@ -360,6 +367,7 @@ class Updater:
             epoch=epoch,
             first_operation=first,
             held_seconds=held,
+            repeated=repeated,
         )
 
     # -- with _placing held -----------------------------------------------------------------------------------------

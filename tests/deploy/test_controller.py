@@ -42,7 +42,7 @@ class Listener:
         self.unreachable: list[str] = []
         self.configurations = 0
 
-    def on_waiting(self, missing: tuple[str, ...]) -> None:
+    def on_waiting(self, missing: tuple[str, ...], reason: str) -> None:
         self.missing = missing
 
     def on_configuration(self, config: AgentConfig) -> None:
@@ -53,7 +53,7 @@ class Listener:
         self.config = None
         self.aborts.append((reason, nodes))
 
-    def on_prepare(self, config: AgentConfig) -> None:
+    def on_prepare(self, config: AgentConfig, again: bool) -> None:
         self.prepared = config
 
     def on_switch_over(self, epoch: int, first_operation: int) -> None:

@@ -37,6 +37,7 @@ from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.topology import TopologyError
 from p4src.artifacts import find
 from p4src.protocol import VERSION
+from tests.deploy.agents import Agents
 from tests.deploy.fake_switch import FakeSwitch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -321,21 +322,24 @@ def test_operator_keeps_things_off_and_takes_that_back(rig):
     assert update.plan.job == ONE
 
 
-def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig):
+def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig, until):
     job = Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000)
     running = rig.add(job)
-    members = {}
-    for node, config in running.roster.configs.items():
-        members[node] = running.roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION))
+    agents = Agents(running.roster)
+    agents.join()
     epoch = running.roster.epoch
     rig.network.replan(off=[SERVERS[10]])
     assert running.updater.plan.job.parameter_servers == (SERVERS[6],)
     assert running.roster.epoch > epoch
     assert running.roster.running, "those that are left go on at once, in a new epoch"
-    kinds = []
-    while (event := members[SERVERS[10]].events.get(timeout=5)) is not None:
-        kinds.append(event.WhichOneof("kind"))
-    assert kinds[-1] == "refused"
+    until(lambda: agents.events[SERVERS[6]][-1] == "retire", "the others change over without a stop")
+    assert agents.events[SERVERS[6]][-4:] == ["configuration", "prepare", "switch_over", "retire"]
+    until(lambda: agents.events[SERVERS[10]][-1] == "abort", "the one that is taken out stops when nobody needs it")
+    rig.network.replan(restored=[SERVERS[10]])
+    assert set(running.updater.plan.job.parameter_servers) == {SERVERS[6], SERVERS[10]}
+    until(lambda: agents.events[SERVERS[10]][-3:] == ["prepare", "switch_over", "retire"], "and is used again")
+    running.roster.close()
+    agents.end()
 
 
 def test_jobs_that_share_get_fair_rates_and_keep_their_key_ranges(rig):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from controlplane.agentconfig import AgentConfig
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import config_digest
 from controlplane.runtime.epochs import LAST_EPOCH, EpochStore
+from controlplane.runtime.handover import HandoverError
 from controlplane.runtime.roster import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Member, Refused, Roster
 from p4src.protocol import VERSION
 from tests.deploy.job import configs
@@ -260,3 +262,124 @@ def test_parameter_server_that_hangs_before_its_first_report_is_out_too(roster):
     roster.report(pb.ReportRequest(node="w1", epoch=roster.epoch))
     assert not roster.running
     assert set(roster.members()) == {"w1", "w2"}
+
+
+def two_roots() -> dict[str, AgentConfig]:
+    """The small job with a second parameter server."""
+    found = configs()
+    found["ps2"] = replace(found["ps1"], node="ps2", index=1, address="10.0.0.9")
+    return {node: replace(config, parameter_servers=("ps1", "ps2")) for node, config in found.items()}
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A roster that goes on without one of two parameter servers, and who was said to be lost."""
+    lost: list[str] = []
+    made = Roster(
+        two_roots(), EpochStore(tmp_path / "epoch"), VERSION, spare=lambda left: {"w1", "w2"} <= set(left) and
+        bool({"ps1", "ps2"} & set(left)), on_lost=lambda node, reason: lost.append(node),
+    )  # fmt: skip
+    members = join_all(made)
+    for member in members.values():
+        events(member)
+    yield made, members, lost
+    made.close()
+
+
+def without(node: str) -> dict[str, AgentConfig]:
+    return {one: config for one, config in two_roots().items() if one != node}
+
+
+def answer(roster: Roster, members: dict[str, Member], operations: dict[str, int]) -> None:
+    """All that were asked are ready."""
+    handover = roster._handover
+    if handover is None:
+        return
+    for node in handover.configs:
+        stage = pb.UpdateReport.PREPARED if handover.first_operation is None else pb.UpdateReport.DRAINED
+        report = pb.UpdateReport(agent=members[node].agent, epoch=handover.epoch, stage=stage)
+        report.next_operation = operations.get(node, 0)
+        roster.report_update(report)
+
+
+def change(roster: Roster, members: dict[str, Member], configs: dict[str, AgentConfig], **operations: int) -> int:
+    """Over to these configurations; the operation from which they hold."""
+    done: list[int] = []
+
+    def work() -> None:
+        handover = roster.prepare(configs, 30.0)
+        done.append(roster.switch_over(handover))
+        roster.retire(handover)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        answer(roster, members, operations)
+        thread.join(0.01)
+    return done[0]
+
+
+def test_parameter_server_that_is_lost_stops_nobody_where_another_can_take_over(pair):
+    roster, members, lost = pair
+    roster.leave(members["ps1"])
+    assert lost == ["ps1"]
+    assert all(kinds(member) == [] for member in members.values())
+    assert change(roster, members, without("ps1"), w1=7, w2=5) == 5, "the first that a worker has no result of"
+    prepare, switch, _ = events(members["w1"])
+    assert prepare.prepare.again
+    assert switch.switch_over.first_operation == 5
+    assert roster.status().state == "running"
+    assert not roster.gone()
+    back = roster.join(request("ps1"))
+    assert "goes on without ps1" in events(back)[0].waiting.reason
+    assert kinds(members["w1"]) == []
+    assert list(roster.waiting()) == ["ps1"]
+    assert change(roster, {**members, "ps1": back}, two_roots(), w1=2, w2=3) == 3
+    assert kinds(back) == ["prepare", "switch_over", "retire"]
+    assert [event.prepare.again for event in events(members["w2"]) if event.HasField("prepare")] == [True, False]
+    assert roster.status().state == "running"
+
+
+def test_process_that_comes_back_before_the_others_have_gone_on_waits(pair):
+    roster, members, _ = pair
+    roster.leave(members["ps1"])
+    back = roster.join(request("ps1"))
+    assert kinds(back) == ["waiting"]
+    assert kinds(members["w1"]) == []
+    roster.give_up("no room")
+    assert kinds(members["w1"]) == ["abort", "configuration"], "it is there, so all begin anew at once"
+    assert kinds(back) == ["configuration"]
+
+
+def test_second_loss_withdraws_the_change_and_the_next_is_a_repetition_too(pair):
+    roster, members, lost = pair
+    roster.leave(members["ps1"])
+    problems = []
+
+    def prepare() -> None:
+        try:
+            roster.prepare(without("ps1"), 30.0)
+        except HandoverError as error:
+            problems.append(str(error))
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    while roster._handover is None:
+        thread.join(0.01)
+    roster.leave(members["ps2"])
+    thread.join()
+    assert "ps2" in problems[0]
+    assert lost == ["ps1"]
+    assert "abort" in kinds(members["w1"]), "nobody is left to take over"
+
+
+def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_replaced(pair):
+    roster, members, _ = pair
+    roster.leave(members["ps1"])
+    roster.leave(members["w2"])
+    assert "abort" in kinds(members["w1"])
+    assert not roster.running
+    assert roster.exchange(without("ps1"))
+    again = roster.join(request("w2"))
+    assert configuration(again).epoch == roster.epoch
+    assert roster.status().state == "running"

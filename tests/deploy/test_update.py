@@ -24,7 +24,7 @@ from controlplane.runtime import update as update_module
 from controlplane.runtime.controller import update_reply
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.room import build_beside, first_label, last_label
-from controlplane.runtime.roster import Member, Roster
+from controlplane.runtime.roster import Roster
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import UpdateError, Updater, apply_changes
 from controlplane.strategies import get_strategy
@@ -33,51 +33,11 @@ from controlplane.targets.base import difference
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.topology import Topology, TopologyError
 from p4src.protocol import VERSION
+from tests.deploy.agents import Agents
 from tests.deploy.fake_switch import FakeSwitch
 
 SMALL = Limits(values_per_packet=4, slots=2048, label_table_size=8192, route_table_size=2048)
 BUSY = ("V1.aggregation_mbps=20",)
-
-
-class Agents:
-    """The agents of a job; workers have started `started[node]` operations.
-
-    unwilling: cannot run another plan. silent: never answers. slow: does not finish with the old plan.
-    """
-
-    def __init__(self, roster: Roster) -> None:
-        self.roster = roster
-        self.started: dict[str, int] = {}
-        self.unwilling = self.silent = self.slow = ""
-        self.events: dict[str, list[str]] = {node: [] for node in roster.configs}
-        self.members: dict[str, Member] = {}
-        self.threads = [threading.Thread(target=self._live, args=(node,)) for node in roster.configs]
-
-    def join(self) -> None:
-        for node, config in self.roster.configs.items():
-            request = pb.JoinRequest(node=node, role=config.role, version=VERSION, agent=f"agent-{node}")
-            self.members[node] = self.roster.join(request)
-        for thread in self.threads:
-            thread.start()
-
-    def _live(self, node: str) -> None:
-        member = self.members[node]
-        while (event := member.events.get()) is not None:
-            kind = event.WhichOneof("kind") or ""
-            self.events[node].append(kind)
-            if kind == "prepare" and node != self.silent:
-                self._report(node, pb.UpdateReport.PREPARED)
-            if kind == "switch_over" and node != self.slow and node.startswith("W"):
-                self._report(node, pb.UpdateReport.DRAINED)
-
-    def _report(self, node: str, stage: pb.UpdateReport.Stage) -> None:
-        # Any epoch but the prepared one is dropped, so take it from the roster as the agent would from its event.
-        handover = self.roster._handover
-        if handover is not None:
-            failure = "no memory" if node == self.unwilling and stage == pb.UpdateReport.PREPARED else ""
-            report = pb.UpdateReport(agent=f"agent-{node}", epoch=handover.epoch, stage=stage, failure=failure)
-            report.next_operation = self.started.get(node, 0)
-            self.roster.report_update(report)
 
 
 class Rig:
@@ -127,9 +87,7 @@ class Rig:
 
     def close(self) -> None:
         self.roster.close()
-        for thread in self.agents.threads:
-            if thread.ident is not None:
-                thread.join(10)
+        self.agents.end()
         self.kept.close()
 
 

@@ -89,8 +89,11 @@ class Rig:
 
     def start_roots(self) -> None:
         for node in self.job.parameter_servers:
-            arguments = {"controller": self.service.address}
-            self.roots[node] = self.zygote.spawn(node, f"{HERE}:parameter_server", arguments)
+            self.start_root(node)
+
+    def start_root(self, node: str) -> None:
+        arguments = {"controller": self.service.address}
+        self.roots[node] = self.zygote.spawn(node, f"{HERE}:parameter_server", arguments)
 
     def start_worker(self, node: str) -> None:
         arguments = {

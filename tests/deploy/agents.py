@@ -1,0 +1,57 @@
+"""The agents of a job as a roster sees them: what they answer, without any network."""
+
+from __future__ import annotations
+
+import threading
+
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.runtime.roster import Member, Roster
+from p4src.protocol import VERSION
+
+
+class Agents:
+    """The agents of a job; workers have started `started[node]` operations.
+
+    unwilling: cannot run another plan. silent: never answers. slow: does not finish with the old plan.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+        self.started: dict[str, int] = {}
+        self.unwilling = self.silent = self.slow = ""
+        self.roles = {node: config.role for node, config in roster.configs.items()}
+        self.events: dict[str, list[str]] = {node: [] for node in roster.configs}
+        self.members: dict[str, Member] = {}
+        self.threads = [threading.Thread(target=self._live, args=(node,)) for node in roster.configs]
+
+    def join(self) -> None:
+        for node, config in self.roster.configs.items():
+            request = pb.JoinRequest(node=node, role=config.role, version=VERSION, agent=f"agent-{node}")
+            self.members[node] = self.roster.join(request)
+        for thread in self.threads:
+            thread.start()
+
+    def _live(self, node: str) -> None:
+        member = self.members[node]
+        while (event := member.events.get()) is not None:
+            kind = event.WhichOneof("kind") or ""
+            self.events[node].append(kind)
+            if kind == "prepare" and node != self.silent:
+                self._report(node, pb.UpdateReport.PREPARED)
+            if kind == "switch_over" and node != self.slow and self.roles[node] == "worker":
+                self._report(node, pb.UpdateReport.DRAINED)
+
+    def _report(self, node: str, stage: pb.UpdateReport.Stage) -> None:
+        # Any epoch but the prepared one is dropped, so take it from the roster as the agent would from its event.
+        handover = self.roster._handover
+        if handover is not None:
+            failure = "no memory" if node == self.unwilling and stage == pb.UpdateReport.PREPARED else ""
+            report = pb.UpdateReport(agent=f"agent-{node}", epoch=handover.epoch, stage=stage, failure=failure)
+            report.next_operation = self.started.get(node, 0)
+            self.roster.report_update(report)
+
+    def end(self) -> None:
+        """After the roster is closed."""
+        for thread in self.threads:
+            if thread.ident is not None:
+                thread.join(10)

@@ -1,0 +1,193 @@
+"""Operations that may have to be started again: whatever one worker lacks, all others still have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.agentconfig import AgentConfig, WorkerTree
+from tests.hosts.test_relay import Engine
+from worker_agent.engine import Work, host_array
+from worker_agent.errors import AbortedError, AgentError
+from worker_agent.kept import Ledger
+from worker_agent.relay import Relay
+from worker_agent.split import chunk_counts
+
+VALUES = 4
+
+
+def config(shares: list[float], slots: list[int]) -> AgentConfig:
+    trees = tuple(
+        WorkerTree(i, "ps", share, i, i, i, window, 1.0, 1)
+        for i, (share, window) in enumerate(zip(shares, slots, strict=True))
+    )
+    return AgentConfig("job", 1, 1, "w", "worker", 0, ("w", "v"), ("ps", "qs"), VALUES, trees, repeats=True)
+
+
+@dataclass
+class Worker:
+    """What a worker keeps, and how far its trees are: chunks answered, of exponents and values."""
+
+    shares: list[float]
+    slots: list[int]
+    answered: list[int] = field(default_factory=list)
+    streams: list[list[int]] = field(default_factory=list)  # per tree: the operation of each chunk
+    left: list[int] = field(default_factory=list)  # per operation: chunks that are not answered
+    kept: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger()
+        self.ledger.afresh(config(self.shares, self.slots))
+        self.answered = [0] * len(self.shares)
+        self.streams = [[] for _ in self.shares]
+
+    def submit(self, elements: int) -> None:
+        number = len(self.left)
+        array = np.full(elements, number, np.float32)
+        self.kept.append(self.ledger.add(Work(elements, 4 * elements), array, "sum", host_array(array)))
+        counts = chunk_counts(-(-elements // VALUES), self.shares)
+        chunks = [count + -(-count // VALUES) for count in counts]
+        for stream, count in zip(self.streams, chunks, strict=True):
+            stream += [number] * count
+        self.left.append(sum(chunks))
+
+    def sent(self, tree: int) -> int:
+        return min(len(self.streams[tree]), self.answered[tree] + self.slots[tree])
+
+    def answer(self, tree: int) -> None:
+        number = self.streams[tree][self.answered[tree]]
+        self.answered[tree] += 1
+        self.left[number] -= 1
+        if not self.left[number]:
+            self.ledger.ended(self.kept[number])
+
+
+@given(
+    shares=st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=1, max_size=3),
+    slots=st.integers(1, 4),
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30),
+    moves=st.lists(st.tuples(st.sampled_from([0, 0, 1, 2]), st.integers(0, 1), st.integers(0, 2)), max_size=400),
+)
+def test_what_one_worker_lacks_the_others_have_kept(shares, slots, sizes, moves):
+    workers = [Worker(shares, [slots] * len(shares)) for _ in range(2)]
+    for what, who, tree in moves:
+        one = workers[who]
+        if what == 2:
+            if len(one.left) < len(sizes):
+                one.submit(sizes[len(one.left)])
+        elif tree < len(shares):
+            while one.answered[tree] < min(worker.sent(tree) for worker in workers):  # all that is there
+                one.answer(tree)
+                if what == 0:
+                    break
+    first = min(worker.ledger.oldest for worker in workers)
+    for worker in workers:
+        again = list(worker.ledger.again_from(first))
+        assert [one.number for one in again] == list(range(first, len(worker.left)))
+        assert all((one.copy.view(np.float32) == one.number).all() for one in again)
+
+
+def test_little_is_kept_of_many_operations():
+    worker = Worker([1.0], [2])
+    for _ in range(50):
+        worker.submit(VALUES)
+        while worker.answered[0] < len(worker.streams[0]):
+            worker.answer(0)
+    assert len(worker.ledger) <= 5
+
+
+class Rig:
+    """A relay over engines that end operations when told."""
+
+    def __init__(self) -> None:
+        self.engines: list[Engine] = []
+        self.relay = Relay(lambda: None)
+        self.relay.configure(config([1.0], [4]), self.make, "")
+        self.arrays: list[np.ndarray] = []
+        self.works: list[Work] = []
+
+    def make(self, given: AgentConfig) -> Any:
+        self.engines.append(Engine(given))
+        return self.engines[-1]
+
+    def submit(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.arrays.append(np.full(3, len(self.arrays), np.float32))
+            self.works.append(self.relay.submit(self.arrays[-1], "sum", None))
+
+    def again(self, count: int = 1) -> int:
+        return self.relay.prepare_again(config([1.0] * count, [4] * count), self.make)
+
+
+def test_what_was_under_way_is_started_again_as_it_was_given():
+    rig = Rig()
+    rig.submit(3)
+    rig.engines[0].works[0][1].finish(None)
+    rig.arrays[1][:] = 99  # the engine had begun to write the result
+    assert rig.again() == 1
+    rig.submit()
+    assert rig.engines[0].closed.is_set()
+    assert rig.engines[1].taken == [], "until all workers are stopped"
+    repeated = rig.relay.switch_again(0)  # another worker lacks the result that we have
+    assert (repeated.operations, repeated.nbytes) == (2, 24)
+    assert rig.engines[1].taken == [0, 1, 2, 3]
+    assert not any(work.done() for work in rig.works[1:])
+    rig.engines[1].end()
+    assert all(work.done() and work.exception() is None for work in rig.works)
+    rig.submit()
+    assert rig.engines[1].taken == [0, 1, 2, 3, 4]
+
+
+def test_second_loss_before_the_first_is_dealt_with():
+    rig = Rig()
+    rig.submit(2)
+    assert rig.again() == 0
+    rig.relay.withdraw()
+    rig.submit()
+    assert rig.engines[1].taken == []
+    assert rig.again() == 0
+    assert rig.engines[1].closed.is_set()
+    rig.relay.switch_again(0)
+    assert rig.engines[2].taken == [0, 1, 2]
+
+
+def test_loss_in_the_middle_of_a_change_of_plan():
+    rig = Rig()
+    rig.submit(2)
+    rig.relay.prepare(config([1.0], [4]), rig.make)
+    rig.submit(2)
+    rig.relay.switch_over(2)
+    old, new = rig.engines
+    new.works[0][1].finish(None)  # the new plan's first is done before the old plan's last
+    assert rig.again() == 0
+    assert old.closed.is_set()
+    assert new.closed.is_set()
+    rig.relay.switch_again(0)
+    assert rig.engines[2].taken == [0, 1, 2, 3]
+
+
+def test_stop_ends_what_waits_to_be_started_again():
+    rig = Rig()
+    rig.submit(2)
+    rig.again()
+    rig.submit()
+    rig.relay.abort("w2 is gone")
+    assert all(isinstance(work.exception(), AbortedError) for work in rig.works)
+    with pytest.raises(AgentError, match="nothing was stopped"):
+        rig.relay.switch_again(0)
+    rig.relay.configure(config([1.0], [4]), rig.make, "")
+    rig.submit()
+    assert rig.engines[-1].taken == [3]
+
+
+def test_what_is_not_kept_any_more_is_said():
+    rig = Rig()
+    rig.submit()
+    rig.again()
+    with pytest.raises(AgentError, match="operation 1 is not kept"):
+        rig.relay.switch_again(1)

@@ -1,0 +1,165 @@
+"""Operations that may have to be started again: kept as they were given until all workers have their results.
+
+A worker has a result before another one has. How far it can be ahead is bounded: an answer to a chunk says that all
+workers have sent theirs, and a worker sends no chunk whose window has not moved on. So whoever has the answer to a
+chunk two windows later knows that the earlier one has arrived everywhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from controlplane.agentconfig import AgentConfig
+from worker_agent.engine import ITEM_BYTES, HostArray, Operation, Work
+from worker_agent.split import chunk_counts
+
+SPARE_COPIES = 8
+WINDOWS = 2
+"""So many windows later: one is what the protocol bounds, one more for exponents, which may travel before."""
+
+
+@dataclass(eq=False)
+class Kept:
+    """number: since the operations were last begun afresh. work: the caller's. memory: its array. copy: what was in it.
+
+    reach: of each tree that it uses, the chunks up to its end. run: of which engine.
+    """
+
+    number: int
+    work: Work
+    array: Any
+    op: Operation
+    memory: HostArray
+    copy: npt.NDArray[np.uint8]
+    run: int
+    reach: dict[int, int] = field(default_factory=dict)
+    done: bool = False
+
+    def restore(self) -> None:
+        """The array as it was given."""
+        ctypes.memmove(self.memory.address, self.copy.ctypes.data, self.copy.size)
+
+    def again(self) -> npt.NDArray[Any]:
+        """Its content in other memory: the caller has the result, and another worker has not."""
+        return self.copy.copy().view(_VIEWS[self.memory.dtype])
+
+
+_VIEWS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+
+
+class Ledger:
+    """The operations of one worker since it was configured afresh, as far as they are kept. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self._kept: deque[Kept] = deque()
+        self._run = 0
+        self._shares: list[float] = []
+        self._slots: list[int] = []
+        self._values = 1
+        self._at: list[int] = []
+        self._answered: list[int] = []
+        self._spare: deque[npt.NDArray[np.uint8]] = deque(maxlen=SPARE_COPIES)
+
+    def afresh(self, config: AgentConfig) -> None:
+        """Nothing is kept any more; numbers begin at 0."""
+        self._kept.clear()
+        self.started = 0
+        self.follow(config)
+
+    def follow(self, config: AgentConfig) -> None:
+        """Operations go to an engine with this configuration from now on."""
+        self._run += 1
+        self._shares = [tree.share for tree in config.worker_trees]
+        self._slots = [tree.slots for tree in config.worker_trees]
+        self._values = config.values_per_packet
+        self._at = [0] * len(self._shares)
+        self._answered = [0] * len(self._shares)
+
+    def add(self, work: Work, array: Any, op: Operation, memory: HostArray) -> Kept:
+        """The next operation, before it is started."""
+        one = Kept(self.started, work, array, op, memory, self._copy(memory), self._run)
+        self._place(one)
+        self._kept.append(one)
+        self.started += 1
+        return one
+
+    def ended(self, one: Kept) -> None:
+        """Its result is here; the array is the caller's again."""
+        one.done, one.array, one.memory = True, None, replace(one.memory, address=0, owner=None)
+        if one.run == self._run:
+            for tree, reach in one.reach.items():
+                self._answered[tree] = max(self._answered[tree], reach)
+        while self._kept and self._everywhere(self._kept[0]):
+            self._forget()
+
+    def retire(self) -> None:
+        """Whatever went to an engine before this one has arrived everywhere."""
+        while self._kept and self._kept[0].run < self._run:
+            self._forget()
+
+    @property
+    def oldest(self) -> int:
+        """The first operation whose result is not here."""
+        return next((one.number for one in self._kept if not one.done), self.started)
+
+    def again_from(self, first: int) -> Iterator[Kept]:
+        """Operations from this one on, each to be started again; those before it are done everywhere. Raises ValueError
+        when they are not all there."""
+        while self._kept and self._kept[0].number < first and self._kept[0].done:
+            self._forget()
+        if (self._kept[0].number if self._kept else self.started) != first:
+            raise ValueError(f"operation {first} is not kept any more")
+        for one in self._kept:
+            one.run = self._run
+            one.reach = {}
+            self._place(one)
+        return iter(list(self._kept))
+
+    @property
+    def undone(self) -> list[Kept]:
+        """Those whose results are not here."""
+        return [one for one in self._kept if not one.done]
+
+    def drop_last(self) -> None:
+        """The operation that was added last was refused."""
+        self._spare.append(self._kept.pop().copy)
+        self.started -= 1
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _place(self, one: Kept) -> None:
+        counts = chunk_counts(-(-one.memory.elements // self._values), self._shares)
+        largest = self._shares.index(max(self._shares))
+        for tree, count in enumerate(counts):
+            if count or tree == largest:
+                self._at[tree] += max(count, 1)
+                one.reach[tree] = self._at[tree]
+
+    def _everywhere(self, one: Kept) -> bool:
+        return (
+            one.done
+            and one.run == self._run
+            and all(self._answered[tree] - at >= WINDOWS * self._slots[tree] for tree, at in one.reach.items())
+        )
+
+    def _forget(self) -> None:
+        self._spare.append(self._kept.popleft().copy)
+
+    def _copy(self, memory: HostArray) -> npt.NDArray[np.uint8]:
+        size = memory.elements * ITEM_BYTES[memory.dtype]
+        copy = next((one for one in self._spare if one.size == size), None)
+        if copy is None:
+            copy = np.empty(size, np.uint8)
+        else:
+            self._spare = deque((one for one in self._spare if one is not copy), SPARE_COPIES)
+        ctypes.memmove(copy.ctypes.data, memory.address, size)
+        return copy
