@@ -214,14 +214,14 @@ def threads_for(mbps: float) -> int:
 
 def assign(trees: Sequence[tuple[int, float]], threads: int) -> list[int]:
     """The thread of each tree, given as (port, weight): all trees of a port are on one thread, which has the port's
-    socket; heavy ports first, each to the thread with the least so far."""
+    socket; heavy ports first, each to the thread with the least so far, of these to the one with the fewest ports."""
     weights: dict[int, float] = {}
     for port, weight in trees:
         weights[port] = weights.get(port, 0.0) + weight
-    loads = [(0.0, thread) for thread in range(threads)]
+    loads = [(0.0, 0, thread) for thread in range(threads)]
     thread_of: dict[int, int] = {}
     for port in sorted(weights, key=lambda port: (-weights[port], port)):
-        load, thread = heapq.heappop(loads)
+        load, ports, thread = heapq.heappop(loads)
         thread_of[port] = thread
-        heapq.heappush(loads, (load + weights[port], thread))
+        heapq.heappush(loads, (load + weights[port], ports + 1, thread))
     return [thread_of[port] for port, _ in trees]

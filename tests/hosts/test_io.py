@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
@@ -26,6 +26,7 @@ MakeRig = Callable[..., Rig]
 ONE = (TreeShape(0, 1.0, True),)
 
 
+@example([(0, 0.0), (1, 0.0)], 2)  # trees that are not paced have no weight
 @given(
     st.lists(st.tuples(st.integers(0, 15), st.floats(0, 100)), min_size=1, max_size=40), st.integers(1, MOST_THREADS)
 )
