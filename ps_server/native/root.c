@@ -138,6 +138,8 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
         .sequence = (uint32_t)sequence, .bitmap = x->workers,
     };
     memcpy(inart_values(io_build(io, t->lane, &h)), values, x->values * sizeof(uint32_t));
+    if (io_complete(io, t->lane))
+        io_flush(io, now);
     x->stats.packets_sent++;
     x->stats.bytes_sent += io->frame_bytes;
     return true;
@@ -262,7 +264,7 @@ static struct engine_sleep work(struct engine_thread *engine)
 {
     struct io_thread *x = (struct io_thread *)engine;
     struct io *io = engine->io;
-    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
+    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .spacing = WAKE_SPACING};
     if (!io)
         return sleep;
     uint64_t now = inart_now();
@@ -282,7 +284,7 @@ static struct engine_sleep work(struct engine_thread *engine)
         io->ready &= (1u << io->sources) - 1;
         io_flush(io, now);
     }
-    sleep.sparse = received < SPARSE;
+    sleep.spacing = received < SPARSE ? WAKE_SPACING : 0;
     if (io->ready)
         sleep.until = now;
     else if (io_unsent(io))

@@ -46,7 +46,7 @@ struct inart_packet_stats {
 struct engine_sleep {
     uint64_t until;
     bool listen; /* wake for packets */
-    bool sparse; /* packets come few at a time */
+    uint64_t spacing; /* ... not sooner after the last wake-up: they come few at a time, or few are of no use */
 };
 
 struct engine_thread {
@@ -108,9 +108,8 @@ static inline bool engine_rest(struct engine_thread *t, const struct io *io, con
     uint64_t now = inart_now();
     bool looked = false;
     if (sleep->until > now) {
-        /* Packets come one by one at low rates: take a few at a time. */
-        if (sleep->listen && sleep->sparse && woken + WAKE_SPACING > now) {
-            uint64_t until = woken + WAKE_SPACING;
+        if (sleep->listen && woken + sleep->spacing > now) {
+            uint64_t until = woken + sleep->spacing;
             pause_until(descriptors, 1, until < sleep->until ? until : sleep->until);
         }
         if (!(descriptors[0].revents & POLLIN)) {

@@ -34,7 +34,9 @@
 #define INART_SEGMENTS_OLD 60 /* older ones 64 */
 #define INART_MESSAGE 65536 /* bytes of the longest message */
 #define INART_OUT 32        /* super-frames that wait for the kernel at most */
-#define INART_IN 32         /* messages that are received at once */
+#define INART_IN 32         /* messages that are received at once at most, */
+#define INART_IN_LEAST 2
+#define INART_IN_BYTES (2 * INART_MESSAGE) /* ... and about as many bytes: a core's cache still holds them when they are read */
 #define INART_ROOM (INART_MESSAGE + 17 * 64) /* of a buffer: an odd number of cache lines, so that buffers do not share sets */
 #define INART_TROUBLE 192
 
@@ -78,7 +80,8 @@ struct io {
     int source[INART_MOST_LANES];
     int any; /* readable when a source is: the only one, or an epoll of all */
     uint32_t ready; /* bitmap of the sources that may have some */
-    bool full;      /* the last call of receive filled all messages: there may be more */
+    unsigned wanted; /* messages to receive at once */
+    bool full;       /* the last call of receive filled all of them: there may be more */
     uint8_t *out_memory, *in_memory;
     struct io_out out[INART_OUT];
     unsigned out_head, out_count; /* [head, count) are not all sent */
@@ -161,6 +164,10 @@ static inline void io_clear(struct io *io) /* what is built and not sent is forg
 }
 
 static inline bool io_room(const struct io *io, unsigned lane) { return io->open[lane] >= 0 || io->out_count < INART_OUT; }
+
+/* The lane's super-frame is as long as they get: flushed now, the next one is built in the same memory, which the core's cache
+ * still holds. */
+static inline bool io_complete(const struct io *io, unsigned lane) { return io->segments > 1 && io->out_count && io->open[lane] < 0; }
 
 static inline bool io_unsent(const struct io *io) { return io->out_count != 0; }
 
@@ -310,6 +317,7 @@ static inline struct io *io_open(const struct io_spec *spec, char *error, size_t
     }
     io->backend = io_backends[spec->backend];
     io->ready = ~0u;
+    io->wanted = INART_IN;
     return io;
 }
 
@@ -320,6 +328,13 @@ static inline int io_receive(struct io *io, unsigned source)
     if (!io->full)
         io->ready &= ~(1u << source);
     io->counters.messages_received += (unsigned)n;
+    if (n) {
+        uint64_t bytes = 1;
+        for (int i = 0; i < n; i++)
+            bytes += io->in[i].bytes;
+        uint64_t fit = INART_IN_BYTES * (uint64_t)n / bytes;
+        io->wanted = fit < INART_IN_LEAST ? INART_IN_LEAST : fit > INART_IN ? INART_IN : (unsigned)fit;
+    }
     return n;
 }
 

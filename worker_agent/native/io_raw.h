@@ -138,13 +138,13 @@ static int raw_receive(struct io *io, unsigned source)
 {
     const struct raw_state *s = io->state;
     size_t before = s->offload ? sizeof(struct virtio_net_hdr) : 0;
-    for (unsigned i = 0; i < INART_IN; i++) {
+    for (unsigned i = 0; i < io->wanted; i++) {
         /* After the headers, values are 4-byte aligned. */
         io->in_iov[i] = (struct iovec){io->in_memory + (size_t)i * INART_ROOM + 10 - before, INART_ROOM - 64};
         io->message[i].msg_hdr = (struct msghdr){.msg_iov = &io->in_iov[i], .msg_iovlen = 1};
     }
-    int n = recvmmsg(io->source[source], io->message, INART_IN, MSG_DONTWAIT | MSG_TRUNC, NULL), taken = 0;
-    io->full = n == INART_IN;
+    int n = recvmmsg(io->source[source], io->message, io->wanted, MSG_DONTWAIT | MSG_TRUNC, NULL), taken = 0;
+    io->full = n == (int)io->wanted;
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR)
             io->last_errno = errno;

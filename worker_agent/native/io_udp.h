@@ -100,13 +100,13 @@ fail:
 
 static int udp_receive(struct io *io, unsigned source)
 {
-    for (unsigned i = 0; i < INART_IN; i++) {
+    for (unsigned i = 0; i < io->wanted; i++) {
         io->in_iov[i] = (struct iovec){io->in_memory + (size_t)i * INART_ROOM, INART_ROOM};
         io->message[i].msg_hdr = (struct msghdr){.msg_iov = &io->in_iov[i], .msg_iovlen = 1, .msg_control = io->control[i],
                                                  .msg_controllen = sizeof io->control[i]};
     }
-    int n = recvmmsg(io->source[source], io->message, INART_IN, MSG_DONTWAIT | MSG_TRUNC, NULL);
-    io->full = n == INART_IN;
+    int n = recvmmsg(io->source[source], io->message, io->wanted, MSG_DONTWAIT | MSG_TRUNC, NULL);
+    io->full = n == (int)io->wanted;
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR)
             io->last_errno = errno;

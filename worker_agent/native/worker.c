@@ -139,6 +139,7 @@ struct tree {
     struct inart_tree_config config;
     uint32_t mask, lane;
     struct chunk *ring; /* slots; [sequence & mask] for base <= sequence < base + slots */
+    uint32_t unanswered; /* chunks that were sent and have no answer */
     uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
     struct part *parts, *last, *cursor[KINDS];
     struct list first[KINDS], resend;
@@ -386,6 +387,7 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
         c->state = SENT;
         c->kind = (uint8_t)kind;
         list_add(t, c, LIST_FIRST);
+        t->unanswered++;
         p->sent[kind]++;
         t->stats.chunks_sent++;
         unsigned long long never = 0;
@@ -396,6 +398,8 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
         if (!t->active_since)
             t->active_since = now;
     }
+    if (io_complete(x->engine.io, t->lane))
+        io_flush(x->engine.io, now);
     t->tokens -= 1;
     t->burst -= 1;
     x->stats.packets_sent++;
@@ -712,6 +716,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     measure(t, c, now);
     list_remove(t, c);
     c->state = ANSWERED;
+    t->unanswered--;
     t->stats.answers++;
     t->stats.last_answer_ns = now;
     t->progress_at = now;
@@ -778,6 +783,17 @@ static bool has_nothing(const struct tree *t)
     return !p || p->exponents[p->sent[DATA]] < 0;
 }
 
+/* Answers open the window for as many packets again. Where more is under way than the round trip needs, queues hold it, and it
+ * does no harm to let some answers come together: a wake-up costs as much as tens of packets. */
+static uint64_t answer_spacing(const struct tree *t)
+{
+    if (!(t->packets_per_second > 0))
+        return 0;
+    double queued = t->unanswered / t->packets_per_second * INART_NS - t->round_trip;
+    double burst = t->tokens_wake / t->packets_per_second * INART_NS;
+    return queued <= 0 ? 0 : (uint64_t)(queued / 2 < burst ? queued / 2 : burst);
+}
+
 static void check_progress(struct io_thread *x, struct tree *t, uint64_t now)
 {
     if (x->worker->config.timeout_seconds <= 0 || (double)(now - t->progress_at) < x->worker->config.timeout_seconds * 1e9)
@@ -815,11 +831,11 @@ static struct engine_sleep work(struct engine_thread *engine)
     struct io_thread *x = (struct io_thread *)engine;
     struct inart_worker *w = x->worker;
     struct io *io = engine->io;
-    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .sparse = true};
+    struct engine_sleep sleep = {.until = UINT64_MAX, .listen = true, .spacing = WAKE_SPACING};
     if (!io)
         return sleep;
     uint64_t now = inart_now();
-    sleep.sparse = receive_all(x, now) < SPARSE;
+    bool sparse = receive_all(x, now) < SPARSE;
     if (atomic_load(&w->failed)) {
         drop_parts(x);
         return sleep;
@@ -843,7 +859,7 @@ static struct engine_sleep work(struct engine_thread *engine)
     io_flush(io, now);
 
     bool listen = false, token_wait = false;
-    uint64_t token_until = UINT64_MAX;
+    uint64_t token_until = UINT64_MAX, spacing = UINT64_MAX;
     for (uint32_t i = 0; i < x->tree_count && !atomic_load(&w->failed); i++) {
         struct tree *t = &x->trees[i];
         if (!t->parts)
@@ -870,13 +886,19 @@ static struct engine_sleep work(struct engine_thread *engine)
                 if (until < token_until)
                     token_until = until;
             }
-        } else
+        } else {
             listen = true;
+            if (answer_spacing(t) < spacing)
+                spacing = answer_spacing(t);
+        }
     }
     if (io->retry && io->retry < sleep.until)
         sleep.until = io->retry;
     if (token_until < sleep.until)
         sleep.until = token_until;
+    sleep.spacing = sparse ? WAKE_SPACING : 0;
+    if (listen && spacing > sleep.spacing)
+        sleep.spacing = spacing;
     sleep.listen = listen || !token_wait || token_until > now + TOKEN_SLEEP || atomic_load(&w->failed);
     if (io->ready)
         sleep.until = now;
