@@ -25,6 +25,7 @@ class PlanNetwork:
         self.links = {link: k for k, link in enumerate(topology.links)}
         self.adders = {v: len(self.links) + k for k, v in enumerate(topology.switches)}
         first = len(self.links) + len(self.adders)
+        self.results = topology.results_on_links
         self.takers = {s: first + k for k, s in enumerate(topology.servers)}
         self.paces = range(first + len(self.takers), first + len(self.takers) + len(paces))
         self.capacities = np.array(
@@ -57,10 +58,10 @@ Prepare = Callable[[Simulator, PlanNetwork], None]
 
 
 def synchronisation_seconds(
-    plan: Plan, topology: Topology, *, stored: bool = False, sharing: Sharing = "fair"
+    plan: Plan, topology: Topology, *, stored: bool = False, sharing: Sharing = "fair", paced: bool = True
 ) -> float:
     """Seconds to synchronise the job's whole model once, of workers that are all ready. Options as for `run_plan`."""
-    return run_plan(plan, topology, stored=stored, sharing=sharing)[0]
+    return run_plan(plan, topology, stored=stored, sharing=sharing, paced=paced)[0]
 
 
 def run_plan(
@@ -73,6 +74,7 @@ def run_plan(
     stored: bool = False,
     sharing: Sharing = "fair",
     pace: float = 1.0,
+    paced: bool = True,
 ) -> list[float]:
     """Bulk-synchronous training; returns when each round ends, s.
 
@@ -80,8 +82,11 @@ def run_plan(
     network) may have capacities change (`follow`, `outage`), or set off whatever else there is to be on the network.
 
     stored False: every tree (and L3 multicast) is one fluid, moving on all its links at once (chunks much smaller than
-    the model), from the moment when all workers are ready; trees share resources max-min. True: each flow of a tree
-    starts when all of what it carries has come, and results go down hop by hop. A multicast waits for its sender only.
+    the model), from the moment when all workers are ready; trees send at no more than their part of the plan's rate, as
+    the agents do (paced False: they share resources max-min, as TCP would). True: each flow of a tree starts when all
+    that it carries has come, and results go down hop by hop. A multicast waits for its sender only, and has no pace.
+
+    Where the topology does not count results on its links (`results_on_links`), they take no time there.
 
     Where the packets' size is known (values_per_packet of the switches), trees carry packets with headers, padding and
     exponents, send at the plan's rates times `pace` and wait for round trips, as plan/cost.py has it (not `stored`).
@@ -91,7 +96,12 @@ def run_plan(
     if rounds < 1:
         raise SimulationError(f"there must be at least one round, got {rounds}")
     cost = None if stored else cost_of(plan, topology, evaluate(plan, topology).rate_mbps, pace)
-    network = PlanNetwork(topology, [] if cost is None else cost.tree_rates_mbps)
+    paces: Sequence[float] = ()
+    if cost is not None:
+        paces = cost.tree_rates_mbps
+    elif paced and not stored:
+        paces = [plan.rate_mbps * pace * tree.share for tree in plan.trees]
+    network = PlanNetwork(topology, paces)
     simulator = Simulator(network.capacities, sharing)
     if prepare is not None:
         prepare(simulator, network)
@@ -124,8 +134,9 @@ class _Run:
         self.fluids = [self._fluid(tree) for tree in plan.trees]
         self.sizes = [tree.share * self.size for tree in plan.trees]
         self.waits = [0.0] * len(plan.trees)
-        if cost is not None:
+        if network.paces:
             self.fluids = [{**use, pace: 1.0} for use, pace in zip(self.fluids, network.paces, strict=True)]
+        if cost is not None:
             sizes = plan.job.sizes or (plan.job.model_bytes,)
             trees = [cost.tree_parts(size) for size in sizes]
             self.sizes = [sum(each[i].mbit for each in trees) for i in range(len(plan.trees))]
@@ -171,7 +182,7 @@ class _Run:
         for flow in tree.flows:
             for resource in self.network.flow(flow.route, flow.end):
                 use[resource] = use.get(resource, 0.0) + 1
-        for link in tree.return_edges:
+        for link in tree.return_edges if self.network.results else ():
             use[self.network.links[link]] = use.get(self.network.links[link], 0.0) + 1
         return use
 
@@ -192,18 +203,21 @@ class _Run:
         if self.missing[index][point] == 0:
             tree = self.plan.trees[index]
             if point == tree.root:
-                self._downwards(tree.return_edges, point, tree.share * self.size)
+                self._downwards(tree.return_edges, point, tree.share * self.size, free=not self.network.results)
             else:
                 self._climb(index, point)
 
-    def _downwards(self, edges: Sequence[tuple[str, str]], root: str, size: float) -> None:
-        """Along the tree of edges from the root, hop by hop, each when all of it has come."""
+    def _downwards(self, edges: Sequence[tuple[str, str]], root: str, size: float, *, free: bool = False) -> None:
+        """Along the tree of edges from the root, hop by hop, each when all of it has come; at once where it is free."""
         children: dict[str, list[str]] = {}
         for above, below in edges:
             children.setdefault(above, []).append(below)
 
         def down(node: str) -> None:
             for child in children.get(node, ()):
+                if free:
+                    arrived(child)
+                    continue
                 self.simulator.send(size, [self.network.links[node, child]], partial(arrived, child))
 
         def arrived(node: str) -> None:

@@ -19,6 +19,10 @@ FIGURES = {
     "fig6": Figure(figures.fig6, "routings over the least bandwidth", "least_mbps", "seconds", SCHEME, 2, LINES),
     "laws": Figure(figures.laws, "other readings of bandwidth by distance", "law", "less_than_random_%", ("delay",), 5,
                    panels("network", label="% less time than a random server", as_bars=True)),
+    "directions": Figure(figures.directions, "links' directions apart or shared", "network", "apsp",
+                         ("delay", "directions"), 3),
+    "theorem2": Figure(figures.theorem2, "the proven factor of the rounding, and the worst seen", "network",
+                       "worst_rounding", ("delay",), 3),
     "scaling": Figure(figures.scaling, "computation over the number of nodes", "n", "seconds", ("algorithm",), 1,
                       partial(plot, label="CPU seconds", log=True)),
 }  # fmt: skip

@@ -234,6 +234,13 @@ def fig20(trials: int) -> list[Row]:
     return _rows(trials, settings, networks=(True,))
 
 
+def delays(trials: int) -> list[Row]:
+    """Both readings of the paper's undirected links where each way has a bandwidth of its own: trees chosen by the
+    delays up and down, or up only."""
+    settings = [Setting({"counts": counts}, Setup(counts=counts)) for counts in ("both", "up")]  # type: ignore[arg-type]
+    return _rows(trials, settings)
+
+
 def headline(trials: int) -> list[Claim]:
     """The aim is held against MXNET as it is: tensors whole, the worst place for its server ("up to")."""
     stars = {"tensors whole": whole(STAR), "in chunks": STAR}

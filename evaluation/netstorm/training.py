@@ -35,7 +35,8 @@ class Setup:
     tensors: what is cut into chunks, one after the other; none: all `parameters` at once. probe_size: 2 as in Table II
     would leave out every chunk of its CHUNK_SIZE 1, so ours is 0.5. lazy: a sender assigns a chunk when a path has
     room; else at once, as the text says. update_rate: the policy is made anew every `update` s when some link's known
-    throughput has changed by more than this part since the last one (0: by anything, the paper's value). rtt_ms, loss:
+    throughput has changed by more than this part since the last one (0: by anything, the paper's value). counts: whose
+    delays trees are chosen by, up and down (both) or up only: the paper's links have one weight. rtt_ms, loss:
     of each link; above 0, two nodes talk over one TCP connection, no faster than Mathis's law allows over their route.
     """
 
@@ -55,6 +56,7 @@ class Setup:
     update_rate: float = 0.0
     compute: float = 0.5
     lazy: bool = True
+    counts: netstorm.Counts = "both"
     rtt_ms: float = 0.0
     loss: float = 0.0
 
@@ -118,7 +120,7 @@ class Training:
         self.sim = Simulator(capacities, "fcfs")
         self.change, self.interval, self.root = change, interval, root
         if setup.topology == "FAPT":
-            self.roots = netstorm.choose_roots(self.belief, setup.roots)
+            self.roots = netstorm.choose_roots(self.belief, setup.roots, setup.counts)
             if setup.roots == 1 and root is not None:
                 self.roots = (root,)
         else:
@@ -141,7 +143,7 @@ class Training:
             return (netstorm.balanced_tree(self.graph, root),)
         if self.setup.topology == "MST":
             return (netstorm.widest_tree(self.decided, root),)
-        return netstorm.multi_root(self.decided, self.roots)
+        return netstorm.multi_root(self.decided, self.roots, self.setup.counts)
 
     def _measure(self, u: Node, v: Node, size: float) -> None:
         """A chunk has come over u -> v. Enough large ones: the scheduler knows the link's present throughput."""

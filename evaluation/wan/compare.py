@@ -83,7 +83,7 @@ def _rates(instance: Instance, seed: int, simulated: bool, strategies: Sequence[
                 "strategy": name,
                 "seconds": 1 / plan.rate_mbps,
                 "bound": 1 / bound,
-                "max_min": synchronisation_seconds(plan, topology) if simulated else float("nan"),
+                "max_min": synchronisation_seconds(plan, topology, paced=False) if simulated else float("nan"),
                 "stored": synchronisation_seconds(plan, topology, stored=True) if simulated else float("nan"),
                 "gap": 1 - plan.rate_mbps / bound,
                 "trees": len(plan.trees),

@@ -14,11 +14,16 @@ from typing import Any
 import numpy as np
 
 Row = dict[str, Any]
+FAR_ABOVE = 1.25
 
 
 @dataclass(frozen=True)
 class Claim:
-    """ours: mean; low, high: the 5th and 95th percentile over the seeds; met: None where the claim is only shown."""
+    """ours: mean; low, high: the 5th and 95th percentile over the seeds; met: None where the claim is only shown.
+
+    unexplained: ours is so far above the paper's range that it says more about the difference between the two set-ups
+    than about the claim, which does not count as met then.
+    """
 
     claim: str
     paper: str
@@ -28,6 +33,7 @@ class Claim:
     seeds: int
     met: bool | None
     note: str = ""
+    unexplained: bool = False
 
 
 def claim(
@@ -37,16 +43,21 @@ def claim(
     *,
     least: float | None = None,
     most: float | None = None,
+    top: float | None = None,
     note: str = "",
 ) -> Claim:
-    """met: the mean lies within [least, most] (where given)."""
+    """met: the mean lies within [least, most] (where given). top: the upper end of the paper's range; a mean above
+    FAR_ABOVE times it is unexplained, and not met."""
     array = np.asarray(values, float)
     mean = float(array.mean())
     met = None
     if least is not None or most is not None:
         met = (least is None or mean >= least) and (most is None or mean <= most)
+    unexplained = top is not None and mean > FAR_ABOVE * top
     low, high = np.percentile(array, [5, 95])
-    return Claim(text, paper, mean, float(low), float(high), len(array), met, note)
+    return Claim(
+        text, paper, mean, float(low), float(high), len(array), None if unexplained else met, note, unexplained
+    )
 
 
 def _cell(value: Any) -> str:

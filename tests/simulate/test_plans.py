@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.job import Job
+from controlplane.generators import parse_topology
+from controlplane.job import Job, parse_job
 from controlplane.plan import Plan
 from controlplane.simulate import SimulationError, Simulator, follow, outage
 from controlplane.simulate.__main__ import main
@@ -83,3 +84,13 @@ def test_the_command_line_runs_a_plan_and_repeats_itself(tmp_path: Path, capsys:
     for wrong in (["--outage", "s"], ["--bandwidth", "s:1=2"], ["--compute", "2-1"]):
         with pytest.raises(SystemExit):
             main([*files, *wrong])
+
+
+@pytest.mark.parametrize("results", [0, 1])
+def test_a_plan_on_the_testbed_takes_what_its_rate_says(results: int) -> None:
+    """Trees keep their pace, and results are on the links only where the topology counts them there."""
+    topology = parse_topology(f"testbed:results={results}")
+    for strategy in ("inart", "atp", "lbmm", "exact"):
+        plan = get_strategy(strategy)(topology, parse_job("model=1M", topology))
+        assert synchronisation_seconds(plan, topology) == pytest.approx(8 / plan.rate_mbps, rel=1e-6)
+        assert synchronisation_seconds(plan, topology, paced=False) >= 8 / plan.rate_mbps * (1 - 1e-6)

@@ -142,3 +142,42 @@ def test_other_networks() -> None:
     assert len(aws()) == 10 and len(aws().edges) == 90
     drawn = netstorm_draw(np.random.default_rng(1))
     assert len(drawn.edges) == 26 and all(20 <= d["mbps"] <= 155 for _, _, d in drawn.edges(data=True))
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(networks(), st.sampled_from(["stored", "fluid"]), st.integers(0, 99))
+def test_shared_directions_are_never_faster_and_the_exact_placement_is_the_best(
+    graph: nx.DiGraph, delay: apsp.Delay, seed: int
+) -> None:
+    rounded = apsp.place(graph, 3.0, seed=seed, delay=delay, directions="shared")
+    exact = apsp.place_exactly(graph, 3.0, delay=delay, directions="shared")
+    assert exact.time <= rounded.time * (1 + 1e-6) and exact.bound <= exact.time * (1 + 1e-6)
+    apart = apsp.place_exactly(graph, 3.0, delay=delay)
+    assert apart.time <= exact.time * (1 + 1e-3)
+    busy: dict[frozenset[int], float] = {}
+    for path in exact.paths.values():
+        for u, v in pairwise(path):
+            part = 6.0 * (len(path) - 1 if delay == "stored" else 1) / graph.edges[u, v]["mbps"]
+            busy[frozenset((u, v))] = busy.get(frozenset((u, v)), 0.0) + part
+    assert max(busy.values(), default=0.0) == pytest.approx(exact.time)
+
+
+def test_an_unknown_reading_is_refused() -> None:
+    with pytest.raises(WanError, match="separate or shared, got 'x'"):
+        apsp.place(by_distance("b4"), 1.0, directions="x")  # type: ignore[arg-type]
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(networks(6), st.sampled_from(["stored", "fluid"]))
+def test_roundings_stay_within_theorem_2(graph: nx.DiGraph, delay: apsp.Delay) -> None:
+    """It promises that with probability 1 - 1 / n^2; Chernoff's bound is far from tight, so that all do."""
+    root = 0
+    choices = apsp.paths_to(graph, root)
+    shares, least = apsp.relaxed(graph, choices, delay)
+    factor, alpha = apsp.rounding_factor(graph, choices, shares, least, delay)
+    if len(graph) == 1:
+        assert (factor, alpha) == (1.0, np.inf)
+        return
+    assert factor > 1 and alpha > 0
+    for seed in range(10):
+        assert apsp.place(graph, 1.0, seed=seed, roots=[root], delay=delay).time <= 2 * least * factor * (1 + 1e-9)

@@ -13,8 +13,9 @@ import pytest
 
 from evaluation.apsp import figures as apsp
 from evaluation.netstorm import figures as netstorm
+from evaluation.wan.report import claim
 
-NETSTORM = ("fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19a", "fig19b", "fig20")
+NETSTORM = ("fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19a", "fig19b", "fig20", "delays")
 APSP = ("table3", "fig4", "fig5", "fig6", "laws")
 Speeds = dict[str, float]
 
@@ -108,3 +109,8 @@ def test_apsps_claims_need_the_papers_gain(
     assert [(c["ours"], c["met"]) for c in claims] == [(50, False), (50, None), (50, True), (50, True)]
     times["random"] = 5.0
     assert run(monkeypatch, "evaluation.apsp", "headline", "--trials", "2") == 0
+
+
+def test_a_claim_far_above_the_papers_range_is_unexplained_and_not_met() -> None:
+    inside, above, far = (claim("x", "12 to 15", [mean], least=12, top=15) for mean in (13.0, 16.0, 27.6))
+    assert [(c.met, c.unexplained) for c in (inside, above, far)] == [(True, False), (True, False), (None, True)]

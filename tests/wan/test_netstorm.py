@@ -215,3 +215,16 @@ def test_tcp_limits_a_connection_over_many_links_most() -> None:
     run = Training(setup, line(2, mbps=320.0), root=0)
     run.run(5.0)
     assert run.ends[0] == pytest.approx(2 * 32 / tcp_mbps(1, 30, 2e-4))
+
+
+def test_delays_up_only_or_both_ways_choose_other_trees() -> None:
+    """0 <- 1 directly: 10 up, 1 down; over 2: 4 each way. Up only the direct link is fastest, both ways it is not."""
+    graph = nx.DiGraph()
+    for u, v, mbps in ((1, 0, 10.0), (0, 1, 1.0), (1, 2, 4.0), (2, 1, 4.0), (2, 0, 4.0), (0, 2, 4.0)):
+        graph.add_edge(u, v, mbps=mbps)
+    up, w_up = netstorm.fastest_tree(graph, 0, "up")
+    both, w_both = netstorm.fastest_tree(graph, 0)
+    assert (up.parent[1], both.parent[1]) == (0, 2)
+    assert (w_up, w_both) == (pytest.approx(0.25), pytest.approx(1.0))
+    with pytest.raises(WanError, match="counts must be both or up"):
+        netstorm.qualities(graph, "down")  # type: ignore[arg-type]

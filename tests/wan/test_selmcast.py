@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.strategies.solver import Program, Solution
 from controlplane.strategies.wan.errors import WanError
 from controlplane.strategies.wan.selmcast import algorithm as selmcast
 from evaluation.selmcast.figures import simulated
@@ -275,3 +277,23 @@ def test_training_repeats_exactly_and_follows_bandwidths() -> None:
     results = {g: Training(Setup(n=6, gamma=g), 5).run(5.0) for g in (0.0, 0.5)}
     assert results[0.5] == Training(Setup(n=6, gamma=0.5), 5).run(5.0)
     assert results[0.0] != results[0.5]
+
+
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_an_optimum_that_is_not_proven_says_so(stopped: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver stops in the first or in the second of the two objectives."""
+    task = selmcast.instance([1, 1, 1], [1, 2, 1], 1, volumes=[1, 2, 3])
+    solve, calls = Program.solve, []
+
+    def limited(self: Program, time_limit: float | None = None) -> Solution:
+        calls.append(time_limit)
+        found = solve(self)
+        return replace(found, optimal=False) if len(calls) == stopped else found
+
+    best = selmcast.optimal_milp(task)
+    monkeypatch.setattr(Program, "solve", limited)
+    with pytest.raises(selmcast.Unproven, match="proven within 2 s") as limit:
+        selmcast.optimal_milp(task, time_limit=2.0)
+    found = limit.value
+    assert selmcast.completion(found.selection, task) == pytest.approx(selmcast.completion(best, task))
+    assert found.bound <= selmcast.completion(best, task) * (1 + 1e-6) and calls == [2.0] * stopped

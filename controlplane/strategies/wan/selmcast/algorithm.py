@@ -233,10 +233,20 @@ def optimal_equal(task: Instance) -> Bools:
     return best
 
 
+class Unproven(WanError):
+    """The limit of time came before the proof. selection: the best that was found, its time and receivers feasible;
+    bound: what is proven of the least time, s."""
+
+    def __init__(self, text: str, selection: Bools, bound: float) -> None:
+        super().__init__(text)
+        self.selection, self.bound = selection, bound
+
+
 def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
     """Model (12) by lexicographic optimisation: the least t, then the most receivers at that t.
 
-    Raises WanError when the solver has no solution within the limit (s, for each of the two).
+    Raises Unproven when the limit (s, for each of the two) comes before the proof of either, WanError when it comes
+    before any solution.
     """
     n = task.n
     if not task.download.any():
@@ -266,19 +276,33 @@ def optimal_milp(task: Instance, time_limit: float = 60.0) -> Bools:
         largest = float(task.volumes.max())
         column = [(index[k, i], -task.volumes[k] / largest) for k in range(n) if k != i]
         add([(total, task.download[i] * scale / largest), *column], 0)
+
+    def selection(values: Reals) -> Bools:
+        x = np.zeros((n, n), bool)
+        for pair, value in zip(pairs, values, strict=False):
+            x[pair] = value > 0.5
+        return x
+
     try:
-        found = program.solve(time_limit).values
+        fastest = program.solve(time_limit)
     except SolverError as error:
         raise WanError(str(error)) from None
-    program.set_bounds(total, 0.0, float(found[total]) * TOLERANCE)
+    x = selection(fastest.values)
+    if not fastest.optimal:
+        bound = max(0.0, fastest.bound) * scale
+        text = f"the least time is not proven within {time_limit:g} s: {completion(x, task):.4g} s found"
+        raise Unproven(f"{text}, {bound:.4g} s proven", x, bound)
+    # The time of the selection itself: what the solver has of t is within its tolerance only.
+    program.set_bounds(total, 0.0, completion(x, task) / scale * TOLERANCE)
     program.set_costs(np.append(-np.ones(total), 0.0))
     try:
-        found = program.solve(time_limit).values
-    except SolverError:
-        pass  # the least t with fewer receivers
-    x = np.zeros((n, n), bool)
-    for pair, value in zip(pairs, found, strict=False):
-        x[pair] = value > 0.5
+        most = program.solve(time_limit)
+    except SolverError as error:
+        raise Unproven(f"the most receivers at the least time are not known: {error}", x, completion(x, task)) from None
+    x = selection(most.values)
+    if not most.optimal:
+        text = f"the most receivers at the least time are not proven within {time_limit:g} s: {x.sum()} found"
+        raise Unproven(f"{text}, {-most.bound:.4g} possible", x, completion(x, task))
     return x
 
 
