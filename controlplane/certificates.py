@@ -194,8 +194,8 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
                 if not (where / "token").is_file():
                     given[secrets.token_urlsafe(24)] = caller
                     made.append(where)
-            elif authority.issue(where, caller, (CLIENT,)):
-                made.append(where)
+            elif authority.issue(where, caller, (CLIENT, SERVER) if role == "node" else (CLIENT,)):
+                made.append(where)  # nodes serve each other across a WAN (overlay/); clients check whom they reach
     _write_tokens(folder, given, authority)
     if wanted.switches:
         made += _make_switches(folder, wanted, days)

@@ -23,12 +23,14 @@ from controlplane.generators import parse_topology
 from controlplane.job import JobError, parse_bytes, parse_job
 from controlplane.plan.model import PlanError
 from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
+from controlplane.rpc.tls import add_tls_arguments, is_local, tls_from
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.strategies.wan.policy import FollowPlan
 from controlplane.topology import TopologyError
 from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
+from overlay.tls import Security
 
 
 def address(text: str) -> tuple[str, int]:
@@ -61,6 +63,7 @@ def trial(arguments: argparse.Namespace) -> None:
         arguments.node,
         listen=arguments.listen,
         connections=arguments.connections,
+        security=Security.of(tls_from(arguments)),
         log=lambda line: print(line, file=sys.stderr, flush=True),
     )
     try:
@@ -84,11 +87,23 @@ def trial(arguments: argparse.Namespace) -> None:
         agent.close()
 
 
+def security(arguments: argparse.Namespace) -> Security | None:
+    """Raises OverlayError where others than this machine could join without any."""
+    found = Security.of(tls_from(arguments))
+    host, port = arguments.listen
+    if found is None and not arguments.insecure and not is_local(f"{host}:{port}"):
+        raise OverlayError(
+            f"{host}:{port} leaves this machine: give --credentials DIR (`inart certificates` makes it), or --insecure"
+        )
+    return found
+
+
 def coordinate(arguments: argparse.Namespace) -> None:
     topology = parse_topology(arguments.topology)
     job = parse_job(arguments.job, topology)
     plan = get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
-    policy = FollowPlan(plan, topology, chunk_values=arguments.chunk, window=arguments.window)
+    policy = FollowPlan(plan, topology, chunk_values=arguments.chunk, window=arguments.window,
+                        detours=arguments.detours)  # fmt: skip
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -98,7 +113,12 @@ def coordinate(arguments: argparse.Namespace) -> None:
 
     host, port = arguments.listen
     with Coordinator(
-        policy, host, port, log=say, finished=lambda task, seconds: say(f"task {task.number}: {seconds:.3f} s")
+        policy,
+        host,
+        port,
+        security=security(arguments),
+        log=say,
+        finished=lambda task, seconds: say(f"task {task.number}: {seconds:.3f} s"),
     ) as coordinator:
         say(f"{plan}\nwaiting for {', '.join(policy.nodes)} at {coordinator.address[0]}:{coordinator.address[1]}")
         stop.wait()
@@ -118,6 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     agent.add_argument("--seed", type=int, default=0, help="of this agent's values")
     agent.add_argument("--seeds", type=int, nargs="*", default=[], help="of all agents' values: to check the mean")
     agent.add_argument("--timeout", type=float, default=600.0, help="s of a round")
+    add_tls_arguments(agent)
     agent.set_defaults(run=trial)
 
     coordinator = verbs.add_parser("coordinator", help="plan, and tell the agents what to do")
@@ -127,7 +148,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     coordinator.add_argument("--seed", type=int, default=0)
     coordinator.add_argument("--chunk", type=amount, default=CHUNK_VALUES, help="values of a chunk")
     coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
+    coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
     coordinator.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT")
+    coordinator.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
+    add_tls_arguments(coordinator)
     coordinator.set_defaults(run=coordinate)
 
     arguments = parser.parse_args(argv)

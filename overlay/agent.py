@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import json
 import logging
-import ssl
 import threading
 import time
 from collections import Counter, deque
@@ -20,6 +19,7 @@ from controlplane.plan.task import Edge, Task, TaskError
 from overlay.errors import MessageError, OverlayError, PeerLost
 from overlay.execution import Execution, Post, Values
 from overlay.message import Header, Kind
+from overlay.tls import Security
 from overlay.transport import Inbound, Peer, end_all
 from overlay.ways import Ways
 
@@ -54,7 +54,7 @@ class Agent:
     """One agent, in a thread of its own. Methods may be called from any thread.
 
     coordinator: (host, port). listen: where other agents reach this one; port 0: any. connections: TCP connections to
-    each neighbour. tls: (for connections to others, for those that others open); None: plaintext.
+    each neighbour. security: TLS (overlay/tls.py); None: plaintext.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Agent:
         *,
         listen: tuple[str, int],
         connections: int = 1,
-        tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+        security: Security | None = None,
         log: Callable[[str], None] | None = None,
     ) -> None:
         self.node, self.coordinator, self.listen, self.connections = node, coordinator, listen, connections
-        self._tls = tls
+        self._security = security
         self._log = log or _log.info
         self._pending: deque[_Pending] = deque()  # in the order in which they were brought; not yet in a task
         self._tasks: dict[int, Execution] = {}
@@ -147,9 +147,11 @@ class Agent:
 
     async def _main(self) -> None:
         self._stop = asyncio.Event()
-        context = self._tls[1] if self._tls else None
+        context = self._security.serve if self._security else None
         host, port = self.listen
-        server = await self._loop.create_server(lambda: Inbound(self), host, port, ssl=context)
+        server = await self._loop.create_server(
+            lambda: Inbound(self, secure=self._security is not None), host, port, ssl=context
+        )
         self.listen = (host, server.sockets[0].getsockname()[1])
         joining = asyncio.ensure_future(self._stay_joined())
         await self._stop.wait()
@@ -170,8 +172,10 @@ class Agent:
         while not self._closing:
             try:
                 reader, self._writer = await asyncio.open_connection(
-                    *self.coordinator, ssl=self._tls[0] if self._tls else None, limit=1 << 26
+                    *self.coordinator, ssl=self._security.connect if self._security else None, limit=1 << 26
                 )
+                if self._security:
+                    self._security.check(self._writer.transport, "controller")
                 self._tell(type="join", node=self.node, host=self.listen[0], port=self.listen[1])
                 alive = asyncio.ensure_future(self._stay_alive())
                 try:
@@ -179,8 +183,10 @@ class Agent:
                         self._told(json.loads(line))
                 finally:
                     alive.cancel()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, OverlayError) as error:
                 self._log(f"{self.node}: no coordinator: {error}")
+                if self._writer is not None:
+                    self._writer.close()
             self._writer = None
             for pending in self._pending:
                 pending.announced = False
@@ -329,7 +335,7 @@ class Agent:
                 connections=self.connections,
                 clock=time.monotonic,
                 on_lost=lambda reason: self._lost(name, reason),
-                tls=self._tls[0] if self._tls else None,
+                security=self._security,
             )
         return peer
 
@@ -395,6 +401,20 @@ class Agent:
             execution.partial(header.tree, header.chunk, header.contributors, values)
         else:
             execution.result(header.tree, header.chunk, values)
+
+    def met(self, header: Header, transport: asyncio.BaseTransport) -> None:
+        """The first message of a connection says who speaks there."""
+        if self._security is None:
+            return
+        number = header.path[0]
+        if header.epoch == self._epoch and number < len(self._names):
+            speaker = self._names[number]
+        else:  # another coordinator's numbers: a member at any rate
+            speaker = None
+        try:
+            self._security.check(transport, "node", speaker)
+        except OverlayError as error:
+            raise MessageError(str(error)) from None
 
     def refused(self, peer: str, error: MessageError) -> None:
         self.counters["malformed"] += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -12,10 +11,11 @@ from typing import Any
 
 from controlplane.plan.task import Task
 from controlplane.strategies.wan.policy import Abort, Back, Event, Finished, Lost, Measured, Order, Policy, Ready, Start
+from overlay.errors import OverlayError
+from overlay.tls import Security
 from overlay.transport import end_all
 
 LOST_SECONDS = 5.0
-EPOCH_ORIGIN = 1_767_225_600  # 2026-01-01: epochs are seconds since then, 32 bits
 
 
 class _Member:
@@ -42,13 +42,13 @@ class Coordinator:
         port: int = 0,
         *,
         probe_values: int | None = None,
-        tls: ssl.SSLContext | None = None,
+        security: Security | None = None,
         log: Callable[[str], None] = lambda line: None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
-        self.policy, self.probe_values, self._tls = policy, probe_values, tls
+        self.policy, self.probe_values, self._security = policy, probe_values, security
         self._log, self._on_finished = log, finished
-        self.epoch = int(time.time()) - EPOCH_ORIGIN
+        self.epoch = time.time_ns()  # another one's even where it comes back at once
         self._members: dict[str, _Member] = {}
         self._tasks: dict[int, tuple[Task, set[str], float]] = {}
         self._loop = asyncio.new_event_loop()
@@ -87,7 +87,8 @@ class Coordinator:
     async def _main(self) -> None:
         self._stop = asyncio.Event()
         host, port = self.address
-        server = await asyncio.start_server(self._serve, host, port, ssl=self._tls, limit=1 << 20)
+        context = self._security.serve if self._security else None
+        server = await asyncio.start_server(self._serve, host, port, ssl=context, limit=1 << 20)
         self.address = (host, server.sockets[0].getsockname()[1])
         self._started.set()
         watching = asyncio.ensure_future(self._watch())
@@ -136,6 +137,11 @@ class Coordinator:
             reason = f"{node} has no part in this job; it has {', '.join(self.policy.nodes)}"
         elif node in self._members:
             reason = f"{node} is there already"
+        elif self._security is not None:
+            try:
+                self._security.check(writer.transport, "node", node)
+            except OverlayError as error:
+                reason = str(error)
         if reason is not None:
             writer.write(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
             return None

@@ -1,6 +1,6 @@
-"""Messages between agents: a header of 60 bytes, then float32 values in the hosts' byte order (little-endian).
+"""Messages between agents: a header of 64 bytes, then float32 values in the hosts' byte order (little-endian).
 
-    magic 4 | version 1 | kind 1 | tree 2 | epoch 4 | task 4 | chunk 4 | values 4 | contributors 8 | stamp 8 |
+    magic 4 | version 1 | kind 1 | tree 2 | epoch 8 | task 4 | chunk 4 | values 4 | contributors 8 | stamp 8 |
     hop 1 | hops 1 | path 9 x 2
 
 `contributors`: whose values are in the sum, by position in the tree. `stamp`: when the sender began to send, seconds
@@ -18,10 +18,10 @@ from controlplane.plan.task import MOST_VIA
 from overlay.errors import MessageError
 
 MAGIC = b"INOV"
-VERSION = 1
+VERSION = 2
 MOST_VALUES = 1 << 24
 _PATH = MOST_VIA + 2
-_FORMAT = struct.Struct(f"<4sBBHIIIIQdBB{_PATH}H")
+_FORMAT = struct.Struct(f"<4sBBHQIIIQdBB{_PATH}H")
 HEADER_BYTES = _FORMAT.size
 
 

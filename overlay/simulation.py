@@ -134,7 +134,6 @@ class Simulation:
                     else:
                         self._train(node)
 
-
     def _begin(self, task: Task) -> None:
         # One value a chunk: what an execution decides depends on how many chunks there are, not on what is in them.
         first, trees = 0, []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import ssl
 from collections.abc import Callable
 from itertools import count
 from typing import Protocol
@@ -16,8 +15,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from overlay.errors import MessageError
+from overlay.errors import MessageError, OverlayError
 from overlay.message import HEADER_BYTES, Header, Kind, unpack
+from overlay.tls import Security
 
 Values = NDArray[np.float32]
 CONNECT_SECONDS = 10.0
@@ -41,14 +41,16 @@ class Receiver(Protocol):
 
     def received(self, header: Header, values: Values) -> None: ...
 
+    def met(self, header: Header, transport: asyncio.BaseTransport) -> None: ...
+
     def refused(self, peer: str, error: MessageError) -> None: ...
 
 
 class Inbound(asyncio.BufferedProtocol):
-    """A connection that another agent opened."""
+    """A connection that another agent opened. secure: nothing is taken before its first message has been checked."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def __init__(self, receiver: Receiver, *, secure: bool = False) -> None:
+        self._receiver, self._secure = receiver, secure
         self._head = bytearray(HEADER_BYTES)
         self._view = memoryview(self._head)
         self._filled = 0
@@ -78,6 +80,12 @@ class Inbound(asyncio.BufferedProtocol):
     def _full(self) -> None:
         if self._header is None:
             header = unpack(self._head)
+            if header.kind == Kind.HELLO:
+                assert self._transport is not None
+                self._receiver.met(header, self._transport)
+                self._secure = False
+            elif self._secure:
+                raise MessageError("the first message does not say who speaks")
             if header.kind == Kind.HELLO or header.values == 0:
                 return
             self._header, self._values = header, self._receiver.place(header)
@@ -101,6 +109,12 @@ class _Outbound(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
         self.transport = transport
+        try:
+            self.peer.check(transport)
+        except OverlayError as error:
+            transport.abort()
+            self.peer.broken(error)
+            return
         transport.set_write_buffer_limits(high=0)
         transport.write(self.peer.hello)
         self.free = True
@@ -133,10 +147,10 @@ class Peer:
         connections: int,
         clock: Callable[[], float],
         on_lost: Callable[[str], None],
-        tls: ssl.SSLContext | None = None,
+        security: Security | None = None,
     ) -> None:
         self.name, self.address = name, address
-        self.hello, self._clock, self._on_lost, self._tls = hello, clock, on_lost, tls
+        self.hello, self._clock, self._on_lost, self._security = hello, clock, on_lost, security
         self._lines = [_Outbound(self) for _ in range(connections)]
         self._queue: list[tuple[int, int, Header, Values, Callable[[], None] | None]] = []
         self._order = count()
@@ -165,6 +179,11 @@ class Peer:
                 if sent is not None:
                     sent()
 
+    def check(self, transport: asyncio.BaseTransport) -> None:
+        """Whether it is the peer who is at the other end. Raises OverlayError."""
+        if self._security is not None:
+            self._security.check(transport, "node", self.name)
+
     def close(self) -> None:
         self._closed = True
         self._queue.clear()
@@ -183,10 +202,11 @@ class Peer:
         loop = asyncio.get_running_loop()
         end = loop.time() + CONNECT_SECONDS
         host, port = self.address
+        context = self._security.connect if self._security else None
         while True:
             try:
                 async with asyncio.timeout(max(0.01, end - loop.time())):
-                    await loop.create_connection(lambda: line, host, port, ssl=self._tls)
+                    await loop.create_connection(lambda: line, host, port, ssl=context)
                 return
             except (OSError, TimeoutError) as error:
                 if loop.time() >= end:

@@ -244,12 +244,14 @@ def task_of(
     window: int = WINDOW_CHUNKS,
     headroom: float = 0.0,
     paced: bool = True,
+    detours: bool = False,
 ) -> Task:
     """One synchronisation of `values` float32 values with the plan.
 
     Trees carry contiguous parts by their shares. Where a tree adds nothing on the way (a star) its results go back to
     each worker on its own, as over TCP, along the way that its values came. headroom: the part of the plan's rate that
-    stays unused. Raises PlanError when the plan has no trees and no multicasts.
+    stays unused. detours: chunks may take the plan's (NetStorm's auxiliary paths), but for those over a site without an
+    agent or over more than MOST_VIA. Raises PlanError when the plan has no trees and no multicasts.
     """
     agents = Agents(plan, topology)
     if plan.multicasts:
@@ -269,9 +271,20 @@ def task_of(
             rate = plan.rate_mbps * tree.share * (1 - headroom) if paced else 0.0
             trees.append(_tree(tree, agents, plan.job.workers, range(done, max(done, end)), rate))
             done = max(done, end)
-        task = Task(number, values, tuple(t for t in trees if t.count), op, round, chunk_values, window)
+        ways = _detours(plan, agents) if detours else ()
+        task = Task(number, values, tuple(t for t in trees if t.count), op, round, chunk_values, window, detours=ways)
     task.check()
     return task
+
+
+def _detours(plan: Plan, agents: Agents) -> tuple[Edge, ...]:
+    found: dict[Edge, None] = {}
+    for route in plan.detours:
+        edge = agents.edge(route)
+        whole = all(node in agents.of for node in route)
+        if whole and edge is not None and 0 < len(edge.via) <= MOST_VIA:
+            found[edge] = None
+    return tuple(found)
 
 
 def round_to_chunk(values: float, chunk_values: int) -> int:

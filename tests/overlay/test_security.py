@@ -1,0 +1,97 @@
+"""Who may speak to whom: certificates name agents and the coordinator."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from controlplane.certificates import Wanted, make
+from controlplane.plan.task import Edge, SumTree, Task
+from controlplane.rpc.tls import Tls, credentials
+from controlplane.strategies.wan.policy import Rounds
+from overlay import Agent, Coordinator, OverlayError, PeerLost
+from overlay.__main__ import main
+from overlay.tls import Security
+
+SECONDS = 60.0
+NODES = ("a", "b")
+
+
+class One(Rounds):
+    def task(self, number: int, values: int, now: float) -> Task:
+        tree = SumTree("a", 0, values, (Edge("b", "a"),), (Edge("a", "b"),), NODES, NODES)
+        return Task(number, values, (tree,), chunk_values=1000)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    where = tmp_path_factory.mktemp("certificates")
+    make(where, Wanted(nodes=(*NODES, "x")))
+    return where
+
+
+def security(folder: Path, who: str) -> Security:
+    found = Security.of(credentials(folder / who))
+    assert found is not None
+    return found
+
+
+def agent(coordinator: Coordinator, node: str, secure: Security | None) -> Agent:
+    return Agent(coordinator.address, node, listen=("127.0.0.1", 0), security=secure)
+
+
+def test_sums_over_tls(folder):
+    with Coordinator(One(NODES), security=security(folder, "controller")) as coordinator:
+        agents = [agent(coordinator, node, security(folder, f"nodes/{node}")) for node in NODES]
+        given = [np.full(100_000, k, np.float32) for k in (3.0, 5.0)]
+        for future in [each.synchronise_async(values) for each, values in zip(agents, given, strict=True)]:
+            future.result(SECONDS)
+        for each, values in zip(agents, given, strict=True):
+            np.testing.assert_array_equal(values, np.float32(4.0))
+            each.close()
+
+
+def test_nobody_joins_as_somebody_else(folder):
+    with Coordinator(One(NODES), security=security(folder, "controller")) as coordinator:
+        liar = agent(coordinator, "a", security(folder, "nodes/x"))
+        with pytest.raises(OverlayError, match="certificate at the other end is inart://node/x's, not node a's"):
+            liar.wait_joined()
+        liar.close()
+
+
+def test_an_agent_does_not_take_a_node_for_the_coordinator(folder):
+    said: list[str] = []
+    with Coordinator(One(NODES), security=security(folder, "nodes/x")) as coordinator:
+        wary = Agent(
+            coordinator.address,
+            "a",
+            listen=("127.0.0.1", 0),
+            security=security(folder, "nodes/a"),
+            log=said.append,
+        )
+        with pytest.raises(OverlayError, match="did not answer"):
+            wary.wait_joined(2.0)
+        wary.close()
+    assert any("inart://node/x's, not a controller's" in line for line in said)
+
+
+def test_a_neighbour_with_a_wrong_certificate_gets_no_values(folder):
+    with Coordinator(One(NODES), security=security(folder, "controller")) as coordinator:
+        agents = [agent(coordinator, node, security(folder, f"nodes/{node}")) for node in NODES]
+        agents[1].wait_joined()
+        agents[1]._security = security(folder, "nodes/x")  # it joined as b, and shows others another certificate
+        futures = [each.synchronise_async(np.ones(2000, np.float32)) for each in agents]
+        for future in futures:
+            with pytest.raises(PeerLost):
+                future.result(SECONDS)
+        assert agents[0].counters["malformed"]
+        for each in agents:
+            each.close()
+
+
+def test_what_is_missing_is_said(folder, capsys):
+    with pytest.raises(ValueError, match="agents and coordinator need a certificate"):
+        Security.of(Tls(authority=folder / "controller" / "authority.pem"))
+    common = ["coordinator", "--topology", "netstorm:seed=1", "--job", "model=1M", "--listen", "0.0.0.0:0"]
+    assert main(common) == 1
+    assert "leaves this machine: give --credentials DIR" in capsys.readouterr().err
