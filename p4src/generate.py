@@ -30,6 +30,7 @@ from p4src.protocol import (
     PROTOCOL_UDP,
     UDP_BYTES,
     UDP_OFFSET,
+    HostFlag,
     Protocol,
 )
 
@@ -111,6 +112,9 @@ def protocol_h(protocol: Protocol) -> str:
     lines.append("")
     for name, value in protocol.flags.items():
         macro(f"FLAG_{name.upper()}", value)
+    lines.append("/* Of hosts alone: switches pass them on. */")
+    for flag in HostFlag:
+        macro(f"FLAG_{flag.name}", flag.value)
     lines += ["", "/* Bytes; offsets from the start of the frame; fields are big-endian. */"]
     macro("ETHERNET_BYTES", ETHERNET_BYTES)
     macro("IPV4_BYTES", IPV4_BYTES)

@@ -205,6 +205,19 @@ class Flag(IntFlag):
     MAXIMUM = PROTOCOL.flags["maximum"]
 
 
+class HostFlag(IntFlag):
+    """Bits of the flags field that only hosts read: switches pass them on, and no P4 program knows them (so they are
+    not in ``protocol.json``, whose digest is that of the compiled programs). In all packets of a chunk alike, but ASK.
+
+    SCATTER: the result goes to the chunk's owner only. SINGLE: the packet of one worker is the whole chunk. ASK: from a
+    worker that adds nothing to a SINGLE chunk and has not got it.
+    """
+
+    SCATTER = 8
+    SINGLE = 16
+    ASK = 32
+
+
 class Verdict(IntEnum):
     """What a switch did with an aggregation packet: the index into ``verdict_counter``."""
 

@@ -22,6 +22,7 @@ from p4src.protocol import (
     VALUES_OFFSET,
     VERSION,
     Flag,
+    HostFlag,
     frame_bytes,
     is_ours,
     udp_port,
@@ -125,6 +126,18 @@ class Packet(NamedTuple):
     @property
     def maximum(self) -> bool:
         return bool(self.flags & Flag.MAXIMUM)
+
+    @property
+    def scatter(self) -> bool:
+        return bool(self.flags & HostFlag.SCATTER)
+
+    @property
+    def single(self) -> bool:
+        return bool(self.flags & HostFlag.SINGLE)
+
+    @property
+    def ask(self) -> bool:
+        return bool(self.flags & HostFlag.ASK)
 
     def encode(self) -> bytes:
         """The whole Ethernet frame, without FCS."""

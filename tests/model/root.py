@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,19 +29,25 @@ class RootFlow:
 
 
 class RootSlot(NamedTuple):
-    """One entry of the ring; sequence -1: unused."""
+    """One entry of the ring; sequence -1: unused. single: one worker's packet is all of it."""
 
     sequence: int = -1
     bitmap: int = 0
     values: Values | None = None
+    single: bool = False
+
+    def complete(self, expected: int) -> bool:
+        """Whether the result is there. ``expected``: the bits of all workers."""
+        return self.single or (self.values is not None and self.bitmap == expected)
 
 
 class Answer(NamedTuple):
-    """A result that the root sends: to all workers (``workers`` 0) or to those bits."""
+    """A result that the root sends: to all workers (``workers`` 0) or to those bits. again: somebody asked for it."""
 
     sequence: int
     values: Values
     workers: int
+    again: bool = False
 
 
 class IncompleteChunkLost(AssertionError):
@@ -52,15 +59,40 @@ def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) 
     bits = flow.workers(packet.bitmap)
     if packet.result or bits == 0 or packet.sequence < slot.sequence:
         return slot, None
+    if packet.sequence == slot.sequence and slot.complete(expected):
+        assert slot.values is not None
+        return slot, Answer(slot.sequence, slot.values, bits, True) if packet.resend else None
+    if packet.ask or (packet.single and bits & (bits - 1)):
+        return slot, None
     if packet.sequence > slot.sequence:
-        if slot.sequence >= 0 and slot.bitmap != expected:
+        if slot.sequence >= 0 and not slot.complete(expected):
             raise IncompleteChunkLost(f"{slot} is not complete when {packet} arrives")
         slot = RootSlot(packet.sequence)
-    if slot.bitmap == expected:
-        assert slot.values is not None
-        return slot, Answer(slot.sequence, slot.values, bits) if packet.resend else None
     if bits & slot.bitmap:
         return slot, None
     values = packet.values if slot.values is None else merger(packet.maximum)(slot.values, packet.values)
-    slot = RootSlot(slot.sequence, slot.bitmap | bits, values)
-    return slot, Answer(slot.sequence, values, 0) if slot.bitmap == expected else None
+    slot = RootSlot(slot.sequence, slot.bitmap | bits, values, packet.single)
+    return slot, Answer(slot.sequence, values, 0) if slot.complete(expected) else None
+
+
+def oldest_incomplete(ring: Sequence[RootSlot], expected: int) -> int:
+    """The first chunk of the epoch that is not complete: all before it are."""
+    sequence = 0
+    while (slot := ring[sequence % len(ring)]).sequence > sequence or (
+        slot.sequence == sequence and slot.complete(expected)
+    ):
+        sequence += 1
+    return sequence
+
+
+def recipients(packet: Packet, answer: Answer, before: int, after: int, workers: int) -> int:
+    """Who gets it, as bits. before, after: the oldest incomplete chunk before and after the packet.
+
+    Of a SCATTER chunk its owner, sequence modulo workers. When later chunks had to wait for it everybody: what they
+    hear of these is that they are complete.
+    """
+    if answer.workers:
+        return answer.workers
+    if packet.scatter and after - before <= 1:
+        return 1 << packet.sequence % workers
+    return (1 << workers) - 1

@@ -37,7 +37,8 @@ from typing import Any, NamedTuple
 from p4src.protocol import Flag, Verdict
 from tests.model.merge import Values, subset
 from tests.model.packet import Packet
-from tests.model.root import RootSlot, root_receive
+from tests.model.root import RootSlot, oldest_incomplete, recipients, root_receive
+from tests.model.schedule import SINGLE, Schedule
 from tests.model.switch import Aggregate, Slot, aggregate
 from tests.model.tree import ROOT, Tree, racks, star, two_level, with_direct
 
@@ -64,7 +65,8 @@ class Core(NamedTuple):
 
 class State(NamedTuple):
     """``links``: packets that each aggregation point has sent on (empty without history); ``results``: (epoch, chunk)
-    that the root sent.
+    that the root sent. Each may reach anybody: that is more than can happen. So may the word that all chunks before one
+    are complete, once the results of all of them have been sent.
     """
 
     core: Core
@@ -99,11 +101,15 @@ class Search:
         history: int | None = None,
         *,
         hostile: bool = False,
+        kinds: str = "",
+        period: int = 1,
+        source: int | None = None,
     ) -> None:
         if epochs * chunks >= 1 << DIGIT_BITS or len(tree.workers) * DIGIT_BITS > 32:
             raise ValueError("too many chunks, epochs or workers for one digit each in 32 bits")
         self.tree, self.slots, self.chunks, self.epochs, self.history = tree, slots, chunks, epochs, history
         self.hostile = hostile
+        self.schedule = Schedule(kinds, len(tree.workers), slots, period, source)
         self.live: set[Core] = set()
 
     def initial(self) -> State:
@@ -118,11 +124,26 @@ class Search:
     def value(self, bits: int, epoch: int, chunk: int) -> int:
         """What the sum over ``bits`` of one chunk must be."""
         digit = epoch * self.chunks + chunk + 1
-        return sum(digit << DIGIT_BITS * w for w in range(len(self.tree.workers)) if bits >> w & 1)
+        workers = (w for w in range(len(self.tree.workers)) if bits >> w & 1 and self.schedule.counts(w, chunk))
+        return sum(digit << DIGIT_BITS * w for w in workers)
 
     def worker_packet(self, worker: int, epoch: int, chunk: int, flags: int) -> Packet:
         values = self.values(1 << worker, epoch, chunk)
+        flags |= self.schedule.flags(worker, chunk, False)
         return Packet(self.tree.worker_label(worker), epoch + 1, chunk, 0, values, flags)
+
+    def reaches(self, answered: int, chunk: int) -> bool:
+        """Whether a worker with these answers may send the chunk."""
+        return chunk < self.oldest(answered) + self.schedule.window(chunk)
+
+    def answer(self, core: Core, worker: int, results: int, complete: int) -> Core:
+        """Results (bits) of its newest epoch come to a worker, and the word that all before ``complete`` are."""
+        *before, answered = core.workers[worker]
+        answered |= results
+        there = {number for number in range(self.chunks) if answered >> number & 1}
+        for number in self.schedule.heard(worker, min(complete, self.chunks), there):
+            answered |= 1 << number
+        return with_worker(core, worker, (*before, answered))
 
     def oldest(self, answered: int) -> int:
         """The oldest unanswered chunk (``chunks`` when there is none)."""
@@ -151,21 +172,25 @@ class Search:
             self.check(workers, leaving.epoch, leaving.sequence, leaving.values, "packet")
         return slot, leaving, verdict
 
-    def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int] | None]:
-        """Deliver to the root; returns the answer as (chunk, workers' bits)."""
+    def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int, int] | None]:
+        """Deliver to the root; returns the answer as (chunk, workers' bits, below which chunk all are complete)."""
         epoch, ring = core.root
         if packet.epoch - 1 != epoch:
             return core, None
         index = packet.sequence % len(ring)
+        before = oldest_incomplete(ring, self.tree.expected)
         slot, answer = root_receive(ring[index], packet, self.tree.root_flow(packet.label), self.tree.expected)
         if slot.values is not None:
             self.check(slot.bitmap, epoch + 1, slot.sequence, slot.values, "root")
         if slot != ring[index]:
-            core = core._replace(root=(epoch, (*ring[:index], slot, *ring[index + 1 :])))
+            ring = (*ring[:index], slot, *ring[index + 1 :])
+            core = core._replace(root=(epoch, ring))
         if answer is None:
             return core, None
         self.check(self.tree.expected, epoch + 1, answer.sequence, answer.values, "result")
-        return core, (answer.sequence, answer.workers or self.tree.expected)
+        complete = oldest_incomplete(ring, self.tree.expected)
+        workers = recipients(packet, answer, before, complete, len(self.tree.workers))
+        return core, (answer.sequence, workers, complete)
 
     def check(self, bits: int, epoch: int, chunk: int, values: tuple[int, ...], where: str) -> None:
         """``epoch``: as in packets. A hostile epoch's values mean nothing, and no root takes them."""
@@ -177,7 +202,9 @@ class Search:
         core = state.core
         for worker, epochs in enumerate(core.workers):
             for epoch, answered in enumerate(epochs):
-                for chunk in range(min(self.chunks, self.oldest(answered) + self.slots)):
+                for chunk in range(self.chunks):
+                    if not self.reaches(answered, chunk):
+                        continue
                     for flags in (0, Flag.RESEND):
                         packet = self.worker_packet(worker, epoch, chunk, int(flags))
                         yield from self.arrive(state, self.tree.workers[worker], packet, f"worker {worker}")
@@ -185,8 +212,14 @@ class Search:
                 for epoch, chunk in state.results:
                     reached = self.oldest(epochs[-1]) + self.slots
                     if epoch == len(epochs) - 1 and chunk < reached and not epochs[-1] >> chunk & 1:
-                        changed = (*epochs[:-1], epochs[-1] | 1 << chunk)
-                        yield f"result {chunk} to {worker}", state._replace(core=with_worker(core, worker, changed))
+                        changed = self.answer(core, worker, 1 << chunk, 0)
+                        yield f"result {chunk} to {worker}", state._replace(core=changed)
+                complete = 0
+                while (len(epochs) - 1, complete) in state.results:
+                    complete += 1
+                    changed = self.answer(core, worker, 0, complete)
+                    if changed != core:
+                        yield f"all before {complete} to {worker}", state._replace(core=changed)
             if len(epochs) < self.epochs:
                 yield f"worker {worker} new epoch", state._replace(core=with_worker(core, worker, (*epochs, 0)))
         if self.hostile:
@@ -242,17 +275,34 @@ class Search:
                     sent = sum(
                         1 << worker
                         for worker, epochs in enumerate(core.workers)
-                        if epoch < len(epochs) and chunk < self.oldest(epochs[epoch]) + self.slots
+                        if epoch < len(epochs) and self.reaches(epochs[epoch], chunk)
                     )
+                    if self.schedule.kind(chunk) == SINGLE:
+                        yield from self.alone(point, epoch, chunk, sent)
+                        continue
                     for bits in subsets(sum(1 << bit for bit, part in enumerate(parts) if subset(part, sent))):
                         values = self.values(tree.workers_of(point, bits), epoch, chunk)
                         for label in labels if bits == everyone else labels[1:]:
-                            for flags in (0, int(Flag.RESEND)):
+                            for resend in (False, True):
+                                flags = self.schedule.flags(0, chunk, resend)
                                 yield point, Packet(label, epoch + 1, chunk, bits, values, flags)
             if self.hostile and tree.below(point) == 1:
                 for chunk in range(self.chunks):
                     for flags in (0, int(Flag.RESEND)):
                         yield point, Packet(labels[0], HOSTILE, chunk, everyone, self.values(1, 0, chunk), flags)
+
+    def alone(self, point: int, epoch: int, chunk: int, sent: int) -> Iterator[tuple[int, Packet]]:
+        """What an aggregation point could have sent of a SINGLE chunk: one worker's packet, as it came."""
+        parts = self.tree.parts(point)
+        everyone = (1 << len(parts)) - 1
+        for bit, part in enumerate(parts):
+            if part & (part - 1) or not part & sent:
+                continue
+            worker = part.bit_length() - 1
+            label = (self.tree.point_label if 1 << bit == everyone else self.tree.partial_label)(point)
+            packet = self.worker_packet(worker, epoch, chunk, 0)
+            yield point, packet._replace(label=label, bitmap=1 << bit)
+            yield point, packet._replace(label=self.tree.partial_label(point), bitmap=1 << bit)
 
     def check_progress(self, core: Core) -> None:
         """A fair run from here answers everything; raises Found otherwise.
@@ -310,10 +360,10 @@ class Search:
                 continue
             core, answer = self.at_root(core, packet)
             if answer is not None:
-                chunk, bits = answer
-                for worker, epochs in enumerate(core.workers):
+                chunk, bits, complete = answer
+                for worker in range(len(core.workers)):
                     if bits >> worker & 1:
-                        core = with_worker(core, worker, (*epochs[:-1], epochs[-1] | 1 << chunk))
+                        core = self.answer(core, worker, 1 << chunk, complete)
         return core
 
     def run(self, limit: int | None = None) -> Statistics:
@@ -397,11 +447,28 @@ def main(kind: type[Search] = Search) -> int:
     parser.add_argument("--chunks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--history", type=int, metavar="K", help="follow packets between points, at most K on a link")
+    parser.add_argument(
+        "--kinds",
+        default="",
+        help="of the chunks: r all-reduce; s, S reduce-scatter; g, G all-gather (tests/model/schedule.py)",
+    )
+    parser.add_argument("--period", type=int, default=1, help="at least one G in so many chunks of a gather")
+    parser.add_argument("--source", type=int, metavar="WORKER", help="it sends all chunks of gathers: a broadcast")
     parser.add_argument("--hostile", action="store_true", help="packets of an epoch that nobody has given out, too")
     parser.add_argument("--limit", type=int, help="stop after so many states")
     options = parser.parse_args()
     begin = time.monotonic()
-    search = kind(options.tree, options.slots, options.chunks, options.epochs, options.history, hostile=options.hostile)
+    search = kind(
+        options.tree,
+        options.slots,
+        options.chunks,
+        options.epochs,
+        options.history,
+        hostile=options.hostile,
+        kinds=options.kinds,
+        period=options.period,
+        source=options.source,
+    )
     try:
         statistics = search.run(options.limit)
     except Found as found:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from p4src.protocol import Flag
 from tests.model.merge import Values, merger
 from tests.model.packet import Packet, decode
-from tests.model.root import RootSlot, root_receive
+from tests.model.root import RootSlot, oldest_incomplete, recipients, root_receive
+from tests.model.schedule import SINGLE, SINGLE_ALL, Schedule
 from tests.model.switch import Replicate, Switch
 from tests.model.tree import ROOT, Tree
 
@@ -43,7 +44,8 @@ class Worker:
     chunks: int
     slots: int
     sent: int = 0
-    results: dict[int, Values] = field(default_factory=dict)
+    results: dict[int, Values | None] = field(default_factory=dict)
+    """Answered chunks; None: complete, and not this worker's."""
 
     @property
     def oldest(self) -> int:
@@ -64,8 +66,21 @@ class Simulation:
     values = VALUES
     """In a packet."""
 
-    def __init__(self, tree: Tree, slots: int, chunks: int, harm: Harm, seed: int) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        slots: int,
+        chunks: int,
+        harm: Harm,
+        seed: int,
+        *,
+        kinds: str = "",
+        period: int = 1,
+        source: int | None = None,
+    ) -> None:
         self.tree, self.slots, self.harm = tree, slots, harm
+        self.schedule = Schedule(kinds, len(tree.workers), slots, period, source)
+        self.to_workers = 0
         self.random = random.Random(seed)
         self.epoch = 1
         self.workers = [Worker(w, self.epoch, chunks, slots) for w in range(len(tree.workers))]
@@ -98,12 +113,14 @@ class Simulation:
         return switch
 
     def is_maximum(self, chunk: int) -> bool:
-        """Every third chunk of an epoch merges by maximum."""
-        return chunk % 3 == 0
+        """Every third chunk of an epoch merges by maximum, but in a gather."""
+        return chunk % 3 == 0 and self.schedule.kind(chunk) not in (SINGLE, SINGLE_ALL)
 
     def contribution(self, worker: int, epoch: int, chunk: int) -> Values:
         """The same for every resend, as a worker must have it."""
         key = worker, epoch, chunk
+        if not self.schedule.counts(worker, chunk):
+            return (0,) * self.values
         if key not in self.data:
             self.data[key] = tuple(self.random.getrandbits(32) for _ in range(self.values))
         return self.data[key]
@@ -116,6 +133,8 @@ class Simulation:
         return self.totals[key]
 
     def _total(self, epoch: int, chunk: int) -> Values:
+        if self.schedule.kind(chunk) in (SINGLE, SINGLE_ALL):
+            return self.contribution(self.schedule.owner(chunk), epoch, chunk)
         merge = merger(self.is_maximum(chunk))
         total = self.contribution(0, epoch, chunk)
         for worker in range(1, len(self.workers)):
@@ -134,7 +153,9 @@ class Simulation:
             self.seen.append(item)
 
     def send(self, worker: Worker, chunk: int, resend: bool) -> None:
-        flags = (Flag.RESEND if resend else Flag(0)) | (Flag.MAXIMUM if self.is_maximum(chunk) else Flag(0))
+        if not resend and not self.schedule.adds(worker.index, chunk):
+            return  # the owner sends it
+        flags = self.schedule.flags(worker.index, chunk, resend) | (Flag.MAXIMUM if self.is_maximum(chunk) else 0)
         values = self.contribution(worker.index, worker.epoch, chunk)
         packet = Packet(self.tree.worker_label(worker.index), worker.epoch, chunk, 0, values, int(flags))
         at = self.tree.workers[worker.index]
@@ -166,13 +187,18 @@ class Simulation:
             return
         index = packet.sequence % len(self.ring)
         flow = self.tree.root_flow(packet.label)
+        before = oldest_incomplete(self.ring, self.tree.expected)
         self.ring[index], answer = root_receive(self.ring[index], packet, flow, self.tree.expected)
         if answer is None:
             return
-        result = Packet(RETURN_LABEL, packet.epoch, answer.sequence, len(self.workers), answer.values, int(Flag.RESULT))
-        if answer.workers:
+        after = oldest_incomplete(self.ring, self.tree.expected)
+        count = after << 32 | len(self.workers)
+        result = Packet(RETURN_LABEL, packet.epoch, answer.sequence, count, answer.values, int(Flag.RESULT))
+        workers = recipients(packet, answer, before, after, len(self.workers))
+        self.to_workers += workers.bit_count()
+        if workers != self.tree.expected or answer.workers:
             for worker in range(len(self.workers)):
-                if answer.workers >> worker & 1:
+                if workers >> worker & 1:
                     self.put("worker", worker, 0, result._replace(label=ANSWER_LABEL + worker).encode())
             return
         for point, target in enumerate(self.tree.points):
@@ -183,7 +209,11 @@ class Simulation:
                 self.put("worker", worker, 0, result.encode())
 
     def _at_worker(self, worker: Worker, packet: Packet) -> None:
-        if packet.epoch != worker.epoch or not packet.result or packet.sequence in worker.results:
+        if packet.epoch != worker.epoch or not packet.result:
+            return
+        for chunk in self.schedule.heard(worker.index, packet.bitmap >> 32, worker.results.keys()):
+            worker.results[chunk] = None
+        if packet.sequence in worker.results:
             return
         if packet.values != self.expected(packet.epoch, packet.sequence):
             raise WrongResult(f"worker {worker.index} got {packet}, not {self.expected(packet.epoch, packet.sequence)}")
@@ -196,7 +226,7 @@ class Simulation:
             self.random.choice(self.switches).reboot()
         if self.seen and self.random.random() < self.harm.stray:
             self.deliver(*self.random.choice(self.seen))
-        ready = [worker for worker in self.workers if worker.sent < min(worker.chunks, worker.oldest + self.slots)]
+        ready = [worker for worker in self.workers if self.may_send(worker)]
         if self.network and (not ready or self.random.random() < 0.7):
             late = self.random.random() < self.harm.reorder
             self.deliver(*self.network.pop(self.random.randrange(len(self.network)) if late else 0))
@@ -208,6 +238,10 @@ class Simulation:
             waiting = [worker for worker in self.workers if worker.oldest < worker.chunks]
             worker = self.random.choice(waiting)
             self.send(worker, worker.oldest, resend=True)
+
+    def may_send(self, worker: Worker) -> bool:
+        """Whether its next chunk is in its window."""
+        return worker.sent < min(worker.chunks, worker.oldest + self.schedule.window(worker.sent))
 
     def early_resend(self) -> None:
         """A time-out that comes too early: some worker resends a chunk for which nothing has been lost."""

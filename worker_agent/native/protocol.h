@@ -32,6 +32,10 @@
 #define INART_FLAG_RESEND 1
 #define INART_FLAG_RESULT 2
 #define INART_FLAG_MAXIMUM 4
+/* Of hosts alone: switches pass them on. */
+#define INART_FLAG_SCATTER 8
+#define INART_FLAG_SINGLE 16
+#define INART_FLAG_ASK 32
 
 /* Bytes; offsets from the start of the frame; fields are big-endian. */
 #define INART_ETHERNET_BYTES 14
