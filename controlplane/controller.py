@@ -72,7 +72,8 @@ def format_jobs(jobs: Sequence[pb.JobStatus]) -> list[str]:
     """The jobs in a table."""
     if not jobs:
         return ["no job: add one with `job add`"]
-    return _table(("job", "number", "strategy", "version", "planned", "state", "epoch", "agents"), map(_job_row, jobs))
+    header = ("job", "number", "strategy", "version", "planned", "state", "epoch", "agents", "promised")
+    return _table(header, map(_job_row, jobs))
 
 
 def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
@@ -86,6 +87,7 @@ def _job_row(job: pb.JobStatus) -> tuple[str, ...]:
         job.state,
         str(job.epoch or "-"),
         f"{job.joined}/{job.agents}{missing}",
+        job.terms or "-",
     )
 
 
@@ -220,6 +222,8 @@ def make_parser() -> argparse.ArgumentParser:
     add.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
     add.add_argument("--share", action="store_true", help="plan all jobs together, fairly (default: what they leave)")
     add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its rate over this is what is made fair")
+    add.add_argument("--guarantee", type=float, default=0.0, metavar="MBPS", help="a worker may send at least so much")
+    add.add_argument("--priority", type=int, default=0, metavar="N", help="the highest first, others share the rest")
     add.add_argument("--dry-run", action="store_true", help="say what everybody would get, install nothing")
     show = orders.add_parser("show", help="everything about one job")
     remove = orders.add_parser("remove", help="end a job and take its entries off the switches")
@@ -279,6 +283,8 @@ def run_job(arguments: argparse.Namespace) -> None:
             dry_run=arguments.dry_run,
             share=arguments.share,
             weight=arguments.weight,
+            guarantee_mbps=arguments.guarantee,
+            priority=arguments.priority,
         )
         reply = _ask(arguments, "add_job", request)
         _print(arguments, reply, format_added(reply))

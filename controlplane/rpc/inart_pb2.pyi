@@ -37,22 +37,26 @@ class AddJobReply(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., bottleneck: _Optional[str] = ..., others: _Optional[_Iterable[_Union[JobRate, _Mapping]]] = ..., entries: _Optional[int] = ..., plan: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., parameter_servers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
-    __slots__ = ["dry_run", "job", "plan", "seed", "share", "strategy", "weight"]
+    __slots__ = ["dry_run", "guarantee_mbps", "job", "plan", "priority", "seed", "share", "strategy", "weight"]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEE_MBPS_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     dry_run: bool
+    guarantee_mbps: float
     job: str
     plan: str
+    priority: int
     seed: int
     share: bool
     strategy: str
     weight: float
-    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ..., guarantee_mbps: _Optional[float] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
     __slots__ = ["joined", "joined_seconds", "node", "peer", "reported_seconds", "role", "statistics"]
@@ -118,7 +122,7 @@ class JobRate(_message.Message):
     def __init__(self, name: _Optional[str] = ..., before_mbps: _Optional[float] = ..., after_mbps: _Optional[float] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ["agents", "bottleneck", "epoch", "job_id", "joined", "missing", "name", "plan_version", "planned_rate_mbps", "state", "strategy"]
+    __slots__ = ["agents", "bottleneck", "epoch", "job_id", "joined", "missing", "name", "plan_version", "planned_rate_mbps", "state", "strategy", "terms"]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     BOTTLENECK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +134,7 @@ class JobStatus(_message.Message):
     PLAN_VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     agents: int
     bottleneck: str
     epoch: int
@@ -141,7 +146,8 @@ class JobStatus(_message.Message):
     planned_rate_mbps: float
     state: str
     strategy: str
-    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., strategy: _Optional[str] = ..., plan_version: _Optional[int] = ..., planned_rate_mbps: _Optional[float] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., joined: _Optional[int] = ..., agents: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., bottleneck: _Optional[str] = ...) -> None: ...
+    terms: str
+    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., strategy: _Optional[str] = ..., plan_version: _Optional[int] = ..., planned_rate_mbps: _Optional[float] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., joined: _Optional[int] = ..., agents: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., bottleneck: _Optional[str] = ..., terms: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ["addresses", "agent", "job", "node", "role", "running_digest", "running_epoch", "version"]

@@ -28,6 +28,7 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.roster import Refused, Roster
 from controlplane.runtime.update import Update, UpdateError
 from controlplane.targets.base import TargetError
+from controlplane.terms import Terms
 from controlplane.topology import Topology
 
 STOP_SECONDS = 2.0
@@ -217,23 +218,23 @@ class Controller:
     def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
         try:
             network = self._network()
-            weight = request.weight or 1.0
+            terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
             running, entries = None, 0
             if request.plan:
                 admission = network.admission(Plan.from_json(parse_json(request.plan)))
                 if not request.dry_run:
-                    running, entries = network.add(admission.plan, weight=weight)
+                    running, entries = network.add(admission.plan, terms=terms)
             else:
                 job = parse_given_job(request.job, network)
                 strategy = request.strategy or "inart"
                 if not request.dry_run:
                     admission, running, entries = network.launch(
-                        job, strategy, request.seed, together=request.share, weight=weight
+                        job, strategy, request.seed, together=request.share, terms=terms
                     )
                 elif request.share:
-                    admission = network.shared(job, strategy, request.seed, weight)
+                    admission = network.shared(job, strategy, request.seed, terms)
                 else:
-                    admission = network.admit(job, strategy, request.seed)
+                    admission = network.admit(job, strategy, request.seed, terms)
             plan = admission.plan
             reply = pb.AddJobReply(
                 name=plan.job.name,
@@ -308,6 +309,7 @@ def job_status(job: RunningJob) -> pb.JobStatus:
         joined=len(roster.configs) - len(missing),
         agents=len(roster.configs),
         missing=missing,
+        terms=str(job.terms),
     )
 
 

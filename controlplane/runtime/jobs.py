@@ -23,9 +23,11 @@ from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import Update, UpdateError, Updater
 from controlplane.strategies import get_strategy
+from controlplane.strategies.common import Split
 from controlplane.strategies.fabric.sharing import Demand, share
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.kinds import Kind
+from controlplane.terms import USUAL, Terms
 from controlplane.topology import Topology, TopologyError
 from p4src.protocol import VERSION
 
@@ -54,7 +56,7 @@ class PlanSummary:
 class RunningJob:
     """One job: its plan and its agents. updater: changes the plan while it runs; None: it cannot be changed.
 
-    weight: where jobs share a network fairly, its rate over this is what is fair.
+    terms: what it is promised where jobs share the network.
     """
 
     def __init__(
@@ -64,9 +66,9 @@ class RunningJob:
         updater: Updater | None = None,
         job_id: int = 1,
         *,
-        weight: float = 1.0,
+        terms: Terms = USUAL,
     ) -> None:
-        self.weight = weight
+        self.terms = terms
         self.ending = False  # it is being removed
         self.without: dict[str, str] = {}  # of its agents: what is kept off, and why
         self.losses: Counter[str] = Counter()  # how often each was lost
@@ -271,23 +273,30 @@ class Network:
         if changes:
             self.log(f"{changes} changes brought the switches to what they shall hold")
         for stored in jobs:
-            self.run(stored.plan, stored.deployment, stored.job_id, stored.job).weight = stored.weight
+            self.run(stored.plan, stored.deployment, stored.job_id, stored.job).terms = stored.terms
+        self._fair = any(stored.terms != USUAL for stored in jobs)
 
     def stored(self) -> list[Stored]:
         """The jobs as they are now, for a controller that starts again."""
         return [
-            Stored(job.job_id, job.updater.plan, job.updater.deployment, job.weight, job.updater.job)
+            Stored(job.job_id, job.updater.plan, job.updater.deployment, job.terms, job.updater.job)
             for job in self.jobs
             if job.updater is not None
         ]
 
-    def admit(self, job: Job, strategy: str, seed: int = 0) -> Admission:
+    def admit(self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL) -> Admission:
         """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
         self._check_name(job.name)
         self._check_reach(job)
         state = self.left(self.state, None)
         plan = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
-        return self.admission(plan)
+        admission = self.admission(plan)
+        if admission.plan.rate_mbps < terms.guarantee_mbps:
+            raise JobsError(
+                f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
+                f"have {terms.guarantee_mbps:g}: {admission.bottleneck} is short (--share takes from others)"
+            )
+        return admission
 
     def admission(self, plan: Plan) -> Admission:
         """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
@@ -308,20 +317,21 @@ class Network:
         bottleneck = f"{now.bottleneck.kind.replace('_', ' ')} {now.bottleneck.name}"
         return Admission(plan, bottleneck, others)
 
-    def shared(self, job: Job, strategy: str, seed: int = 0, weight: float = 1.0) -> Admission:
-        """Plans for a job and all that run, together: weighted max-min fair. Raises Infeasible, JobsError."""
+    def shared(self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL) -> Admission:
+        """Plans for a job and all that run, together: weighted max-min fair, after what is guaranteed and by priority.
+        Raises Infeasible, JobsError."""
         self._check_name(job.name)
         self._check_reach(job)
         state = self.state
         alone = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
         running = self._sharers()
-        *others, plan = self._share(running, [Demand(job, (alone,), weight)])
+        *others, plan = self._share(running, [_demand(job, (alone,), terms)])
         plans = {one.name: other for one, other in zip(running, others, strict=True)}
         rates = {name: (self.jobs.get(name).plan.rate_mbps, one.rate_mbps) for name, one in plans.items()}
         return Admission(plan, "what all jobs share", rates, plans)
 
     def launch(
-        self, job: Job, strategy: str, seed: int = 0, *, together: bool = False, weight: float = 1.0
+        self, job: Job, strategy: str, seed: int = 0, *, together: bool = False, terms: Terms = USUAL
     ) -> tuple[Admission, RunningJob, int]:
         """`admit` (together: `shared`), and `add`, as one order; planned again when something fails meanwhile. Raises
         as they do."""
@@ -330,10 +340,10 @@ class Network:
                 off = dict(self.off)
                 try:
                     if together:
-                        admission = self.shared(job, strategy, seed, weight)
+                        admission = self.shared(job, strategy, seed, terms)
                     else:
-                        admission = self.admit(job, strategy, seed)
-                    running, changes = self.add(admission.plan, weight=weight, others=admission.plans)
+                        admission = self.admit(job, strategy, seed, terms)
+                    running, changes = self.add(admission.plan, terms=terms, others=admission.plans)
                     return admission, running, changes
                 except (PlanError, UpdateError):
                     if off == self.off or attempt == ATTEMPTS - 1:
@@ -344,11 +354,14 @@ class Network:
         return [job for job in self.jobs if job.updater is not None and not job.ending]
 
     def _share(self, jobs: Sequence[RunningJob], more: Sequence[Demand] = ()) -> list[Plan]:
+        """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
         with self._lock:
             needs = [job.updater.plan.job for job in jobs if job.updater is not None]
             state = without(self.topology, unneeded(self.off, self.topology, needs))
         demands = [self._demand(job, state) for job in jobs]
-        return share(state, [*demands, *more]) if demands or more else []
+        if not demands and not more:
+            return []
+        return share(state, [*demands, *more], strict=bool(more), short=self.log)
 
     def _demand(self, job: RunningJob, state: Topology) -> Demand:
         """A running job as it can go on in this state of the network: with the parameter servers that are left, and
@@ -359,10 +372,10 @@ class Network:
         there = job.updater.job.among(state)
         if there != plan.job:
             start = get_strategy(plan.strategy)(limited(state, self.kind.limits), there, seed=plan.seed or 0)
-            return Demand(there, (start,), job.weight)
+            return _demand(there, (start,), job.terms)
         if not all(intact(tree, state) for tree in plan.trees):
             plan = replan(plan, limited(state, self.kind.limits))
-        return Demand(plan.job, (plan,), job.weight, plan.split)
+        return _demand(plan.job, (plan,), job.terms, plan.split)
 
     def rebalance(self, plans: Mapping[str, Plan] | None = None) -> dict[str, tuple[float, float]]:
         """Change all running jobs over to fair rates (or to these plans), those that get less first; rates before and
@@ -386,7 +399,7 @@ class Network:
             return rates
 
     def add(
-        self, plan: Plan, *, weight: float = 1.0, others: Mapping[str, Plan] | None = None
+        self, plan: Plan, *, terms: Terms = USUAL, others: Mapping[str, Plan] | None = None
     ) -> tuple[RunningJob, int]:
         """Install and run a plan as a new job; how many changes that took. others: plans that make room for it, to
         which the running jobs are changed over before. Raises as `admission`, `install` and `rebalance`."""
@@ -403,7 +416,7 @@ class Network:
                     self._replan_soon()  # room was made for nothing
                 raise
             job = self.run(plan, deployment, job_id)
-            job.weight = weight
+            job.terms = terms
             self.changed()
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
         self._lead_around()  # what failed while it was installed
@@ -685,6 +698,10 @@ def without(topology: Topology, off: Iterable[str]) -> Topology:
         else:
             raise TopologyError(f"the network has no switch, link (like V1-V2) or parameter server {name!r}")
     return topology.replace(remove_nodes=nodes, remove_links=links)
+
+
+def _demand(job: Job, start: tuple[Plan, ...], terms: Terms, split: Split | None = None) -> Demand:
+    return Demand(job, start, terms.weight, split, terms.guarantee_mbps, terms.priority)
 
 
 def _suffice(job: Job, left: Collection[str]) -> bool:

@@ -17,6 +17,7 @@ from controlplane.inputs import parse_json
 from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.rules import Aggregate, Deployment, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
+from controlplane.terms import USUAL, Terms
 
 ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
     "forward": Forward,
@@ -36,7 +37,7 @@ class Stored:
     job_id: int
     plan: Plan
     deployment: Deployment
-    weight: float = 1.0
+    terms: Terms = USUAL
     job: Job | None = None
 
 
@@ -102,7 +103,7 @@ def _json(stored: Stored) -> dict[str, Any]:
     deployment = stored.deployment
     return {
         "job_id": stored.job_id,
-        "weight": stored.weight,
+        "terms": asdict(stored.terms),
         "plan": stored.plan.to_json(),
         "job": (stored.job or stored.plan.job).to_json(),
         "labels": [deployment.first_label, deployment.next_label],
@@ -130,7 +131,8 @@ def _job(data: Mapping[str, Any]) -> Stored:
     deployment = Deployment(rulesets, agents, after, first, slots)
     plan = Plan.from_json(data["plan"])
     whole = Job.from_json(data["job"]) if "job" in data else plan.job
-    return Stored(data["job_id"], plan, deployment, data["weight"], whole)
+    terms = Terms(**data["terms"]) if "terms" in data else Terms(data.get("weight", 1.0))
+    return Stored(data["job_id"], plan, deployment, terms, whole)
 
 
 def _rules(switch: str, data: Mapping[str, Any]) -> RuleSet:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from controlplane.job import Job, place_job
 from controlplane.plan import Plan
 from controlplane.runtime.jobs import with_loads
 from controlplane.strategies import Infeasible, get_strategy
-from controlplane.strategies.fabric.sharing import Demand, share
+from controlplane.strategies.fabric.sharing import TRICKLE, Demand, share
 from controlplane.topology import Topology
 from tests.controlplane.instances import examples, instances
 
@@ -37,8 +39,8 @@ def fullest(topology: Topology, plans: list[Plan]) -> float:
     return max(loads.values())
 
 
-def demand(topology: Topology, job: Job, weight: float = 1.0) -> Demand:
-    return Demand(job, (inart(topology, job),), weight)
+def demand(topology: Topology, job: Job, weight: float = 1.0, **terms: Any) -> Demand:
+    return Demand(job, (inart(topology, job),), weight, **terms)
 
 
 def test_two_large_jobs_get_the_fair_bound():
@@ -88,3 +90,64 @@ def test_what_nobody_else_can_use_is_given():
     apart = Topology(nodes, both)
     jobs = [Job("slow", ("w1",), ("p1",), 1), Job("fast", ("w2",), ("p2",), 1)]
     assert [plan.rate_mbps for plan in share(apart, [demand(apart, job) for job in jobs])] == pytest.approx([10, 100])
+
+
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.floats(0.05, 1.3), st.floats(0.05, 1.3), st.integers(1, 3))
+def test_what_is_guaranteed_holds_or_the_resource_that_is_short_is_named(instance, first, second, weight):
+    topology, job = instance
+    try:
+        alone = inart(topology, job)
+    except Infeasible:
+        assume(False)
+    rival = Job("rival", job.workers, job.parameter_servers, job.model_bytes)
+    wanted = [first * alone.rate_mbps, second * alone.rate_mbps]
+    demands = [
+        Demand(job, (alone,), guarantee_mbps=wanted[0]),
+        Demand(rival, (inart(topology, rival),), float(weight), guarantee_mbps=wanted[1]),
+    ]
+    try:
+        plans = share(topology, demands)
+    except Infeasible as error:
+        assert first + second > 0.99, "everything is shared: what one job could have alone is there for both"
+        assert "is short" in str(error)
+        told: list[str] = []
+        plans = share(topology, demands, strict=False, short=told.append)
+        assert told
+        part = min(plan.rate_mbps / rate for plan, rate in zip(plans, wanted, strict=True))
+        assert part * (first + second) >= 0.98, "as much of them as there is, by the same part"
+    else:
+        assert first + second < 1.2, "column generation has found more than the planner by a little at most"
+        for plan, rate in zip(plans, wanted, strict=True):
+            assert plan.rate_mbps >= rate * (1 - 2e-3)
+        if max(first, second) < 0.1:
+            assert plans[1].rate_mbps >= weight * plans[0].rate_mbps * (1 - 1e-2), "else it is fair"
+    assert fullest(topology, plans) <= 1 + 1e-6
+
+
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.integers(1, 4))
+def test_job_of_a_higher_priority_has_what_it_would_have_alone_and_nobody_stands_still(instance, weight):
+    topology, job = instance
+    try:
+        alone = inart(topology, job)
+    except Infeasible:
+        assume(False)
+    rival = Job("rival", job.workers, job.parameter_servers, job.model_bytes)
+    plans = share(
+        topology,
+        [Demand(job, (alone,), priority=1), Demand(rival, (inart(topology, rival),), float(weight))],
+    )
+    assert plans[0].rate_mbps >= alone.rate_mbps * 0.98
+    assert plans[1].rate_mbps > 0.5 * TRICKLE * alone.rate_mbps * weight / (1 + weight)
+    assert fullest(topology, plans) <= 1 + 1e-6
+
+
+def test_guarantee_takes_from_those_who_have_none():
+    tree = fattree(4)
+    one, two = place_job(tree, 4, 1, seed=1, name="one"), place_job(tree, 5, 1, seed=1, name="two")
+    even = share(tree, [demand(tree, one), demand(tree, two)])
+    wanted = 1.3 * even[0].rate_mbps
+    plans = share(tree, [demand(tree, one, guarantee_mbps=wanted), demand(tree, two)])
+    assert plans[0].rate_mbps >= wanted * (1 - 1e-6)
+    assert fullest(tree, plans) <= 1 + 1e-6

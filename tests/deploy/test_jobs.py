@@ -28,12 +28,13 @@ from controlplane.runtime.jobs import JobsError, Network, deployment_of, found
 from controlplane.runtime.room import JOB_IDS, first_label, job_of, last_label, split
 from controlplane.runtime.roster import Refused
 from controlplane.runtime.state import StateError, StateFolder, Stored
-from controlplane.strategies import get_strategy
+from controlplane.strategies import Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.kinds import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.terms import Terms
 from controlplane.topology import TopologyError
 from p4src.artifacts import find
 from p4src.protocol import VERSION
@@ -346,14 +347,41 @@ def test_jobs_that_share_get_fair_rates_and_keep_their_key_ranges(rig):
     one = rig.add(ONE)
     before, split = one.updater.plan.rate_mbps, one.updater.plan.split
     rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
-    admission = rig.network.shared(rival, "inart", weight=2.0)
+    admission = rig.network.shared(rival, "inart", terms=Terms(2.0))
     assert admission.others["one"][0] == before
-    two, _ = rig.network.add(admission.plan, weight=2.0, others=admission.plans)
+    two, _ = rig.network.add(admission.plan, terms=Terms(2.0), others=admission.plans)
     assert two.plan.rate_mbps == pytest.approx(2 * one.plan.rate_mbps, rel=1e-3)
     assert one.updater.plan.split == pytest.approx(split)
     assert one.plan.rate_mbps < before
     rig.network.remove("rival")
     assert rig.network.rebalance()["one"][1] == pytest.approx(before, rel=1e-3)
+
+
+def test_rate_that_is_guaranteed_is_kept_or_refused_with_what_is_short(rig):
+    one = rig.add(ONE)
+    alone = one.plan.rate_mbps
+    rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
+    before = rig.entries(one.job_id)
+    with pytest.raises(Infeasible, match=r"do not fit together.* is short"):
+        rig.network.launch(rival, "inart", together=True, terms=Terms(guarantee_mbps=1.2 * alone))
+    with pytest.raises(JobsError, match=r"what the others leave|nothing left"):
+        rig.network.launch(rival, "inart", terms=Terms(guarantee_mbps=0.9 * alone))
+    assert rig.entries(one.job_id) == before
+    assert len(rig.network.jobs) == 1
+    wanted = 0.8 * alone
+    _, two, _ = rig.network.launch(rival, "inart", together=True, terms=Terms(guarantee_mbps=wanted))
+    assert two.plan.rate_mbps >= wanted * (1 - 1e-6)
+    assert one.plan.rate_mbps == pytest.approx(alone - wanted, rel=1e-2)
+    third = Job("third", ONE.workers, ONE.parameter_servers, 1_000_000)
+    rig.network.launch(third, "inart", together=True, terms=Terms(priority=1))
+    assert two.plan.rate_mbps >= wanted * (1 - 1e-6), "a guarantee holds against any priority"
+    assert one.plan.rate_mbps < 0.02 * alone
+
+
+@pytest.mark.parametrize("terms", [{"weight": 0.0}, {"weight": float("nan")}, {"guarantee_mbps": -1.0}])
+def test_terms_that_are_none_are_refused(terms):
+    with pytest.raises(ValueError, match="number"):
+        Terms(**terms)
 
 
 # -- as operators run it ----------------------------------------------------------------------------------------------

@@ -5,11 +5,15 @@
 
 (a job whose split is frozen keeps each root's share of its rate). What a job can have beyond that without taking from
 one that has no more per weight, it gets: t is fixed, and maximised again over the jobs that do not bind.
+
+Rates that are guaranteed hold before all that: whether they can is the same program, with guarantees as weights and
+t = 1 wanted. Jobs of a higher priority come next, with t of their own; those below them share what is left, and keep
+TRICKLE of what they would have without priorities, so that they do not stand still.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,17 +34,21 @@ GAP = 1e-3
 """Of t: column generation ends when PATIENCE rounds together have gained less."""
 PATIENCE = 4
 BINDING = 1e-9
+TRICKLE = 0.01
 
 
 @dataclass(frozen=True)
 class Demand:
     """One job that shares. weight: its rate over this is what is made fair. start: plans whose trees are taken to begin
-    with, at least one. split: of the model over its parameter servers, where that may not change."""
+    with, at least one. split: of the model over its parameter servers, where that may not change. guarantee_mbps: what
+    it gets at least. priority: the highest comes first."""
 
     job: Job
     start: tuple[Plan, ...]
     weight: float = 1.0
     split: Split | None = None
+    guarantee_mbps: float = 0.0
+    priority: int = 0
 
 
 class _Part(Master):
@@ -115,6 +123,8 @@ class _Shared:
         for root in dict.fromkeys(s for demand in demands for s in demand.job.parameter_servers):
             self.root_rows[root] = self.program.rows
             self.program.add_row(upper=min(topology.residual_ingress_mbps(root) / scale, 1e6))
+        self.resources = self.program.rows
+        self.short = ""  # the resource that is worth most in the last solution
         self.parts = [_Part(self, demand, Pricing(network, demand.job)) for demand in demands]
         for part in self.parts:
             for plan in part.demand.start:
@@ -128,13 +138,22 @@ class _Shared:
         self.columns += 1
         return self.columns - 1
 
-    def maximise(self, parts: Sequence[_Part]) -> tuple[float, np.ndarray, list[_Part]]:
-        """The largest t over these jobs beside what is fixed, all columns' values, and the jobs that do not bind."""
+    def keep(self, part: _Part, rate: float) -> None:
+        """At least this rate for a job, from now on; in units of the scale."""
+        self.program.add_row([part.rate], [1.0], lower=rate)
+
+    def maximise(
+        self, weights: Mapping[_Part, float], *, most: float = INFINITY, fix: bool = True
+    ) -> tuple[float, np.ndarray, list[_Part]]:
+        """The largest t (at most `most`) over these jobs by weight beside what is fixed, all columns' values, and the
+        jobs that do not bind. fix: t is fixed then."""
+        parts = [part for part in self.parts if part in weights or part.demand.guarantee_mbps > 0]
         fairness = {}
-        for part in parts:
+        for part in weights:
             fairness[part] = self.program.rows
             self.program.add_row([part.rate], [1.0], lower=0.0)
-        t = self.add_column(-1.0, list(fairness.values()), [-part.demand.weight for part in parts])
+        t = self.add_column(-1.0, list(fairness.values()), [-weight for weight in weights.values()])
+        self.program.set_bounds(t, 0.0, most)
         solution = self.program.solve()
         reached = [solution.values[t]]
         smooth = {part: part.prices(solution.duals) for part in parts}
@@ -154,7 +173,7 @@ class _Shared:
                     if gained:
                         break
                 smooth[part] = mild.mixed(exact, SMOOTHING)
-            if not added:
+            if not added or reached[-1] >= most * (1 - BINDING):
                 break
             solution = self.program.solve()
             reached.append(solution.values[t])
@@ -162,15 +181,52 @@ class _Shared:
                 break
         solution = self.program.solve()  # also over what the last round added
         best = float(solution.values[t])
-        self.program.set_bounds(t, best * (1 - 1e-9), best)
-        loose = [part for part in parts if abs(solution.duals[fairness[part]]) <= BINDING]
+        self.program.set_bounds(t, best * (1 - 1e-9) if fix else 0.0, best if fix else 0.0)
+        loose = [part for part in weights if abs(solution.duals[fairness[part]]) <= BINDING]
+        self.short = self._name(int(np.argmin(solution.duals[: self.resources])))
         return best, solution.values, loose
 
+    def _name(self, row: int) -> str:
+        topology, links = self.network.topology, len(self.network.ends)
+        if row < links:
+            u, v = self.network.ends[row]
+            return f"link {self.network.names[u]} -> {self.network.names[v]}"
+        if row < links + len(topology.switches):
+            return f"switch {topology.switches[row - links]}"
+        return f"parameter server {next(root for root, own in self.root_rows.items() if own == row)}"
 
-def share(topology: Topology, demands: Sequence[Demand]) -> list[Plan]:
+    def guarantee(self, strict: bool) -> float:
+        """Hold what is guaranteed, or (not strict) the part of it that is possible, which is returned."""
+        guaranteed = [part for part in self.parts if part.demand.guarantee_mbps > 0]
+        wanted = {part: part.demand.guarantee_mbps / self.scale for part in guaranteed}
+        if not wanted:
+            return 1.0
+        part_of_it, _, _ = self.maximise(wanted, most=1.0, fix=False)
+        if strict and part_of_it < 1 - GAP:
+            words = ", ".join(f"{part.job.name} {part.demand.guarantee_mbps:g}" for part in wanted)
+            raise Infeasible(
+                f"sharing: the guaranteed rates ({words} Mbit/s) do not fit together, {part_of_it:.1%} of them would: "
+                f"{self.short} is short"
+            )
+        for part, rate in wanted.items():
+            self.keep(part, rate * min(part_of_it, 1.0) * (1 - 1e-9))
+        return min(part_of_it, 1.0)
+
+    def trickle(self) -> None:
+        """Nobody stands still for one of a higher priority."""
+        even, _, _ = self.maximise({part: part.demand.weight for part in self.parts}, fix=False)
+        for part in self.parts:
+            self.keep(part, TRICKLE * even * part.demand.weight)
+
+
+def share(
+    topology: Topology, demands: Sequence[Demand], *, strict: bool = True, short: Callable[[str], None] | None = None
+) -> list[Plan]:
     """Plans for all jobs at weighted max-min fair rates, in their order; rates hold for all of them together.
 
-    Raises Infeasible: a job gets nothing, or hangs on what column generation does not know (servers in a row).
+    strict: what is guaranteed holds; else as much of it as is possible, and `short` is told in words when that is not
+    all. Raises Infeasible: a job gets nothing, guarantees cannot hold (it names the resource that is short), or a job
+    hangs on what column generation does not know (servers in a row).
     """
     network = Network(topology)
     scale = max(bound(topology, demand.job) for demand in demands)
@@ -180,12 +236,21 @@ def share(topology: Topology, demands: Sequence[Demand]) -> list[Plan]:
     for part in shared.parts:
         if not part.pricing.applies:
             raise Infeasible(f"sharing: job {part.job.name!r} has servers that hang on no switch that all reach")
-    left = shared.parts
-    while left:
-        best, values, loose = shared.maximise(left)
-        if best <= 0:
-            raise Infeasible(f"sharing: no rate above 0 is possible for job {left[0].job.name!r}")
-        left = loose if len(loose) < len(left) else []
+    held = shared.guarantee(strict)
+    if held < 1 - GAP and short is not None:
+        short(f"{held:.1%} of the guaranteed rates can be held: {shared.short} is short")
+    priorities = sorted({demand.priority for demand in demands}, reverse=True)
+    if len(priorities) > 1:
+        shared.trickle()
+    for priority in priorities:
+        left = [part for part in shared.parts if part.demand.priority == priority]
+        while left:
+            best, values, loose = shared.maximise({part: part.demand.weight for part in left})
+            if best <= 0:
+                raise Infeasible(
+                    f"sharing: no rate above 0 is possible for job {left[0].job.name!r}: {shared.short} is short"
+                )
+            left = loose if len(loose) < len(left) else []
     plans = []
     for part in shared.parts:
         own = values[part.where]
