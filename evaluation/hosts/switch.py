@@ -96,7 +96,7 @@ class Switch:
             "reorder_ms": faults.hold_seconds * 1e3,
         }
         for port in range(1, self.ports + 1):
-            self._ask(command="shape", device=DEVICE, port=port, shape={k: v for k, v in shape.items() if v})
+            self._ask(command="shape", device=DEVICE, port=port, shape=shape)  # all: what is not given stays
 
     def forget(self) -> None:
         """All slots, as if it had been started anew: the program and its entries are put on it again."""
