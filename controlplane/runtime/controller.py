@@ -22,6 +22,7 @@ from controlplane.rpc.client import ControllerError
 from controlplane.rpc.stubs import SERVICE, add_to_server
 from controlplane.rpc.tls import Tls
 from controlplane.runtime.access import Access, Denied
+from controlplane.runtime.changeover import Late
 from controlplane.runtime.events import EventLog
 from controlplane.runtime.jobs import Jobs, JobsError, Network, RunningJob, job_state
 from controlplane.runtime.keeper import Keeper
@@ -259,7 +260,12 @@ class Controller:
         try:
             network = self._network()
             entries, later = network.remove(request.name)
-            rates = network.rebalance() if request.share else {}
+            rates = {}
+            if request.share:
+                try:
+                    rates = network.rebalance()
+                except Late as error:
+                    self._log(f"not all were planned again: {error}")
         except (JobsError, TargetError, UpdateError, ValueError) as error:
             _refuse(context, error)
         others = [pb.JobRate(name=name, before_mbps=was, after_mbps=now) for name, (was, now) in rates.items()]

@@ -16,6 +16,7 @@ from controlplane.plan.repair import intact
 from controlplane.plan.replan import replan
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rules import NOTHING, Deployment, RuleSet, Taken, routes
+from controlplane.runtime.changeover import Late, Work, change_over
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.room import JOB_IDS, place, split
 from controlplane.runtime.roster import Known, Refused, Roster
@@ -33,6 +34,8 @@ from p4src.protocol import VERSION
 
 LOST = "lost"
 REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
+TURN_SECONDS = 2.0
+"""How long a change of a job's plan waits for the one before it."""
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
 LEAST_SHARE = 1e-3
@@ -213,16 +216,17 @@ class Network:
 
         Raises DoesNotFit, PlanError, FabricError; nothing is changed then.
         """
-        deployment = deployment_of(
-            plan,
-            self.topology,
-            self.kind,
-            job_id,
-            taken=self.switches.taken(without=job_id),
-            installed=self.switches.rules(job_id),
-            pace=self._pace,
-        )
-        return deployment, self.switches.install(job_id, deployment.rulesets)
+        with self.switches.placing:
+            deployment = deployment_of(
+                plan,
+                self.topology,
+                self.kind,
+                job_id,
+                taken=self.switches.taken(without=job_id),
+                installed=self.switches.rules(job_id),
+                pace=self._pace,
+            )
+            return deployment, self.switches.install(job_id, deployment.rulesets)
 
     def run(self, plan: Plan, deployment: Deployment, job_id: int, whole: Job | None = None) -> RunningJob:
         """What agents of an installed plan join; it can be changed from now on. whole: the job, where the plan is for a
@@ -317,15 +321,17 @@ class Network:
         bottleneck = f"{now.bottleneck.kind.replace('_', ' ')} {now.bottleneck.name}"
         return Admission(plan, bottleneck, others)
 
-    def shared(self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL) -> Admission:
+    def shared(
+        self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL, fixed: Collection[str] = ()
+    ) -> Admission:
         """Plans for a job and all that run, together: weighted max-min fair, after what is guaranteed and by priority.
-        Raises Infeasible, JobsError."""
+        fixed: jobs that keep what they have. Raises Infeasible, JobsError."""
         self._check_name(job.name)
         self._check_reach(job)
         state = self.state
         alone = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
-        running = self._sharers()
-        *others, plan = self._share(running, [_demand(job, (alone,), terms)])
+        running = [one for one in self._sharers() if one.name not in fixed]
+        *others, plan = self._share(running, [_demand(job, (alone,), terms)], fixed)
         plans = {one.name: other for one, other in zip(running, others, strict=True)}
         rates = {name: (self.jobs.get(name).plan.rate_mbps, one.rate_mbps) for name, one in plans.items()}
         return Admission(plan, "what all jobs share", rates, plans)
@@ -336,28 +342,39 @@ class Network:
         """`admit` (together: `shared`), and `add`, as one order; planned again when something fails meanwhile. Raises
         as they do."""
         with self._changing:
-            for attempt in range(ATTEMPTS):
+            attempts, late = 0, dict[str, str]()
+            while True:
                 off = dict(self.off)
                 try:
                     if together:
-                        admission = self.shared(job, strategy, seed, terms)
+                        admission = self.shared(job, strategy, seed, terms, late)
                     else:
                         admission = self.admit(job, strategy, seed, terms)
                     running, changes = self.add(admission.plan, terms=terms, others=admission.plans)
-                    return admission, running, changes
+                    break
+                except Late as error:
+                    self.log(f"job {job.name} is planned without taking from those that do not change over: {error}")
+                    late |= error.why
                 except (PlanError, UpdateError):
-                    if off == self.off or attempt == ATTEMPTS - 1:
+                    attempts += 1
+                    if off == self.off or attempts == ATTEMPTS:
                         raise
-        raise AssertionError("an attempt returns or raises")
+            if late:
+                self._replan_soon()
+            return admission, running, changes
 
     def _sharers(self) -> list[RunningJob]:
         return [job for job in self.jobs if job.updater is not None and not job.ending]
 
-    def _share(self, jobs: Sequence[RunningJob], more: Sequence[Demand] = ()) -> list[Plan]:
+    def _share(
+        self, jobs: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
+    ) -> list[Plan]:
         """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
         with self._lock:
             needs = [job.updater.plan.job for job in jobs if job.updater is not None]
             state = without(self.topology, unneeded(self.off, self.topology, needs))
+        kept = [job.updater.plan for job in self.jobs if job.updater is not None and job.name in fixed]
+        state = with_loads(state, kept)
         demands = [self._demand(job, state) for job in jobs]
         if not demands and not more:
             return []
@@ -379,24 +396,40 @@ class Network:
 
     def rebalance(self, plans: Mapping[str, Plan] | None = None) -> dict[str, tuple[float, float]]:
         """Change all running jobs over to fair rates (or to these plans), those that get less first; rates before and
-        after. Raises UpdateError, Infeasible: those that were changed already stay so."""
+        after. What cannot change over keeps what it has, and the others share the rest (with plans given: `Late`).
+
+        Raises Late at the end, naming those; UpdateError, Infeasible: those that were changed already stay so."""
         with self._changing:
-            if plans is None:
-                jobs = self._sharers()
-                plans = {job.name: plan for job, plan in zip(jobs, self._share(jobs), strict=True)}
-            rates = {}
-            running = {job.name: job for job in self._sharers() if job.name in plans}
-            for name, job in sorted(running.items(), key=lambda one: plans[one[0]].rate_mbps - one[1].plan.rate_mbps):
-                assert job.updater is not None
-                before = job.plan.rate_mbps
-                try:
-                    job.updater.update(self.state_of(job), plan=plans[name], wait=True)
-                except UpdateError:
-                    if self._runs(job):
-                        raise
-                    continue  # it was removed meanwhile, and leaves more than was planned
-                rates[name] = before, job.plan.rate_mbps
-            return rates
+            rates: dict[str, tuple[float, float]] = {}
+            late: dict[str, str] = {}
+            while True:
+                jobs = {job.name: job for job in self._sharers() if job.name not in late}
+                wanted = plans
+                if wanted is None:
+                    made = self._share(list(jobs.values()), fixed=late)
+                    wanted = dict(zip(jobs, made, strict=True))
+                jobs = {name: job for name, job in jobs.items() if name in wanted}
+                before = {name: job.plan.rate_mbps for name, job in jobs.items()}
+                less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
+                failures: dict[str, str] = {}
+                for names in (less, [name for name in jobs if name not in less]):
+                    if not failures:
+                        _, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
+                        # One that was removed meanwhile leaves more than was planned.
+                        failures = {name: words for name, words in failures.items() if self._runs(jobs[name])}
+                for name, job in jobs.items():
+                    rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
+                late |= failures
+                if failures and plans is None:
+                    continue
+                if late:
+                    raise Late(late)
+                return rates
+
+    def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
+        updater = job.updater
+        assert updater is not None
+        return lambda moved: updater.update(self.state_of(job), plan=plan, wait=TURN_SECONDS, moved=moved)
 
     def add(
         self, plan: Plan, *, terms: Terms = USUAL, others: Mapping[str, Plan] | None = None
@@ -564,7 +597,7 @@ class Network:
                 gone = job.roster.gone()
                 job.without = job.without | dict.fromkeys(gone, LOST)
                 try:
-                    update = job.updater.update(self.state_of(job), wait=True)
+                    update = job.updater.update(self.state_of(job), wait=-1)
                     break
                 except (UpdateError, TargetError, ValueError) as error:
                     if job.roster.gone().keys() <= gone.keys() or attempt == ATTEMPTS - 1:
@@ -635,19 +668,19 @@ class Network:
                 if changed:
                     self.log(f"all jobs planned again, together; Mbit/s: {', '.join(changed)}")
                 return {}
+            except Late as error:
+                return error.why
             except (UpdateError, TargetError, ValueError) as error:
                 failures["all"] = str(error)
-        for job in self.jobs:
-            if job.updater is None or job.ending or self._closed:
-                continue
-            try:
-                update = job.updater.update(self.state_of(job), wait=True)
-                if update.changed:
-                    self.log(f"job {job.name}: version {update.plan.version} at {update.plan.rate_mbps:.4g} Mbit/s")
-            except (UpdateError, TargetError, ValueError) as error:
-                if self._runs(job):
-                    failures[job.name] = str(error)
-        return failures
+        jobs = {job.name: job for job in self._sharers()}
+        if self._closed:
+            return {}
+        done, late = change_over({name: self._work(job) for name, job in jobs.items()})
+        for update in done.values():
+            if update is not None and update.changed:
+                plan = update.plan
+                self.log(f"job {plan.job.name}: version {plan.version} at {plan.rate_mbps:.4g} Mbit/s")
+        return failures | {name: words for name, words in late.items() if self._runs(jobs[name])}
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""

@@ -37,6 +37,8 @@ class Switches:
         self._jobs = {job: {v: part(rules) for v, rules in parts.items()} for job, parts in (jobs or {}).items()}
         self._log = log
         self._lock = threading.RLock()
+        self.placing = threading.RLock()
+        """Of whoever looks for room and then takes it: what is free stays free meanwhile."""
         self._written: dict[str, RuleSet] = {}
         self.targets = tuple(targets)
         self.keepers: tuple[Keeper, ...] = ()

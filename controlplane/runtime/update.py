@@ -114,9 +114,7 @@ class Updater:
         self._changed = changed
         self._ended = False
         self._lock = threading.Lock()  # one change of plan at a time
-        self._placing = (
-            threading.RLock()
-        )  # one change of entries at a time; a repair does not wait for a change of plan
+        self._placing = switches.placing  # one change of entries at a time; a repair waits for no change of plan
 
     @property
     def plan(self) -> Plan:
@@ -172,15 +170,17 @@ class Updater:
         *,
         plan: Plan | None = None,
         dry_run: bool = False,
-        wait: bool = False,
+        wait: float = 0.0,
+        moved: Callable[[], None] = lambda: None,
     ) -> Update:
         """Plan for `topology` with every parameter server's share kept, and change over to that plan.
 
-        plan: change over to this one instead, whose shares are the running one's. wait: for a change under way.
-        Returns when nothing of the old version is left. Raises UpdateError, and what planning raises (Infeasible,
-        PlanError, JobError): the job runs on as before.
+        plan: change over to this one instead, whose shares are the running one's. wait: so many seconds for a change
+        under way (negative: without limit). moved: called as soon as the job has changed over. Returns when nothing of
+        the old version is left. Raises UpdateError, and what planning raises (Infeasible, PlanError, JobError): the job
+        runs on as before.
         """
-        if not self._lock.acquire(blocking=wait):
+        if not self._lock.acquire(timeout=wait if wait >= 0 else -1):
             raise UpdateError("another change of plan is under way")
         try:
             if self._ended:
@@ -193,7 +193,7 @@ class Updater:
             if dry_run or (same and shares):
                 self.topology = self.topology if dry_run else topology
                 return result
-            return replace(self._change(result, topology), changed=True, seconds=time.monotonic() - began)
+            return replace(self._change(result, topology, moved), changed=True, seconds=time.monotonic() - began)
         finally:
             self._lock.release()
 
@@ -305,7 +305,7 @@ class Updater:
         except DoesNotFit as error:
             raise UpdateError(f"the new plan does not fit: {error}") from None
 
-    def _change(self, result: Update, topology: Topology) -> Update:
+    def _change(self, result: Update, topology: Topology, moved: Callable[[], None]) -> Update:
         paced = replace(result.plan, rate_mbps=result.plan.rate_mbps * self._pace)
         with self._placing:
             try:
@@ -346,6 +346,7 @@ class Updater:
             self._draining, self._current, self._beside = self._current, self._beside, None
             self.topology = topology
         self._changed()
+        moved()
         if epoch:
             try:
                 self._roster.retire(handover)

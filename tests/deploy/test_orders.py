@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.evaluate import evaluate
 from controlplane.generators import fattree
 from controlplane.job import Job
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.runtime import jobs as running
+from controlplane.runtime import update
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.jobs import JobsError, Network, RunningJob
+from controlplane.runtime.jobs import JobsError, Network, RunningJob, with_loads
 from controlplane.runtime.room import split
 from controlplane.targets.base import Operation
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.terms import Terms
 from p4src.artifacts import find
 from p4src.protocol import VERSION
 from tests.deploy.memory import MemoryTarget
@@ -255,3 +258,24 @@ def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, mon
     one = rig.add(ONE)
     assert one.updater is not None
     assert all(first.name not in flow.route for tree in one.updater.plan.trees for flow in tree.flows)
+
+
+def test_job_whose_agents_are_late_keeps_its_rate_and_holds_up_nobody(rig, monkeypatch):
+    monkeypatch.setattr(update, "PREPARE_SECONDS", 0.3)
+    rival = Job("rival", ONE.workers, SERVERS[14:15], 1_000_000)
+    one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
+    rig.add(rival, together=True)
+    rig.network.remove("rival")  # and one has half of what it could have
+    rig.join(one)  # and answers nothing
+    before = one.plan
+    admission, third, _ = rig.network.launch(rival, "inart", together=True, terms=Terms(weight=3.0))
+    assert one.plan == before
+    assert "one" not in admission.others
+    assert any("planned without taking from those that do not change over: job one" in line for line in rig.log)
+    assert third.updater is not None
+    plans = [job.updater.plan for job in (one, two, third) if job.updater is not None]
+    for plan in plans:
+        others = [other for other in plans if other is not plan]
+        left = evaluate(plan, with_loads(TREE, others)).rate_mbps
+        assert left >= plan.rate_mbps * (1 - 1e-6), "nothing is used twice"
+    assert rig.as_wanted()
