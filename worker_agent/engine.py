@@ -17,12 +17,13 @@ import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from controlplane.agentconfig import AgentConfig
 from p4src.protocol import frame_bytes
+from worker_agent.collectives import Collective, Operation, parse
 from worker_agent.errors import (
     AbortedError,
     AgentError,
@@ -34,9 +35,11 @@ from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStat
 from worker_agent.native_engine import NATIVE, load_engine
 from worker_agent.split import ranges
 
-Operation = Literal["sum", "mean"]
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BYTES = "bytes"
+"""The dtype of what travels as it is: elements are bytes."""
+_NATIVE_BYTES = 3
 DEFAULT_TIMEOUT = 60.0
 MOST_ELEMENTS = 2**31 - 1
 _MESSAGE_BYTES = 512
@@ -63,7 +66,7 @@ class _TreeConfig(ctypes.Structure):
 
 class _Config(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
+        *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees", "index")),
         ("timeout_seconds", ctypes.c_double),
         ("tree", ctypes.POINTER(_TreeConfig)),
     ]
@@ -192,6 +195,8 @@ def library() -> ctypes.CDLL:
         ctypes.c_uint64,
         ctypes.c_int,
         ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
         ctypes.c_uint32,
         ctypes.c_uint32,
         ctypes.POINTER(ctypes.c_uint32),
@@ -285,10 +290,16 @@ class HostArray:
     dtype: str
     owner: Any
 
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self.elements * ITEM_BYTES.get(self.dtype, 1)
 
-def host_array(array: Any, dtype: str | None = None) -> HostArray:
+
+def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> HostArray:
     """A numpy array or torch CPU tensor as contiguous, writable host memory. `dtype` overrides what the array says
-    (numpy has no bfloat16: uint16 with dtype="bfloat16"). Raises TypeError, ValueError that say what to do."""
+    (numpy has no bfloat16: uint16 with dtype="bfloat16"). raw: as bytes, whatever it says. Raises TypeError, ValueError
+    that say what to do."""
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
             raise ValueError("the array must be contiguous, aligned and writable: pass a numpy.ascontiguousarray copy")
@@ -304,6 +315,8 @@ def host_array(array: Any, dtype: str | None = None) -> HostArray:
         elements, item = array.numel(), array.element_size()
     else:
         raise TypeError(f"all-reduce takes a numpy array or a torch CPU tensor, not {type(array).__name__}")
+    if raw:
+        return HostArray(address, elements * item, BYTES, array)
     name = dtype or name
     if name not in DTYPES:
         raise TypeError(f"cannot all-reduce {name}: float32, float16 and bfloat16 are supported")
@@ -315,6 +328,17 @@ def host_array(array: Any, dtype: str | None = None) -> HostArray:
 def operation_tag(dtype: str, op: str) -> int:
     """What the workers compare beside the size: 31 bits of dtype and operation."""
     return zlib.crc32(f"{dtype}:{op}".encode()) & 0x7FFFFFFF
+
+
+def _sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int]:
+    """What is cut over the trees: elements (of each worker's part), and how many a chunk has. Raises ValueError."""
+    workers, values = len(config.workers), config.values_per_packet
+    if collective.source >= workers:
+        raise ValueError(f"there is no worker {collective.source}: the job has {workers}")
+    parts = workers if collective.in_parts else 1
+    if elements % parts:
+        raise ValueError(f"the array has {elements} elements, which are not {workers} parts of the same size")
+    return elements // parts, values * 4 if dtype == BYTES else values
 
 
 def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
@@ -381,17 +405,24 @@ class Engine:
             )
         )
         native = _Config(
-            config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees), self.timeout, trees
+            config.job_id,
+            config.epoch,
+            len(config.workers),
+            config.values_per_packet,
+            len(trees),
+            config.index,
+            self.timeout,
+            trees,
         )
         return native, trees
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
         """Starts the all-reduce of a contiguous numpy array or torch CPU tensor, in place: the same bits everywhere.
 
-        Leave the array alone until the work is done. op: "sum", or "mean" (sum / number of workers). dtype: see
-        host_array. Raises TypeError, ValueError for what cannot be reduced; AllReduceError when the engine has failed
-        or is aborted."""
-        memory = host_array(array, dtype)
+        Leave the array alone until the work is done. op: "sum", or "mean" (sum / number of workers), or another
+        collective (collectives.py). dtype: see host_array. Raises TypeError, ValueError for what cannot be reduced;
+        AllReduceError when the engine has failed or is aborted."""
+        memory = host_array(array, dtype, raw=parse(op).raw)
         return self.allreduce_pointer(memory.address, memory.elements, memory.dtype, op, keep_alive=array)
 
     def allreduce_pointer(
@@ -406,18 +437,17 @@ class Engine:
     ) -> Work:
         """The same for raw host memory (pinned staging buffers): `elements` values of `dtype` at `address`; the result
         goes to `output` (default: in place). `keep_alive` is held until the work is done."""
-        if op not in ("sum", "mean"):
-            raise ValueError(f'op must be "sum" or "mean", not {op!r}')
+        collective = parse(op)
         if elements > MOST_ELEMENTS:
             raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
-        work = Work(elements, elements * ITEM_BYTES[dtype])
+        work = Work(elements, elements * ITEM_BYTES.get(dtype, 1))
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         status = ctypes.c_int32()
         with self._lock:
             if self._handle is None:
                 raise AbortedError("the engine is closed")
             shares = [tree.share for tree in self.config.worker_trees]
-            cut = ranges(elements, self.config.values_per_packet, shares)
+            cut = ranges(*_sizes(collective, self.config, elements, dtype), shares)
             parts = (_Range * len(shares))(*(_Range(first, count) for first, count in cut))
             numbers = _numbers(self.config)
             with self._registered:
@@ -426,8 +456,10 @@ class Engine:
                     address,
                     address if output is None else output,
                     elements,
-                    DTYPES[dtype],
-                    int(op == "mean"),
+                    DTYPES.get(dtype, _NATIVE_BYTES),
+                    int(collective.mean),
+                    collective.kind,
+                    collective.source,
                     operation_tag(dtype, op),
                     len(parts),
                     numbers,

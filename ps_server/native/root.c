@@ -18,6 +18,7 @@
 #define MOST_ANSWERS 4 /* more workers than this are answered with the return label */
 #define MOST_WORDS ((INART_MAX_WORKERS + 63) / 64) /* of a set of workers, a bit each */
 #define MOST_PARTS 64 /* bits of a packet's bitmap */
+#define KINDS (INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE) /* alike in all packets of a chunk */
 
 /* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
 struct inart_root_flow { /* partial: the bitmap says which parts are in a packet; else all of them */
@@ -47,7 +48,7 @@ struct inart_root_tree_stats {
 struct cell {
     uint64_t owner; /* sequence + 1; 0: fresh */
     uint32_t missing; /* workers */
-    uint8_t flags; /* MAXIMUM or 0 */
+    uint8_t flags; /* those of KINDS that its packets have */
 };
 
 struct tree {
@@ -135,7 +136,7 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
     struct cell *c = cell_of(t, sequence);
     struct inart_header h = {
         .flags = (uint8_t)(INART_FLAG_RESULT | c->flags), .job = (uint16_t)x->job, .label = label, .epoch = x->epoch,
-        .sequence = (uint32_t)sequence, .bitmap = x->workers,
+        .sequence = (uint32_t)sequence, .bitmap = t->oldest << 32 | x->workers,
     };
     memcpy(inart_values(io_build(io, t->lane, &h)), values, x->values * sizeof(uint32_t));
     if (io_complete(io, t->lane))
@@ -207,15 +208,25 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     struct cell *c = cell_of(t, sequence);
-    uint8_t maximum = h.flags & INART_FLAG_MAXIMUM;
+    uint8_t kind = h.flags & KINDS;
     if (c->owner > sequence + 1) { /* everybody has had its answer */
         t->stats.duplicates++;
         return;
     }
     bool fresh = c->owner != sequence + 1;
+    if (h.flags & INART_FLAG_ASK) { /* has nothing to add */
+        t->stats.duplicates++;
+        if (!fresh && !c->missing)
+            answer(x, t, sequence, set, now);
+        return;
+    }
+    if (kind & INART_FLAG_SINGLE && size_of(set, x->words) != 1) {
+        t->stats.refused++;
+        return;
+    }
     uint64_t *there = workers_of(x, t, sequence), both = 0, new = 0;
     if (fresh) {
-        *c = (struct cell){.owner = sequence + 1, .missing = x->workers, .flags = maximum};
+        *c = (struct cell){.owner = sequence + 1, .missing = x->workers, .flags = kind};
         memset(there, 0, x->words * sizeof *there);
     }
     for (uint32_t i = 0; i < x->words; i++) {
@@ -229,8 +240,8 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
             t->oldest_since = now;
         t->stats.newest = sequence + 1;
     }
-    if (both || c->flags != maximum) {
-        if (new || c->flags != maximum)
+    if (both || c->flags != kind) {
+        if (new || c->flags != kind)
             t->stats.refused++;
         else {
             t->stats.duplicates++;
@@ -242,21 +253,25 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     uint32_t *sum = values_of(x, t, sequence);
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
     prefetch(x, t, sequence);
-    add(sum, wire, x->values, fresh, maximum);
+    add(sum, wire, x->values, fresh, kind & INART_FLAG_MAXIMUM);
     for (uint32_t i = 0; i < x->words; i++)
         there[i] |= set[i];
-    c->missing -= size_of(set, x->words);
+    c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - size_of(set, x->words);
     t->stats.added++;
     if (c->missing)
         return;
     t->stats.completed++;
     t->stats.last_result_ns = now;
-    t->stats.results += send_result(x, t, sequence, fresh ? wire : sum, t->return_label, now);
-    if (sequence == t->oldest) {
+    uint64_t oldest = t->oldest;
+    if (sequence == oldest) {
         while (cell_of(t, t->oldest)->owner == t->oldest + 1 && !cell_of(t, t->oldest)->missing)
             t->oldest++;
         t->oldest_since = now;
     }
+    /* A sum that only its owner needs; but when later chunks waited for it, all must hear that these are complete. */
+    bool alone = kind & INART_FLAG_SCATTER && t->oldest - oldest <= 1;
+    uint32_t label = alone ? t->answer_labels[sequence % x->workers] : t->return_label;
+    t->stats.results += send_result(x, t, sequence, fresh ? wire : sum, label, now);
 }
 
 /* One round: what has come, and what it completes. Says how long nothing will happen by itself. */

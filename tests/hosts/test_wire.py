@@ -128,7 +128,7 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
     for raw in raws:
         decoded = Ether(raw.recv())[InArt]
         assert (decoded.flags, decoded.job, decoded.epoch, decoded.sequence) == (Flag.RESULT, 7, 1, 0)
-        assert decoded.bitmap == 2
+        assert decoded.bitmap == 1 << 32 | 2, "one chunk is complete, two workers"
         assert decoded.label == labels[0].return_label
         assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
     # Worker 1 asks again and is answered alone.

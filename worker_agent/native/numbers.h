@@ -19,9 +19,9 @@
 #define INART_CODE_PLUS (1u << 10)
 #define INART_CODE_MINUS (1u << 20)
 
-enum inart_dtype { INART_FLOAT32 = 0, INART_FLOAT16 = 1, INART_BFLOAT16 = 2 };
+enum inart_dtype { INART_FLOAT32 = 0, INART_FLOAT16 = 1, INART_BFLOAT16 = 2, INART_BYTES = 3 /* travel as they are */ };
 
-static inline size_t inart_dtype_bytes(int dtype) { return dtype == INART_FLOAT32 ? 4 : 2; }
+static inline size_t inart_dtype_bytes(int dtype) { return dtype == INART_FLOAT32 ? 4 : dtype == INART_BYTES ? 1 : 2; }
 
 static inline float inart_float(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
 static inline uint32_t inart_bits(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }

@@ -11,6 +11,9 @@
 #define INART_MIN_VALUES 4
 #define INART_MAX_VALUES 2048
 
+#define INART_FLAGS \
+    (INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE | INART_FLAG_ASK)
+
 /* Offsets in what UDP carries. */
 #define INART_AT(offset) ((offset) - INART_OFFSET_HEADER)
 
@@ -34,7 +37,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the agents' C engine 
 static inline int inart_parse(const uint8_t *packet, size_t length, size_t packet_bytes, struct inart_header *h)
 {
     if (length != packet_bytes || packet[INART_AT(INART_OFFSET_VERSION)] != INART_VERSION
-        || (packet[INART_AT(INART_OFFSET_FLAGS)] & ~(INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM)))
+        || (packet[INART_AT(INART_OFFSET_FLAGS)] & ~INART_FLAGS))
         return -1;
     h->flags = packet[INART_AT(INART_OFFSET_FLAGS)];
     h->job = inart_get16(packet + INART_AT(INART_OFFSET_JOB));

@@ -27,6 +27,7 @@
 #include <math.h>
 #include <stdarg.h>
 
+#include "collectives.h"
 #include "engine.h"
 #include "labels.h"
 #include "numbers.h"
@@ -68,7 +69,7 @@ struct inart_tree_config {
     char root[NAME_BYTES];
 };
 struct inart_worker_config {
-    uint32_t job, epoch, workers, values, trees;
+    uint32_t job, epoch, workers, values, trees, index;
     double timeout_seconds;
     const struct inart_tree_config *tree;
 };
@@ -99,6 +100,7 @@ struct operation {
     uint8_t *out;
     uint64_t elements;
     uint32_t tag;
+    struct inart_layout layout;
     int dtype;
     float divisor;
     int32_t status;
@@ -123,6 +125,8 @@ struct chunk {
     uint32_t previous, next;
     uint16_t resends;
     uint8_t state, list, kind, gap; /* gap: found missing because a later one was answered */
+    bool awaited;                   /* another worker's, of a gather: `due` says when it counts as lost */
+    bool theirs;                    /* another worker's, of a reduce-scatter: only the first that is missing is known */
 };
 
 struct list {
@@ -141,6 +145,7 @@ struct tree {
     struct chunk *ring; /* slots; [sequence & mask] for base <= sequence < base + slots */
     uint32_t unanswered; /* chunks that were sent and have no answer */
     uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
+    uint64_t complete;              /* all before it are, as the root has said */
     struct part *parts, *last, *cursor[KINDS];
     struct list first[KINDS], resend;
     uint64_t resend_due;       /* no entry of the resend list is due earlier */
@@ -333,15 +338,72 @@ static size_t chunk_elements(const struct part *p, uint32_t index, size_t n)
     return left < n ? (size_t)left : n;
 }
 
+/* Values in a chunk. */
+static size_t chunk_values(const struct io_thread *x, const struct operation *o)
+{
+    return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->config.values : x->worker->config.values;
+}
+
+static uint64_t sequence_of_data(const struct part *p, uint32_t index) { return p->base + p->exponent_chunks + index; }
+
+/* Where data chunk `index` is in the array, in bytes, and how many values it has. */
+static uint64_t data_at(const struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
+{
+    const struct operation *o = p->operation;
+    uint64_t n = chunk_values(x, o), turn = inart_turn(&o->layout, index), at = (p->offset + turn * n) * inart_dtype_bytes(o->dtype);
+    *count = chunk_elements(p, (uint32_t)turn, n);
+    if (o->layout.kind != INART_ALL_REDUCE)
+        at += inart_owner(&o->layout, sequence_of_data(p, index)) * o->layout.stride;
+    return at;
+}
+
 static const float *load_chunk(struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
 {
     const struct operation *o = p->operation;
-    size_t n = x->worker->config.values;
-    *count = chunk_elements(p, index, n);
-    const uint8_t *data = o->in + (p->offset + (uint64_t)index * n) * inart_dtype_bytes(o->dtype);
+    const uint8_t *data = o->in + data_at(x, p, index, count);
     for (size_t at = 0; at < *count * inart_dtype_bytes(o->dtype); at += 64)
         __builtin_prefetch(data + AHEAD + at);
     return inart_load(data, *count, o->dtype, x->scratch);
+}
+
+static bool everybodys(const struct tree *t, const struct part *p, uint32_t index)
+{
+    return inart_everybodys(sequence_of_data(p, index), index, p->data_chunks, t->config.slots);
+}
+
+/* Is data chunk `index` this worker's own? */
+static bool own(const struct part *p, uint32_t index)
+{
+    const struct inart_layout *l = &p->operation->layout;
+    return inart_owner(l, sequence_of_data(p, index)) == l->index;
+}
+
+/* What another worker's packet is enough for: this one sends nothing, but asks for it when it does not come. */
+static bool awaited(const struct tree *t, const struct part *p, uint32_t index)
+{
+    return p->operation->layout.kind == INART_GATHER && !own(p, index) && !everybodys(t, p, index);
+}
+
+/* The flags of a data chunk beyond those of an all-reduce. */
+static uint8_t data_flags(const struct tree *t, const struct part *p, uint32_t index)
+{
+    if (p->operation->layout.kind == INART_ALL_REDUCE || everybodys(t, p, index))
+        return 0;
+    if (p->operation->layout.kind == INART_REDUCE_SCATTER)
+        return INART_FLAG_SCATTER;
+    /* A RESEND waits in no switch for the others. */
+    return INART_FLAG_RESEND | (own(p, index) ? INART_FLAG_SINGLE : INART_FLAG_ASK);
+}
+
+/* A chunk of a gather: the owner's bytes as they are; from the others zeros. */
+static void write_bytes(struct io_thread *x, const struct part *p, uint32_t index, uint8_t *wire)
+{
+    size_t count = 0, size = chunk_values(x, p->operation);
+    if (own(p, index)) {
+        uint64_t at = data_at(x, p, index, &count);
+        memcpy(wire, p->operation->in + at, count);
+    }
+    memset(wire + count, 0, size - count);
 }
 
 static void write_exponents(struct io_thread *x, const struct part *p, uint32_t chunk, int32_t *wire)
@@ -354,7 +416,7 @@ static void write_exponents(struct io_thread *x, const struct part *p, uint32_t 
         int32_t value = 0;
         if (position < CHECK_VALUES)
             value = check[position];
-        else if (position - CHECK_VALUES < p->data_chunks) {
+        else if (position - CHECK_VALUES < p->data_chunks && o->layout.kind != INART_GATHER) {
             size_t count;
             const float *values = load_chunk(x, p, (uint32_t)(position - CHECK_VALUES), &count);
             value = inart_exponent(values, count);
@@ -372,24 +434,30 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
         .flags = (uint8_t)((resend ? INART_FLAG_RESEND : 0) | (kind == EXPONENT ? INART_FLAG_MAXIMUM : 0)),
         .job = (uint16_t)x->worker->config.job, .label = t->config.up_label, .epoch = x->worker->config.epoch, .sequence = (uint32_t)sequence,
     };
-    int32_t *wire = inart_values(io_build(x->engine.io, t->lane, &h));
+    bool sends = resend || kind == EXPONENT || !awaited(t, p, index - p->exponent_chunks);
+    if (kind == DATA)
+        h.flags |= data_flags(t, p, index - p->exponent_chunks);
+    int32_t *wire = sends ? inart_values(io_build(x->engine.io, t->lane, &h)) : NULL;
     if (kind == EXPONENT)
         write_exponents(x, p, index, wire);
-    else {
+    else if (p->operation->layout.kind != INART_GATHER) {
         size_t count;
         index -= p->exponent_chunks;
         const float *values = load_chunk(x, p, index, &count);
         inart_quantise(values, count, x->worker->config.values, p->exponents[index], x->worker->fraction_bits, (uint32_t *)wire);
-    }
+    } else if (sends)
+        write_bytes(x, p, index - p->exponent_chunks, (uint8_t *)wire);
     struct chunk *c = chunk_of(t, sequence);
     c->sent_at = now;
     if (!resend) {
         c->state = SENT;
         c->kind = (uint8_t)kind;
+        c->awaited = !sends;
+        c->theirs = kind == DATA && p->operation->layout.kind == INART_REDUCE_SCATTER && !own(p, (uint32_t)(sequence - p->base) - p->exponent_chunks);
         list_add(t, c, LIST_FIRST);
         t->unanswered++;
         p->sent[kind]++;
-        t->stats.chunks_sent++;
+        t->stats.chunks_sent += sends;
         unsigned long long never = 0;
         if (!atomic_load_explicit(&p->operation->first_send, memory_order_relaxed))
             atomic_compare_exchange_strong(&p->operation->first_send, &never, now);
@@ -400,32 +468,48 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
     }
     if (io_complete(x->engine.io, t->lane))
         io_flush(x->engine.io, now);
-    t->tokens -= 1;
+    t->tokens -= 1; /* also for another worker's chunk: all go through the sequence numbers at the tree's rate */
     t->burst -= 1;
-    x->stats.packets_sent++;
-    x->stats.bytes_sent += x->engine.io->frame_bytes;
+    if (sends) {
+        x->stats.packets_sent++;
+        x->stats.bytes_sent += x->engine.io->frame_bytes;
+    }
+}
+
+static uint64_t limit_of(const struct tree *t, const struct part *p)
+{
+    return t->base + inart_window(&p->operation->layout, t->config.slots);
+}
+
+/* Over data chunks of a gather that came before this worker had come to them. */
+static void pass_answered(struct tree *t, struct part *p)
+{
+    for (uint64_t next; p->sent[DATA] < p->data_chunks; p->sent[DATA]++) {
+        next = sequence_of_data(p, p->sent[DATA]);
+        if (next >= t->base && (next >= t->base + t->config.slots || chunk_of(t, next)->state != ANSWERED))
+            return;
+    }
 }
 
 /* Sends the next new chunk; false: none may go now. */
 static bool send_next(struct io_thread *x, struct tree *t, uint64_t now)
 {
-    uint64_t limit = t->base + t->config.slots;
     struct part *p = t->cursor[EXPONENT];
     while (p && p->sent[EXPONENT] == p->exponent_chunks)
         p = p->next;
     t->cursor[EXPONENT] = p;
-    if (p && p->base + p->sent[EXPONENT] < limit) {
+    if (p && p->base + p->sent[EXPONENT] < limit_of(t, p)) {
         send_chunk(x, t, p, p->base + p->sent[EXPONENT], false, now);
         return true;
     }
     p = t->cursor[DATA];
-    while (p && p->sent[DATA] == p->data_chunks)
+    while (p && (pass_answered(t, p), p->sent[DATA] == p->data_chunks))
         p = p->next;
     t->cursor[DATA] = p;
     if (!p || p->exponents[p->sent[DATA]] < 0)
         return false;
     uint64_t sequence = p->base + p->exponent_chunks + p->sent[DATA];
-    if (sequence >= limit)
+    if (sequence >= limit_of(t, p))
         return false;
     send_chunk(x, t, p, sequence, false, now);
     return true;
@@ -489,10 +573,14 @@ static uint64_t sequence_of(const struct tree *t, const struct chunk *c)
 static uint64_t gap_due(struct tree *t, int kind)
 {
     const struct evidence *e = &t->evidence[kind];
-    if (t->first[kind].head == NONE || !e->any)
+    if (t->first[kind].head == NONE)
         return UINT64_MAX;
     struct chunk *c = &t->ring[t->first[kind].head];
-    return sequence_of(t, c) < e->sequence ? c->sent_at + e->rtt + reorder_window(t) : UINT64_MAX;
+    if (c->awaited)
+        return c->due ? c->due : UINT64_MAX;
+    if (c->theirs && sequence_of(t, c) != t->complete)
+        return UINT64_MAX;
+    return e->any && sequence_of(t, c) < e->sequence ? c->sent_at + e->rtt + reorder_window(t) : UINT64_MAX;
 }
 
 static void find_gaps(struct io_thread *x, struct tree *t, uint64_t now)
@@ -583,6 +671,8 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
             t->reorder *= 2;
         return;
     }
+    if (c->awaited || c->state == UNSENT)
+        return;
     double rtt = (double)(now - c->sent_at);
     if (t->rtt_lowest == 0 || rtt < t->rtt_lowest)
         t->rtt_lowest = rtt;
@@ -607,6 +697,9 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
 static bool take_exponents(struct io_thread *x, struct tree *t, struct part *p, uint32_t chunk, const uint32_t *wire)
 {
     uint32_t n = x->worker->config.values;
+    bool gather = p->operation->layout.kind == INART_GATHER;
+    if (gather) /* has none: all are there, and data may go */
+        memset(p->exponents, 0, p->data_chunks * sizeof *p->exponents);
     for (uint32_t j = 0; j < n; j++) {
         uint64_t position = (uint64_t)chunk * n + j;
         int32_t value = (int32_t)__builtin_bswap32(wire[j]);
@@ -621,7 +714,7 @@ static bool take_exponents(struct io_thread *x, struct tree *t, struct part *p, 
                          (long long)p->operation->id);
                 return false;
             }
-        } else if (position >= CHECK_VALUES && position - CHECK_VALUES < p->data_chunks) {
+        } else if (position >= CHECK_VALUES && position - CHECK_VALUES < p->data_chunks && !gather) {
             if (!inart_exponent_valid(value)) {
                 fail(x, STATUS_PROTOCOL, "tree %u (root %s): chunk %llu came back with an impossible exponent (%d)", t->config.tree,
                      t->config.root, (unsigned long long)(p->base + chunk), value);
@@ -636,8 +729,14 @@ static bool take_exponents(struct io_thread *x, struct tree *t, struct part *p, 
 static void take_values(struct io_thread *x, struct part *p, uint32_t index, const uint32_t *wire)
 {
     struct operation *o = p->operation;
-    size_t n = x->worker->config.values, count = chunk_elements(p, index, n);
-    uint8_t *data = o->out + (p->offset + (uint64_t)index * n) * inart_dtype_bytes(o->dtype);
+    if (o->layout.kind == INART_REDUCE_SCATTER && !own(p, index))
+        return;
+    size_t count;
+    uint8_t *data = o->out + data_at(x, p, index, &count);
+    if (o->layout.kind == INART_GATHER) {
+        memcpy(data, wire, count);
+        return;
+    }
     for (size_t at = 0; at < count * inart_dtype_bytes(o->dtype); at += 64)
         __builtin_prefetch(data + AHEAD + at, 1);
     float *values = o->dtype == INART_FLOAT32 ? (float *)data : x->scratch;
@@ -669,6 +768,51 @@ static void part_finish(struct io_thread *x, struct tree *t, struct part *p, uin
     operation_part_ended(x->worker, o, true);
 }
 
+/* Nothing more is to come of the chunk. */
+static void answered(struct io_thread *x, struct tree *t, struct part *p, struct chunk *c, uint64_t now)
+{
+    if (c->state != UNSENT)
+        list_remove(t, c);
+    c->state = ANSWERED;
+    t->stats.answers++;
+    t->progress_at = now;
+    if (++p->answered == p->exponent_chunks + p->data_chunks)
+        part_finish(x, t, p, now);
+}
+
+/* The window moves on from what has been answered. */
+static void advance(struct tree *t, uint64_t sequence, uint64_t now)
+{
+    if (sequence != t->base)
+        return;
+    while (t->base < t->end && chunk_of(t, t->base)->state == ANSWERED) {
+        *chunk_of(t, t->base) = (struct chunk){.state = UNSENT, .list = LIST_NONE};
+        t->base++;
+    }
+    t->base_since = now;
+}
+
+/* The root has said that all chunks before `complete` are. What this worker has added to a sum of another is done with; what
+ * it has not got of a gather is on its way, or lost. */
+static void hear(struct io_thread *x, struct tree *t, uint64_t complete, uint64_t now)
+{
+    if (complete > t->base + t->config.slots)
+        complete = t->base + t->config.slots;
+    for (uint64_t sequence = t->complete > t->base ? t->complete : t->base; sequence < complete; sequence++) {
+        struct chunk *c = chunk_of(t, sequence);
+        struct part *p = c->state == SENT && c->kind == DATA ? part_of(t, sequence) : NULL;
+        if (!p || p->operation->layout.kind != INART_REDUCE_SCATTER || own(p, (uint32_t)(sequence - p->base) - p->exponent_chunks))
+            continue;
+        answered(x, t, p, c, now);
+        advance(t, sequence, now);
+    }
+    if (complete > t->complete)
+        t->complete = complete;
+    struct chunk *c = t->first[DATA].head == NONE ? NULL : &t->ring[t->first[DATA].head];
+    if (c && c->awaited && !c->due && sequence_of(t, c) < t->complete)
+        c->due = now + reorder_window(t);
+}
+
 static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_t now)
 {
     struct inart_header h;
@@ -693,8 +837,8 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     struct chunk *c = chunk_of(t, h.sequence);
-    if (h.sequence >= t->base + t->config.slots || c->state == UNSENT || h.bitmap != x->worker->config.workers
-        || !(h.flags & INART_FLAG_MAXIMUM) != (c->kind == DATA)) {
+    if (h.sequence >= t->base + t->config.slots || (uint32_t)h.bitmap != x->worker->config.workers
+        || (c->state != UNSENT && !(h.flags & INART_FLAG_MAXIMUM) != (c->kind == DATA))) {
         t->stats.refused++;
         return;
     }
@@ -703,32 +847,22 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     struct part *p = part_of(t, h.sequence);
-    if (!p) { /* after a failure */
+    uint32_t index = p ? (uint32_t)(h.sequence - p->base) : 0;
+    /* Not sent: another worker may be ahead with its chunks of a gather. No part: after a failure. */
+    if (!p || (c->state == UNSENT && (index < p->exponent_chunks || !awaited(t, p, index - p->exponent_chunks)))) {
         t->stats.refused++;
         return;
     }
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
-    uint32_t index = (uint32_t)(h.sequence - p->base);
-    if (c->kind == DATA)
+    if (c->state == UNSENT || c->kind == DATA)
         take_values(x, p, index - p->exponent_chunks, wire);
     else if (!take_exponents(x, t, p, index, wire))
         return;
     measure(t, c, now);
-    list_remove(t, c);
-    c->state = ANSWERED;
-    t->unanswered--;
-    t->stats.answers++;
     t->stats.last_answer_ns = now;
-    t->progress_at = now;
-    if (++p->answered == p->exponent_chunks + p->data_chunks)
-        part_finish(x, t, p, now);
-    if (h.sequence == t->base) {
-        while (t->base < t->end && chunk_of(t, t->base)->state == ANSWERED) {
-            *chunk_of(t, t->base) = (struct chunk){.state = UNSENT, .list = LIST_NONE};
-            t->base++;
-        }
-        t->base_since = now;
-    }
+    answered(x, t, p, c, now);
+    advance(t, h.sequence, now);
+    hear(x, t, h.bitmap >> 32, now);
 }
 
 /* ---- the I/O thread ---- */
@@ -757,16 +891,15 @@ static uint64_t burst_due(const struct tree *t, uint64_t now)
 
 static bool has_next(const struct tree *t)
 {
-    uint64_t limit = t->base + t->config.slots;
     const struct part *p = t->cursor[EXPONENT];
     while (p && p->sent[EXPONENT] == p->exponent_chunks)
         p = p->next;
-    if (p && p->base + p->sent[EXPONENT] < limit)
+    if (p && p->base + p->sent[EXPONENT] < limit_of(t, p))
         return true;
     p = t->cursor[DATA];
     while (p && p->sent[DATA] == p->data_chunks)
         p = p->next;
-    return p && p->exponents[p->sent[DATA]] >= 0 && p->base + p->exponent_chunks + p->sent[DATA] < limit;
+    return p && p->exponents[p->sent[DATA]] >= 0 && p->base + p->exponent_chunks + p->sent[DATA] < limit_of(t, p);
 }
 
 /* Neither the window nor tokens hold it up: there is nothing to send, or nothing whose exponents are known. */
@@ -1127,7 +1260,9 @@ static struct tree *tree_of(struct inart_worker *w, uint32_t number, struct io_t
 static struct part *part_make(struct inart_worker *w, struct tree *t, struct operation *o, const struct inart_part_range *range, char *error,
                               size_t size)
 {
-    uint64_t n = w->config.values, data = (range->count + n - 1) / n, exponents = (data + CHECK_VALUES + n - 1) / n;
+    uint64_t values = w->config.values, n = o->dtype == INART_BYTES ? INART_VALUE_BYTES * values : values;
+    uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
+    uint64_t exponents = o->layout.kind == INART_GATHER ? 1 : (data + CHECK_VALUES + values - 1) / values;
     if (t->end + data + exponents > UINT32_MAX) {
         snprintf(error, size, "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
                  t->config.tree, t->config.root, w->config.epoch);
@@ -1169,10 +1304,11 @@ static void part_add(struct tree *t, struct part *p, uint64_t now)
             t->cursor[kind] = p;
 }
 
-/* `number`, `range`: the trees, and the elements that each carries. The number of the operation; or -1 with the reason in
+/* kind, source: inart_layout's; the array is one part a worker, or in an all-reduce and a broadcast one. `number`, `range`: the
+ * trees, and the elements that each carries, of each part. The number of the operation; or -1 with the reason in
  * `error` and the status in *status. Only this changes `end` of a tree, and only configure() the trees: neither needs a lock. */
-int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements, int dtype, int mean, uint32_t tag,
-                            uint32_t trees, const uint32_t *number, const struct inart_part_range *range, int32_t *status, char *error,
+int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, uint64_t elements, int dtype, int mean, int kind, int source,
+                            uint32_t tag, uint32_t trees, const uint32_t *number, const struct inart_part_range *range, int32_t *status, char *error,
                             size_t size)
 {
     *status = STATUS_PROTOCOL;
@@ -1188,6 +1324,12 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     struct operation *o = calloc(1, sizeof *o);
     struct part **parts = calloc(trees ? trees : 1, sizeof *parts);
     bool good = o && parts;
+    if (good) {
+        o->dtype = dtype; /* what parts depend on */
+        o->layout = (struct inart_layout){kind, source, w->config.index, w->config.workers, 0};
+        if (inart_takes_turns(&o->layout))
+            o->layout.stride = elements / w->config.workers * inart_dtype_bytes(dtype);
+    }
     uint32_t count = 0;
     for (uint32_t i = 0; i < trees && good; i++) {
         struct io_thread *x;
@@ -1214,7 +1356,6 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
     o->in = in;
     o->out = out;
     o->elements = elements;
-    o->dtype = dtype;
     o->divisor = mean ? (float)w->config.workers : 1.0f;
     o->tag = tag;
     o->submitted = now;

@@ -1,0 +1,65 @@
+"""The operations that an agent takes, by name; all work in place on one array.
+
+"sum", "mean": all-reduce.
+"scatter sum", "scatter mean": reduce-scatter. The array is W parts of the same size; part i becomes the sum over the
+    workers at worker i, and is left as it was at the others.
+"gather": all-gather. The array is W parts of the same size; part i of worker i goes to all.
+"broadcast N": the array of worker N goes to all.
+
+docs/protocol.md, "Beyond all-reduce".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+Operation = str
+
+
+class Kind(IntEnum):
+    """As worker_agent/native/collectives.h has it."""
+
+    ALL_REDUCE = 0
+    REDUCE_SCATTER = 1
+    GATHER = 2
+
+
+@dataclass(frozen=True)
+class Collective:
+    """source: of a broadcast; -1: none."""
+
+    kind: Kind
+    mean: bool = False
+    source: int = -1
+
+    @property
+    def raw(self) -> bool:
+        """Whether bytes travel as they are: any dtype."""
+        return self.kind is Kind.GATHER
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the array is one part a worker."""
+        return self.kind is not Kind.ALL_REDUCE and self.source < 0
+
+
+_NAMED = {
+    "sum": Collective(Kind.ALL_REDUCE),
+    "mean": Collective(Kind.ALL_REDUCE, mean=True),
+    "scatter sum": Collective(Kind.REDUCE_SCATTER),
+    "scatter mean": Collective(Kind.REDUCE_SCATTER, mean=True),
+    "gather": Collective(Kind.GATHER),
+}
+
+
+def parse(op: Operation) -> Collective:
+    """Raises ValueError with the operations that there are."""
+    found = _NAMED.get(op) if isinstance(op, str) else None
+    if found is not None:
+        return found
+    name, _, source = op.partition(" ") if isinstance(op, str) else ("", "", "")
+    if name == "broadcast" and source.isdecimal():
+        return Collective(Kind.GATHER, source=int(source))
+    names = ", ".join(f'"{name}"' for name in _NAMED)
+    raise ValueError(f'op must be one of {names}, "broadcast N", not {op!r}')
