@@ -43,10 +43,20 @@ class Done:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Copy:
+    """What another agent sent to this one beside its own values (SelMcast, SSP). round: how often it has sent."""
+
+    sender: str
+    task: int
+    values: Values
+
+
 @dataclass
 class _Pending:
     tensor: Values
     future: concurrent.futures.Future[Done]
+    began: float
     announced: bool = False
 
 
@@ -82,6 +92,8 @@ class Agent:
         self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
         self._held_bytes = 0
         self._ways = Ways(node)
+        self._state: Values | None = None  # as a root of tasks with momentum
+        self._inbox: deque[Copy] = deque()
         self._probe_values: int | None = None
         self.counters: Counter[str] = Counter()
         self._writer: asyncio.StreamWriter | None = None
@@ -112,13 +124,20 @@ class Agent:
         """
         if tensor.dtype != np.float32 or tensor.ndim != 1 or not tensor.flags.c_contiguous or not tensor.size:
             raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
-        pending = _Pending(tensor, concurrent.futures.Future())
+        pending = _Pending(tensor, concurrent.futures.Future(), self._loop.time())
         self._loop.call_soon_threadsafe(self._bring, pending)
         return pending.future
 
     def synchronise(self, tensor: Values, timeout: float | None = None) -> Done:
         """The same, and waits. Raises TimeoutError too."""
         return self.synchronise_async(tensor).result(timeout)
+
+    def copies(self) -> list[Copy]:
+        """What others have sent since the last call, in the order in which it was complete."""
+        found = []
+        while self._inbox:
+            found.append(self._inbox.popleft())
+        return found
 
     def statistics(self) -> dict[str, Any]:
         """Bytes sent per neighbour, and what was counted."""
@@ -210,9 +229,15 @@ class Agent:
         elif kind == "task":
             self._begin(Task.from_json(message["task"]))
         elif kind == "done":
-            self._forget(message["task"])
+            self._forget(message["task"], commit=True)
         elif kind == "abort":
             self._abort(message["task"], message["reason"], message["again"])
+        elif kind == "drop":
+            execution = self._tasks.get(message["task"])
+            if execution is not None:
+                execution.drop(message["lost"])
+        elif kind == "go":
+            self._go(message["task"])
         elif kind == "refused":
             self._refusal = message["reason"]
             self._joined.set()
@@ -250,25 +275,33 @@ class Agent:
             finished=lambda: self._finished(execution),
             clock=self._loop.time,
             later=self._loop.call_later,
+            state=self._state if self._state is not None and self._state.size == task.values else None,
+            progress=lambda receiver, left: self._tell(type="progress", task=number, receiver=receiver, left=left),
         )
         self._tasks[number] = execution
         self._idle.clear()
         self._newest = max(self._newest, number)
-        if self.node in task.participants:
+        if self.node in task.bringers:
             if not self._pending or self._pending[0].tensor.size != task.values:
                 self._tell(type="failed", task=number, reason=f"{self.node} has no {task.values} values")
                 return
             self._owners[number] = self._pending.popleft()
             execution.start(self._owners[number].tensor)
+        elif self.node in task.participants:
+            execution.start(np.empty(task.values, np.float32))
         held = self._held.pop((self._epoch, number), [])
         for header, values in held:
             self._held_bytes -= values.nbytes
             self._arrived(execution, header, values)
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int, *, commit: bool = False) -> None:
         execution = self._tasks.pop(number, None)
         if execution is not None:
             self.counters.update(execution.counters)
+            if execution.fresh is not None and commit:
+                self._state = execution.fresh
+            elif commit and any(t.state is not None and t.state.sender == self.node for t in execution.task.trees):
+                self._state = None  # the next root has it
             execution.close()
         if not self._tasks:
             self._idle.set()
@@ -315,10 +348,21 @@ class Agent:
     def _finished(self, execution: Execution) -> None:
         number = execution.task.number
         seconds = self._loop.time() - execution.began
+        if execution.task.op == "copy":
+            sender = execution.task.trees[0].root
+            if sender == self.node:
+                return  # until the policy lets it go on
+            assert execution.tensor is not None
+            self._inbox.append(Copy(sender, number, execution.tensor))
         pending = self._owners.pop(number, None)
         self._tell(type="finished", task=number, seconds=seconds)
         if pending is not None:
             pending.future.set_result(Done(number, execution.task.participants, seconds))
+
+    def _go(self, number: int) -> None:
+        pending = self._owners.pop(number, None)
+        if pending is not None:
+            pending.future.set_result(Done(number, (self.node,), self._loop.time() - pending.began))
 
     # --- what goes out ---
 
@@ -346,22 +390,34 @@ class Agent:
 
     def _post(self, execution: Execution, post: Post) -> None:
         def go(way: Edge, through: Callable[[], None]) -> None:
+            def taken() -> None:
+                through()
+                execution.sent(post)
+
             if not execution.closed:
-                self._send(execution.task, post, way, through)
+                self._send(execution, post, way, taken)
 
         self._ways.send(execution.task, post.edge, go)
 
-    def _send(self, task: Task, post: Post, edge: Edge, sent: Callable[[], None]) -> None:
+    def _send(self, execution: Execution, post: Post, edge: Edge, sent: Callable[[], None]) -> None:
+        task = execution.task
         path = tuple(self._numbers[name] for name in (self.node, *edge.via, edge.receiver))
         header = Header(
             post.kind, self._epoch, task.number, path, 1, post.tree, post.chunk, len(post.values), post.contributors
         )
-        self._dispatch(task.priority, header, post.values, sent)
+        self._dispatch(task.priority, header, post.values, sent, lambda: execution.sends_to(edge.receiver))
 
-    def _dispatch(self, priority: int, header: Header, values: Values, sent: Callable[[], None] | None = None) -> None:
+    def _dispatch(
+        self,
+        priority: int,
+        header: Header,
+        values: Values,
+        sent: Callable[[], None] = lambda: None,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         name = self._names[header.path[header.hop]]
         try:
-            self._peer(name).send(priority, header, values, sent)
+            self._peer(name).send(priority, header, values, sent, wanted)
         except PeerLost as error:
             self._lost(name, str(error))
 
@@ -399,6 +455,8 @@ class Agent:
             self.counters["no such chunk"] += 1
         elif header.kind == Kind.UP:
             execution.partial(header.tree, header.chunk, header.contributors, values)
+        elif header.kind == Kind.STATE:
+            execution.kept(header.tree, header.chunk, values)
         else:
             execution.result(header.tree, header.chunk, values)
 

@@ -10,7 +10,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from controlplane.plan.task import Task
-from controlplane.strategies.wan.policy import Abort, Back, Event, Finished, Lost, Measured, Order, Policy, Ready, Start
+from controlplane.strategies.wan.policy import (
+    Abort,
+    Back,
+    Drop,
+    Event,
+    Finished,
+    Go,
+    Lost,
+    Measured,
+    Order,
+    Policy,
+    Progress,
+    Ready,
+    Start,
+)
 from overlay.errors import OverlayError
 from overlay.tls import Security
 from overlay.transport import end_all
@@ -60,6 +74,10 @@ class Coordinator:
         self._started.wait()
         if self._error is not None:
             raise self._error
+
+    def tell(self, event: Event) -> None:
+        """Something that the policy is to hear from outside (a network that tells its bandwidths). From any thread."""
+        self._loop.call_soon_threadsafe(self._handle, event)
 
     def close(self) -> None:
         if self._thread.is_alive():
@@ -185,6 +203,8 @@ class Coordinator:
             self._finished(node, int(message["task"]), float(message["seconds"]))
         elif kind == "measured":
             self._handle(Measured(str(message["sender"]), node, float(message["mbps"])))
+        elif kind == "progress":
+            self._handle(Progress(node, int(message["task"]), str(message["receiver"]), float(message["left"])))
         elif kind == "lost":
             self._log(f"{node}: {message['reason']}")
             if message["node"] in self._members:
@@ -197,14 +217,18 @@ class Coordinator:
         if number not in self._tasks:
             return
         task, waiting, longest = self._tasks[number]
-        waiting.discard(node)
-        longest = max(longest, seconds)
-        self._tasks[number] = task, waiting, longest
+        self._tasks[number] = task, waiting, max(longest, seconds)
+        self._without(number, (node,))
+        self._handle(Finished(node, number))
+
+    def _without(self, number: int, nodes: Iterable[str]) -> None:
+        """Nobody waits for these any more: what they wanted of the task they have, or do not get."""
+        task, waiting, longest = self._tasks[number]
+        waiting.difference_update(nodes)
         if not waiting:
             del self._tasks[number]
             self._tell(task.nodes, type="done", task=number)
             self._on_finished(task, longest)
-        self._handle(Finished(node, number))
 
     def _handle(self, event: Event) -> None:
         try:
@@ -219,9 +243,17 @@ class Coordinator:
         for order in orders:
             if isinstance(order, Start):
                 task = order.task
-                self._tasks[task.number] = task, set(task.participants), 0.0
+                self._tasks[task.number] = task, set(task.awaited), 0.0
                 self._tell(task.nodes, type="task", task=task.to_json())
-            elif order.task in self._tasks:
+            elif isinstance(order, Go):
+                self._tell((order.node,), type="go", task=order.task)
+            elif order.task not in self._tasks:
+                continue
+            elif isinstance(order, Drop):
+                self._tell((self._tasks[order.task][0].trees[0].root,), type="drop", task=order.task, lost=order.nodes)
+                self._tell(order.nodes, type="done", task=order.task)
+                self._without(order.task, order.nodes)
+            else:
                 task, _, _ = self._tasks.pop(order.task)
                 self._log(f"task {order.task} is given up: {order.reason}")
                 self._tell(task.nodes, type="abort", task=order.task, reason=order.reason, again=order.again)

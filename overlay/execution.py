@@ -11,7 +11,7 @@ agent has to stop reading, which could stop all of them in a circle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,12 @@ from controlplane.plan.task import Edge, Task
 from overlay.message import Kind
 
 Values = NDArray[np.float32]
+REPORTS = 16
+"""How often the sender of a copy tells how far it is with a receiver."""
+
+AHEAD = 8
+"""Chunks of a copy that wait for a connection to one receiver."""
+
 LEAST_WAIT = 0.0005
 """Seconds of tokens that a paced tree may use at once, at least; a chunk at least in any case."""
 
@@ -65,7 +71,11 @@ class _Part:
 
 
 class Execution:
-    """post(Post): sends. later(seconds, callback): calls back. finished(): everything that this agent gets is there."""
+    """post(Post): sends. later(seconds, callback): calls back. finished(): everything that this agent gets is there.
+
+    state: what this agent keeps as a root of tasks with momentum, over the whole tensor; None: nothing, which counts as
+    zeros. What it is to keep after the task is in `fresh`. progress(receiver, left): part of a copy still to be sent.
+    """
 
     def __init__(
         self,
@@ -76,8 +86,19 @@ class Execution:
         finished: Callable[[], None],
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
+        state: Values | None = None,
+        progress: Callable[[str, float], None] = lambda receiver, left: None,
     ) -> None:
         self.task, self.node = task, node
+        self.state, self.progress = state, progress
+        self.fresh: Values | None = None
+        if task.momentum and any(tree.root == node for tree in task.trees):
+            self.fresh = np.zeros(task.values, np.float32)
+        self.came: dict[tuple[int, int], Values] = {}  # of the last root's state
+        self.unmoved: dict[tuple[int, int], Values] = {}  # sums that wait for it
+        self.passed: Counter[str] = Counter()  # chunks of a copy, by receiver
+        self.fed: Counter[str] = Counter()
+        self.feeding: set[str] = set()
         self.post, self.finished, self.clock, self.later = post, finished, clock, later
         self.tensor: Values | None = None
         self.closed = False
@@ -111,14 +132,23 @@ class Execution:
         if tensor.dtype != np.float32 or tensor.shape != (self.task.values,):
             raise ValueError(f"task {self.task.number} needs {self.task.values} float32 values, got {tensor.shape}")
         self.tensor = tensor
-        self.source = tensor.copy() if self.task.op == "mix" or self.task.keep else tensor
+        copied = self.task.op == "mix" or self.task.keep
+        if self.task.op == "copy":  # the sender computes on, before all of it has left
+            copied = self.node == self.task.trees[0].root
+        self.source = tensor.copy() if copied else tensor
         for tree, chunk, values in self.early:
             self._take(tree, chunk, values)
         self.early.clear()
         if not any(part.receiver for part in self.parts):
             self._end()
+        for index, each in enumerate(self.task.trees):
+            if each.state is not None and each.state.sender == self.node:
+                self._hand_over(index, each.state)
         for index, part in enumerate(self.parts):
-            if part.leaf:
+            if part.own and self.task.op == "copy":
+                for edge in part.down:
+                    self._feed(edge)
+            elif part.leaf:
                 part.tokens_at = self.clock()
                 self._pump(index)
             elif part.own:
@@ -178,6 +208,50 @@ class Execution:
         if part.leaf:
             self._pump(tree)
 
+    def kept(self, tree: int, chunk: int, values: Values) -> None:
+        """What the last root kept of a chunk has come."""
+        if self.closed or (tree, chunk) in self.came or self.fresh is None:
+            self.counters["duplicate"] += 1
+            return
+        self.came[tree, chunk] = values
+        total = self.unmoved.pop((tree, chunk), None)
+        if total is not None:
+            self._onward(tree, chunk, total, added=True)
+
+    def drop(self, nodes: Collection[str]) -> None:
+        """These receivers of a copy get no more of it."""
+        for part in self.parts:
+            part.down = tuple(edge for edge in part.down if edge.receiver not in nodes)
+
+    def sends_to(self, node: str) -> bool:
+        """Whether what waits for this receiver is still to go there."""
+        return not self.closed and (
+            self.task.op != "copy" or any(edge.receiver == node for part in self.parts for edge in part.down)
+        )
+
+    def sent(self, post: Post) -> None:
+        """A connection has taken it."""
+        if self.task.op != "copy" or self.closed:
+            return
+        receiver, chunks = post.edge.receiver, self.parts[post.tree].chunks
+        self.passed[receiver] += 1
+        if self.passed[receiver] % max(1, chunks // REPORTS) == 0:
+            self.progress(receiver, 1 - self.passed[receiver] / chunks)
+        self._feed(post.edge)
+
+    def _feed(self, edge: Edge) -> None:
+        """A copy goes to each receiver as fast as that takes it, a few chunks ahead."""
+        to, chunks = edge.receiver, self.parts[0].chunks
+        if to in self.feeding:
+            return  # called from below
+        self.feeding.add(to)
+        while self.source is not None and self.sends_to(to) and self.fed[to] < min(chunks, self.passed[to] + AHEAD):
+            chunk = self.fed[to]
+            self.fed[to] += 1
+            start, end = self.task.chunk(0, chunk)
+            self.post(Post(Kind.DOWN, 0, chunk, 0, edge, self.source[start:end]))
+        self.feeding.discard(to)
+
     def restore(self) -> None:
         """The tensor is again as it was brought (a task with `keep`)."""
         if self.tensor is not None and self.source is not None:
@@ -187,6 +261,8 @@ class Execution:
         """Nothing more is sent or taken."""
         self.closed = True
         self.tensor = self.source = None
+        self.came.clear()
+        self.unmoved.clear()
 
     # --- what follows ---
 
@@ -224,20 +300,48 @@ class Execution:
         total, state.total = state.total, None
         self._onward(tree, chunk, total)
 
-    def _onward(self, tree: int, chunk: int, values: Values) -> None:
+    def _hand_over(self, index: int, edge: Edge) -> None:
+        for chunk in range(self.parts[index].chunks):
+            start, end = self.task.chunk(index, chunk)
+            kept = np.zeros(end - start, np.float32) if self.state is None else self.state[start:end]
+            self.post(Post(Kind.STATE, index, chunk, 0, edge, kept))
+
+    def _accelerated(self, tree: int, chunk: int, values: Values) -> Values | None:
+        """momentum x what was kept + values, to be kept too; None: what was kept has not come yet."""
+        assert self.fresh is not None
+        start, end = self.task.chunk(tree, chunk)
+        kept: Values | None
+        if self.task.trees[tree].state is None:
+            kept = None if self.state is None else self.state[start:end]
+        elif (tree, chunk) in self.came:
+            kept = self.came.pop((tree, chunk))
+        else:
+            self.unmoved[tree, chunk] = values
+            return None
+        if kept is not None:
+            values = kept * np.float32(self.task.momentum) + values
+        self.fresh[start:end] = values
+        return self.fresh[start:end]
+
+    def _onward(self, tree: int, chunk: int, values: Values, *, added: bool = False) -> None:
         part = self.parts[tree]
         if part.up is not None:
             self.post(Post(Kind.UP, tree, chunk, part.expected, part.up, values))
             return
         count = len(self.task.trees[tree].contributors)
-        if self.task.op == "mean" and count > 1:
+        if self.task.op == "mean" and count > 1 and not added:
             np.multiply(values, np.float32(1 / count), out=values)
+        if self.task.momentum:
+            moved = self._accelerated(tree, chunk, values)
+            if moved is None:
+                return
+            values = moved
         self.result(tree, chunk, values)
 
     def _pump(self, tree: int) -> None:
         """Sends what window and rate allow of a tree that begins here."""
         part = self.parts[tree]
-        rate = self.task.trees[tree].rate_mbps
+        rate = self.task.trees[tree].rate_of(self.node) if part.own else 0.0
         window = self.task.window if part.receiver and self.task.window else part.chunks
         if part.pumping:
             return  # called from below: where this agent is the root too, sending gives the result

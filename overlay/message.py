@@ -31,6 +31,7 @@ class Kind(IntEnum):
     HELLO = 0  # the first on a connection: path[0] is who speaks
     UP = 1  # a partial sum
     DOWN = 2  # a result
+    STATE = 3  # what a root kept, for the next root
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, pairwise
@@ -19,7 +19,19 @@ import numpy as np
 
 from controlplane.plan.task import Edge, Task
 from controlplane.simulate import Simulator
-from controlplane.strategies.wan.policy import Abort, Finished, Measured, Order, Policy, Ready, Start
+from controlplane.strategies.wan.policy import (
+    Back,
+    Drop,
+    Event,
+    Finished,
+    Go,
+    Measured,
+    Order,
+    Policy,
+    Progress,
+    Ready,
+    Start,
+)
 from controlplane.topology import Topology
 from overlay.execution import Execution, Post
 from overlay.message import HEADER_BYTES, Kind
@@ -40,7 +52,7 @@ class _Connection:
 
     def __init__(self, links: list[int], delay: float, lines: int) -> None:
         self.links, self.delay, self.free = links, delay, lines
-        self.waiting: list[tuple[int, int, float, Callable[[], None], Callable[[], None]]] = []
+        self.waiting: list[tuple[int, int, _Moving, Callable[[], None], Callable[[], None]]] = []
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,11 @@ class _Moving:
     size: float
     post: Post
     through: Callable[[], None]
+    execution: Execution | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return self.execution is None or self.execution.closed or self.execution.sends_to(self.post.edge.receiver)
 
 
 class Simulation:
@@ -103,6 +120,8 @@ class Simulation:
         """Until so many tasks are finished, or so much time is over; returns the time, s."""
         self.most = rounds
         for node in self.policy.nodes:
+            self._orders(self.policy.handle(Back(node), self.sim.now))
+        for node in self.policy.nodes:
             self._train(node)
         if math.isinf(seconds):
             self.sim.run()
@@ -124,7 +143,17 @@ class Simulation:
         for order in orders:
             if isinstance(order, Start):
                 self._begin(order.task)
-            elif isinstance(order, Abort) and order.task in self.tasks:
+            elif isinstance(order, Go):
+                self._train(order.node)
+            elif order.task not in self.tasks:
+                continue
+            elif isinstance(order, Drop):
+                task, executions, _, _ = self.tasks[order.task]
+                executions[task.trees[0].root].drop(order.nodes)
+                for node in order.nodes:
+                    executions[node].close()
+                self._without(task, order.nodes)
+            else:
                 _, executions, waiting, _ = self.tasks.pop(order.task)
                 for execution in executions.values():
                     execution.close()
@@ -140,7 +169,9 @@ class Simulation:
         for index, tree in enumerate(task.trees):
             chunks = task.chunks(index)
             begin = 0 if task.op == "mix" else first
-            trees.append(replace(tree, first=begin, count=chunks, rate_mbps=tree.rate_mbps / task.chunk_values))
+            rates = tuple(rate / task.chunk_values for rate in tree.rates_mbps)
+            rate = tree.rate_mbps / task.chunk_values
+            trees.append(replace(tree, first=begin, count=chunks, rate_mbps=rate, rates_mbps=rates))
             first += chunks
         small = replace(task, trees=tuple(trees), values=max(t.first + t.count for t in trees), chunk_values=1)
         executions: dict[str, Execution] = {}
@@ -152,32 +183,53 @@ class Simulation:
                 finished=partial(self._finished, task, node),
                 clock=lambda: self.sim.now,
                 later=self.sim.after,
+                progress=partial(self._progress, task, node),
             )
-        self.tasks[task.number] = (task, executions, set(task.participants), self.sim.now)
+        self.tasks[task.number] = (task, executions, set(task.awaited), self.sim.now)
         for node in task.participants:
             executions[node].start(np.zeros(small.values, np.float32))
 
     def _finished(self, task: Task, node: str) -> None:
+        if node not in task.awaited:
+            return  # the sender of a copy
+        self._without(task, (node,))
+        self._orders(self.policy.handle(Finished(node, task.number), self.sim.now))
+        if task.op != "copy":
+            self._train(node)
+
+    def _without(self, task: Task, nodes: Iterable[str]) -> None:
+        """Nobody waits for these any more."""
         _, _, waiting, began = self.tasks[task.number]
-        waiting.discard(node)
+        waiting.difference_update(nodes)
         if not waiting:
             del self.tasks[task.number]
             self.rounds += 1
             self.on_finished(task, self.sim.now - began)
             if self.rounds >= self.most:
                 self.sim.stop()
-        self._orders(self.policy.handle(Finished(node, task.number), self.sim.now))
-        self._train(node)
+
+    def _progress(self, task: Task, node: str, receiver: str, left: float) -> None:
+        self._orders(self.policy.handle(Progress(node, task.number, receiver, left), self.sim.now))
+
+    def tell(self, event: Event) -> None:
+        """Something that the policy is to hear from outside."""
+        self._orders(self.policy.handle(event, self.sim.now))
 
     # --- chunks under way ---
 
     def _post(self, task: Task, node: str, post: Post) -> None:
+        execution = self.tasks[task.number][1][node] if task.number in self.tasks else None
         start, end = task.chunk(post.tree, post.chunk)
         payload = (end - start) * 4 + HEADER_BYTES
         size = payload * BITS * FRAME_BYTES / SEGMENT_BYTES
 
         def go(way: Edge, through: Callable[[], None]) -> None:
-            self._hop(_Moving(task, (way.sender, *way.via, way.receiver), size, post, through), 0)
+            def gone() -> None:
+                through()
+                if execution is not None:
+                    execution.sent(post)
+
+            self._hop(_Moving(task, (way.sender, *way.via, way.receiver), size, post, gone, execution), 0)
 
         self.ways[node].send(task, post.edge, go)
 
@@ -197,21 +249,25 @@ class Simulation:
             began[0] = self.sim.now
 
         def arrived() -> None:
-            chunk.through()
+            if hop == 0:
+                chunk.through()
             if self.probe_values is not None and chunk.size / (BITS * 4) >= self.probe_values:
                 seconds = self.sim.now - began[0]
                 self._orders(self.policy.handle(Measured(*pair, chunk.size / seconds), self.sim.now))
             self._hop(chunk, hop + 1)
 
-        heapq.heappush(line.waiting, (chunk.task.priority, next(self._order), chunk.size, begin, arrived))
+        heapq.heappush(line.waiting, (chunk.task.priority, next(self._order), chunk, begin, arrived))
         self._flush(line)
 
     def _flush(self, line: _Connection) -> None:
         while line.free and line.waiting:
-            _, _, size, begin, arrived = heapq.heappop(line.waiting)
+            _, _, chunk, begin, arrived = heapq.heappop(line.waiting)
+            if not chunk.wanted:
+                chunk.through()
+                continue
             line.free -= 1
             begin()
-            self.sim.send(size, line.links, partial(self._sent, line, arrived))
+            self.sim.send(chunk.size, line.links, partial(self._sent, line, arrived))
 
     def _sent(self, line: _Connection, arrived: Callable[[], None]) -> None:
         line.free += 1
@@ -223,7 +279,11 @@ class Simulation:
             # The last results of a task may still be on their way to agents that only pass on.
             return
         there = self.tasks[task.number][1][post.edge.receiver]
-        if post.kind == Kind.UP:
+        if there.closed:
+            return
+        if post.kind == Kind.STATE:
+            there.kept(post.tree, post.chunk, post.values.copy())
+        elif post.kind == Kind.UP:
             there.partial(post.tree, post.chunk, post.contributors, post.values.copy())
         else:
             there.result(post.tree, post.chunk, post.values)

@@ -152,7 +152,7 @@ class Peer:
         self.name, self.address = name, address
         self.hello, self._clock, self._on_lost, self._security = hello, clock, on_lost, security
         self._lines = [_Outbound(self) for _ in range(connections)]
-        self._queue: list[tuple[int, int, Header, Values, Callable[[], None] | None]] = []
+        self._queue: list[tuple[int, int, Header, Values, Callable[[], None], Callable[[], bool]]] = []
         self._order = count()
         self._closed = False
         self._opening = [asyncio.ensure_future(self._open(line)) for line in self._lines]
@@ -163,21 +163,30 @@ class Peer:
         """Messages that no connection has taken yet."""
         return len(self._queue)
 
-    def send(self, priority: int, header: Header, values: Values, sent: Callable[[], None] | None = None) -> None:
-        """`sent`: called when a connection has taken the message."""
-        heapq.heappush(self._queue, (priority, next(self._order), header, values, sent))
+    def send(
+        self,
+        priority: int,
+        header: Header,
+        values: Values,
+        sent: Callable[[], None] = lambda: None,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`sent`: called when a connection has taken the message, or when its turn comes and it is `wanted` no more."""
+        heapq.heappush(self._queue, (priority, next(self._order), header, values, sent, wanted))
         self.flush()
 
     def flush(self) -> None:
         for line in self._lines:
             while line.free and self._queue and line.transport is not None:
-                _, _, header, values, sent = heapq.heappop(self._queue)
+                _, _, header, values, sent, wanted = heapq.heappop(self._queue)
+                if not wanted():
+                    sent()
+                    continue
                 line.transport.write(header.stamped(self._clock()).pack())
                 data = memoryview(values.data).cast("B")
                 line.transport.write(data)
                 self.bytes_sent += HEADER_BYTES + len(data)
-                if sent is not None:
-                    sent()
+                sent()
 
     def check(self, transport: asyncio.BaseTransport) -> None:
         """Whether it is the peer who is at the other end. Raises OverlayError."""

@@ -42,7 +42,8 @@ class SumTree:
     """One tree: values [first, first + count) of the tensor, added at `root`, and back to the receivers.
 
     up: each contributor's (and inner agent's) edge towards the root. down: edges that results take. rate_mbps: what
-    each contributor sends into it at most; 0: no limit.
+    each contributor sends into it at most; 0: no limit. rates_mbps: the same of each contributor, where they differ.
+    state: the way on which the root gets what the last root kept for these values (a task with momentum).
     """
 
     root: str
@@ -53,6 +54,8 @@ class SumTree:
     contributors: tuple[str, ...]
     receivers: tuple[str, ...]
     rate_mbps: float = 0.0
+    rates_mbps: tuple[float, ...] = ()
+    state: Edge | None = None
 
     @cached_property
     def parent(self) -> dict[str, Edge]:
@@ -61,9 +64,17 @@ class SumTree:
     @cached_property
     def nodes(self) -> frozenset[str]:
         """Everyone that the tree needs, those that only pass on included."""
-        edges = (*self.up, *self.down)
+        edges = (*self.up, *self.down, *self._moves)
         ends = [n for edge in edges for n in (edge.sender, edge.receiver, *edge.via)]
         return frozenset((self.root, *self.contributors, *self.receivers, *ends))
+
+    @property
+    def _moves(self) -> tuple[Edge, ...]:
+        return () if self.state is None else (self.state,)
+
+    def rate_of(self, node: str) -> float:
+        """What this contributor sends at most, Mbit/s; 0: no limit."""
+        return self.rates_mbps[self.contributors.index(node)] if self.rates_mbps else self.rate_mbps
 
     def bits(self, node: str) -> int:
         """Contributors (by position) whose sum `node` sends up, or as the root has in the end."""
@@ -92,7 +103,11 @@ class SumTree:
             raise TaskError(f"{name}: it needs contributors, each once")
         if len(self.contributors) > MOST_CONTRIBUTORS:
             raise TaskError(f"{name}: {len(self.contributors)} contributors, at most {MOST_CONTRIBUTORS}")
-        for edge in (*self.up, *self.down):
+        if self.rates_mbps and len(self.rates_mbps) != len(self.contributors):
+            raise TaskError(f"{name}: {len(self.rates_mbps)} rates for {len(self.contributors)} contributors")
+        if self.state is not None and self.state.receiver != self.root:
+            raise TaskError(f"{name}: what was kept goes to {self.state.receiver}, not to the root {self.root}")
+        for edge in (*self.up, *self.down, *self._moves):
             path = (edge.sender, *edge.via, edge.receiver)
             if len(set(path)) != len(path) or len(edge.via) > MOST_VIA:
                 raise TaskError(f"{name}: {' -> '.join(path)} is no path, or longer than {MOST_VIA + 1} hops")
@@ -117,7 +132,7 @@ class SumTree:
                 seen.add(node)
 
 
-Op = Literal["sum", "mean", "mix"]
+Op = Literal["sum", "mean", "mix", "copy"]
 
 
 @dataclass(frozen=True)
@@ -126,10 +141,14 @@ class Task:
 
     number: unique and rising in an epoch. round: of training, for the log. op: "sum", "mean" (over the tree's
     contributors), or "mix": each receiver takes the mean of its own values and all that reach it (SelMcast; one tree a
-    sender, nothing is added on the way). window: chunks of a tree that a contributor sends ahead of their results; 0:
-    no limit. keep: agents keep what they brought, so that the task can be done again when it is given up. priority:
-    lower goes first where several tasks share a connection. detours: other ways between two agents, for chunks whose
-    direct way has `busy_bound` chunks under way; each takes `detour_length` at a time (NetStorm, VI).
+    sender, nothing is added on the way), or "copy": receivers get the sender's values beside their own, whenever they
+    come (SelMcast, SSP; one tree, straight from its root). momentum: roots keep v = momentum v + sum or mean, and v is
+    the result (a server's optimiser: what an APSP's server has to take along when it moves).
+
+    window: chunks of a tree that a contributor sends ahead of their results; 0: no limit. keep: agents keep what they
+    brought, so that the task can be done again when it is given up. priority: lower goes first where several tasks
+    share a connection. detours: other ways between two agents, for chunks whose direct way has `busy_bound` chunks
+    under way; each takes `detour_length` at a time (NetStorm, VI).
     """
 
     number: int
@@ -144,6 +163,7 @@ class Task:
     detours: tuple[Edge, ...] = field(default=())
     busy_bound: int = 2
     detour_length: int = 1
+    momentum: float = 0.0
 
     @cached_property
     def nodes(self) -> frozenset[str]:
@@ -154,6 +174,16 @@ class Task:
     def participants(self) -> tuple[str, ...]:
         """Who brings values or gets results, in the order of the trees."""
         return tuple(dict.fromkeys(n for tree in self.trees for n in (*tree.contributors, *tree.receivers)))
+
+    @property
+    def bringers(self) -> tuple[str, ...]:
+        """Who has to have values for it to begin."""
+        return self.trees[0].contributors if self.op == "copy" else self.participants
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Who has to have everything for it to be done."""
+        return self.trees[0].receivers if self.op == "copy" else self.participants
 
     def chunks(self, tree: int) -> int:
         return -(-self.trees[tree].count // self.chunk_values)
@@ -170,8 +200,16 @@ class Task:
             raise TaskError(f"task {self.number}: values and chunk_values must be above 0, window at least 0")
         for index, tree in enumerate(self.trees):
             tree.check(f"task {self.number}, tree {index} (root {tree.root})", self.values)
-            if self.op == "mix" and (tree.up or tree.contributors != (tree.root,)):
+            if self.op in ("mix", "copy") and (tree.up or tree.contributors != (tree.root,)):
                 raise TaskError(f"task {self.number}, tree {index}: nothing is added on the way of a multicast")
+        if self.op == "copy" and (
+            len(self.trees) != 1
+            or any(edge.sender != self.trees[0].root for edge in self.trees[0].down)
+            or self.trees[0].root in self.trees[0].receivers
+        ):
+            raise TaskError(f"task {self.number}: a copy has one tree, and goes straight to others than its root")
+        if self.momentum and self.op not in ("sum", "mean"):
+            raise TaskError(f"task {self.number}: momentum goes with sums and means, not with {self.op}")
         if self.op != "mix":
             ranges = sorted((tree.first, tree.count) for tree in self.trees if tree.count)
             end = 0
@@ -199,6 +237,8 @@ class Task:
                         "down": _edges(tree["down"]),
                         "contributors": tuple(tree["contributors"]),
                         "receivers": tuple(tree["receivers"]),
+                        "rates_mbps": tuple(tree.get("rates_mbps", ())),
+                        "state": _edges([tree["state"]])[0] if tree.get("state") else None,
                     }
                 )
                 for tree in data["trees"]

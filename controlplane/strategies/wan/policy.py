@@ -42,6 +42,25 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """The network has told that the bandwidth from one site to a neighbour is another one now, Mbit/s."""
+
+    sender: str
+    receiver: str
+    mbps: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The sender of a copy still has this part of it to send to that receiver."""
+
+    node: str
+    task: int
+    receiver: str
+    left: float
+
+
+@dataclass(frozen=True)
 class Lost:
     """An agent is gone, or (with `other`) two agents cannot reach each other."""
 
@@ -56,7 +75,7 @@ class Back:
     node: str
 
 
-Event = Ready | Finished | Measured | Lost | Back
+Event = Ready | Finished | Measured | Changed | Progress | Lost | Back
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,23 @@ class Abort:
     again: bool = False
 
 
-Order = Start | Abort
+@dataclass(frozen=True)
+class Drop:
+    """These receivers of a copy get no more of it."""
+
+    task: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Go:
+    """Who sent this copy may go on."""
+
+    node: str
+    task: int
+
+
+Order = Start | Abort | Drop | Go
 
 
 class Policy(Protocol):
@@ -104,8 +139,11 @@ class Rounds:
         """The task of this number. Raises Infeasible, PlanError, WanError where there is none."""
         raise NotImplementedError
 
-    def learn(self, event: Measured, now: float) -> None:
-        """What a measurement changes."""
+    def learn(self, event: Measured | Changed, now: float) -> None:
+        """What a measurement, or a network that tells, changes."""
+
+    def done(self, number: int) -> None:
+        """All participants have all of the task."""
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
@@ -113,11 +151,13 @@ class Rounds:
                 self.ready[node].append(values)
                 return self._begin(now)
             case Finished(node, task):
-                waiting = self.running.get(task, set())
-                waiting.discard(node)
-                if not waiting:
-                    self.running.pop(task, None)
-            case Measured():
+                waiting = self.running.get(task)
+                if waiting is not None:
+                    waiting.discard(node)
+                    if not waiting:
+                        del self.running[task]
+                        self.done(task)
+            case Measured() | Changed():
                 self.learn(event, now)
             case Lost(node, other):
                 if other is None:

@@ -17,7 +17,7 @@ from controlplane.strategies.wan.netstorm.algorithm import (
     star,
     widest_tree,
 )
-from controlplane.strategies.wan.policy import Measured, Rounds
+from controlplane.strategies.wan.policy import Changed, Measured, Rounds
 
 TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
 
@@ -66,9 +66,9 @@ class NetStorm(Rounds):
 
     # --- awareness ---
 
-    def learn(self, event: Measured, now: float) -> None:
+    def learn(self, event: Measured | Changed, now: float) -> None:
         link = (event.sender, event.receiver)
-        if not self.aware or not self.belief.has_edge(*link):
+        if isinstance(event, Changed) or not self.aware or not self.belief.has_edge(*link):
             return
         samples = self.samples.setdefault(link, [])
         samples.append(event.mbps)

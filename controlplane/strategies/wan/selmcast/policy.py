@@ -1,0 +1,298 @@
+"""SelMcast over time: a manager selects each multicast's receivers (SelMcast paper, III-B and III-C).
+
+Bulk-synchronous (`SelMcastRounds`) or with stale synchronisation (`SelMcast`); Orpheus's random choice beside both.
+Agents send straight to each receiver (L7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from controlplane.plan.task import Edge, SumTree, Task
+from controlplane.strategies.wan.policy import (
+    Abort,
+    Back,
+    Drop,
+    Event,
+    Finished,
+    Go,
+    Lost,
+    Order,
+    Progress,
+    Ready,
+    Rounds,
+    Start,
+)
+from controlplane.strategies.wan.selmcast import algorithm
+
+SCHEMES = ("SelMcast", "Orpheus")
+Bools = NDArray[np.bool_]
+Reals = NDArray[np.float64]
+
+
+def _checked(nodes: Sequence[str], upload: ArrayLike, download: ArrayLike, p: int, scheme: str) -> tuple[Reals, Reals]:
+    n = len(nodes)
+    up, down = np.asarray(upload, float), np.asarray(download, float)
+    if up.shape != (n,) or down.shape != (n,):
+        raise ValueError(f"{n} nodes need as many uploads and downloads, got {up.shape} and {down.shape}")
+    if not 1 <= p <= n - 1:
+        raise ValueError(f"p must be 1 .. {n - 1}, got {p}")
+    if scheme not in SCHEMES:
+        raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
+    return up, down
+
+
+class SelMcastRounds(Rounds):
+    """BSP: all multicast at once, each receiver takes the mean of its own model and those that reach it.
+
+    upload, download: Mbit/s of each node, as believed. p: receivers at least. k: every pair at least once in k + 1
+    rounds (None: never forced).
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        upload_mbps: ArrayLike,
+        download_mbps: ArrayLike,
+        p: int,
+        *,
+        scheme: str = "SelMcast",
+        k: int | None = 4,
+        seed: int = 0,
+        chunk_values: int = 65_536,
+    ) -> None:
+        super().__init__(nodes)
+        self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
+        self.p, self.scheme, self.k, self.chunk_values = p, scheme, k, chunk_values
+        self.rng = np.random.default_rng(seed)
+        self.stale = np.zeros((len(nodes), len(nodes)), np.int64)
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        must = np.zeros_like(self.stale, bool) if self.k is None else self.stale >= self.k
+        wanted = algorithm.instance(
+            self.upload, self.download, self.p, layer="L7", volumes=values * 32e-6, must=must, stale=self.stale
+        )
+        x = algorithm.select(wanted) if self.scheme == "SelMcast" else algorithm.orpheus(wanted, self.rng)
+        self.stale = np.where(x, 0, self.stale + 1)
+        np.fill_diagonal(self.stale, 0)
+        trees = [_multicast(self.nodes, i, np.flatnonzero(row), values) for i, row in enumerate(x) if row.any()]
+        return Task(number, values, tuple(trees), "mix", number, self.chunk_values, 0)
+
+
+def _multicast(nodes: Sequence[str], sender: int, receivers: Collection[int], values: int) -> SumTree:
+    names = tuple(nodes[j] for j in receivers)
+    edges = tuple(Edge(nodes[sender], name) for name in names)
+    return SumTree(nodes[sender], 0, values, (), edges, (nodes[sender],), names)
+
+
+@dataclass
+class _Sending:
+    """A multicast under way: its receivers, and what each has still to get, as a part of the whole."""
+
+    task: int
+    values: int
+    receivers: Bools
+    left: Reals
+
+
+class SelMcast:
+    """SSP: a worker that is ready multicasts to whom Algorithm 2 selects, and goes on when that has arrived and it is
+    at most `threshold` rounds ahead of the slowest. Receivers that would hold others up lose what they have of a
+    multicast (preemption), but for pairs that k forces and those that have more than eta of it (see `select_ssp`).
+
+    What a worker would wait for the slowest (tau) is estimated from how long the slowest have computed before.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        upload_mbps: ArrayLike,
+        download_mbps: ArrayLike,
+        p: int,
+        *,
+        scheme: str = "SelMcast",
+        k: int | None = 4,
+        threshold: int = 4,
+        eta: float = 0.75,
+        waiting_first: bool = False,
+        seed: int = 0,
+        chunk_values: int = 65_536,
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
+        if threshold < 0 or not 0 <= eta <= 1:
+            raise ValueError(f"threshold must be >= 0 and eta between 0 and 1, got {threshold} and {eta}")
+        n = self.n = len(self.nodes)
+        self.p, self.scheme, self.k, self.threshold, self.eta = p, scheme, k, threshold, eta
+        self.waiting_first, self.chunk_values = waiting_first, chunk_values
+        self.rng = np.random.default_rng(seed)
+        self.index = {node: i for i, node in enumerate(self.nodes)}
+        self.stale = np.zeros((n, n), np.int64)
+        self.round = np.zeros(n, np.int64)
+        self.present = np.zeros(n, bool)
+        self.since = np.full(n, np.nan)  # when it began to compute; nan: it does not
+        self.spent = np.full(n, np.nan)  # s that it computed, the mean of a few
+        self.sending: dict[int, _Sending] = {}
+        self.tasks: dict[int, int] = {}  # task -> sender
+        self.waiting: dict[int, int] = {}  # who is done and too far ahead, and with which task
+        self.scales: list[int] = []
+        self.dropped = 0
+        self.numbers = 0
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        match event:
+            case Back(node):
+                return self._back(self.index[node], now)
+            case Ready(node, values):
+                return self._ready(self.index[node], values, now)
+            case Progress(node, task, receiver, left):
+                i = self.tasks.get(task)
+                if i is not None and self.nodes[i] == node:
+                    self.sending[i].left[self.index[receiver]] = left
+            case Finished(node, task):
+                i = self.tasks.get(task)
+                if i is not None:
+                    return self._arrived(i, self.index[node], now)
+            case Lost(node, None):
+                return self._lost(self.index[node], now)
+            case Lost(node, str(other)):
+                return self._cut(self.index[node], self.index[other], now)
+        return ()
+
+    # --- who is there ---
+
+    def _back(self, i: int, now: float) -> list[Order]:
+        if not self.present[i]:
+            self.round[i] = self.round[self.present].min() if self.present.any() else 0
+            self.present[i] = True
+            self.since[i] = now
+        return []
+
+    def _lost(self, i: int, now: float) -> list[Order]:
+        """Its multicasts end; who sends to it does so no more, and nobody waits for it."""
+        self.present[i] = False
+        self.since[i] = np.nan
+        self.waiting.pop(i, None)
+        orders: list[Order] = []
+        own = self.sending.pop(i, None)
+        if own is not None:
+            del self.tasks[own.task]
+            orders.append(Abort(own.task, f"{self.nodes[i]} is lost"))
+        for j in list(self.sending):
+            orders += self._without(j, i, now)
+        return [*orders, *self._go(now)]
+
+    def _cut(self, i: int, j: int, now: float) -> list[Order]:
+        orders: list[Order] = []
+        for sender, receiver in ((i, j), (j, i)):
+            if sender in self.sending:
+                orders += self._without(sender, receiver, now)
+        return orders
+
+    def _without(self, sender: int, receiver: int, now: float) -> list[Order]:
+        """The multicast ends without this receiver."""
+        task = self.sending[sender]
+        if not task.receivers[receiver]:
+            return []
+        task.receivers[receiver] = False
+        drop = Drop(task.task, (self.nodes[receiver],))
+        if (task.receivers & (task.left > 0)).any():
+            return [drop]
+        return [drop, *self._done(sender, now)]
+
+    # --- selection ---
+
+    def _waits(self, now: float) -> Reals:
+        """tau: what a worker would wait, were its multicast done now."""
+        after = self.round.copy()
+        after[list(self.sending)] += 1
+        least = int(after[self.present].min()) if self.present.any() else 0
+        slowest = (after == least) & self.present & np.isfinite(self.since)
+        usual = np.nan_to_num(self.spent, nan=float(np.nanmean(self.spent)) if np.isfinite(self.spent).any() else 0.0)
+        left = np.maximum(usual - (now - np.nan_to_num(self.since)), 0.0)[slowest]
+        return np.where(after - least > self.threshold, float(left.max()) if left.size else 0.0, 0.0)
+
+    def _ready(self, i: int, values: int, now: float) -> list[Order]:
+        if np.isfinite(self.since[i]):
+            took = now - float(self.since[i])
+            self.spent[i] = took if np.isnan(self.spent[i]) else 0.7 * self.spent[i] + 0.3 * took
+        self.since[i] = np.nan
+        others = self.present.copy()
+        others[i] = False
+        self.numbers += 1
+        task = self.sending[i] = _Sending(self.numbers, values, others, others.astype(float))
+        self.tasks[task.task] = i
+        if not others.any():
+            return self._done(i, now)
+        orders = self._select(i, now)
+        tree = _multicast(self.nodes, i, np.flatnonzero(task.receivers), values)
+        return [*orders, Start(Task(task.task, values, (tree,), "copy", int(self.round[i]), self.chunk_values, 0))]
+
+    def _select(self, new: int, now: float) -> list[Order]:
+        n = self.n
+        x, v, volumes = np.zeros((n, n), bool), np.zeros((n, n)), np.ones(n)
+        wanted = np.zeros(n, np.int64)
+        for i, task in self.sending.items():
+            volumes[i] = task.values * 32e-6
+            x[i] = task.receivers & (task.left > 0)
+            wanted[i] = max(0, self.p - int((task.receivers & (task.left <= 0)).sum()))
+            v[i] = np.where(x[i], task.left * volumes[i], 0.0)
+        must = np.zeros((n, n), bool) if self.k is None else (self.stale >= self.k) & x
+        wanted = np.minimum(wanted, x.sum(axis=1))
+        instance = algorithm.instance(
+            self.upload, self.download, wanted.tolist(), layer="L7", volumes=volumes, must=must, stale=self.stale
+        )
+        if self.scheme == "Orpheus":
+            free = np.flatnonzero(x[new] & ~must[new])
+            more = max(0, int(wanted[new]) - int(must[new].sum()))
+            y = must[new].copy()
+            y[self.rng.choice(free, min(more, len(free)), replace=False)] = True
+            self.sending[new].receivers = y
+            return []
+        kept = algorithm.select_ssp(
+            instance,
+            algorithm.Ongoing(x, v, self._waits(now), list(self.sending)),
+            eta=self.eta,
+            waiting_first=self.waiting_first,
+        )
+        orders: list[Order] = []
+        for i, task in list(self.sending.items()):
+            gone = np.flatnonzero(x[i] & ~kept[i]).tolist()
+            if i == new:
+                task.receivers = kept[i]
+            elif gone:
+                self.dropped += len(gone)
+                for j in gone:
+                    orders += self._without(i, j, now)
+        return orders
+
+    # --- what is done ---
+
+    def _arrived(self, i: int, j: int, now: float) -> list[Order]:
+        task = self.sending[i]
+        task.left[j] = 0.0
+        return [] if (task.receivers & (task.left > 0)).any() else self._done(i, now)
+
+    def _done(self, i: int, now: float) -> list[Order]:
+        task = self.sending.pop(i)
+        del self.tasks[task.task]
+        self.scales.append(int(task.receivers.sum()))
+        self.stale[i] += 1
+        self.stale[i, task.receivers] = 0
+        self.stale[i, i] = 0
+        self.round[i] += 1
+        self.waiting[i] = task.task
+        return self._go(now)
+
+    def _go(self, now: float) -> list[Order]:
+        if not self.present.any():
+            return []
+        limit = int(self.round[self.present].min()) + self.threshold
+        ready = [i for i in sorted(self.waiting) if self.round[i] <= limit]
+        for i in ready:
+            self.since[i] = now
+        return [Go(self.nodes[i], self.waiting.pop(i)) for i in ready]
