@@ -60,7 +60,8 @@ class AgentConfig:
     """One agent's configuration for one epoch.
 
     index: position in `workers` or in `parameter_servers`. address: IPv4 of its data interface. repeats: the job can go
-    on without an agent that is lost: a worker keeps what is under way, to start it again.
+    on without an agent that is lost: a worker keeps what is under way, to start it again. shrinks: also without a
+    worker: it keeps results, too, for those who have not got them.
     """
 
     job: str
@@ -76,6 +77,7 @@ class AgentConfig:
     root_trees: tuple[RootTree, ...] = ()
     address: str = ""
     repeats: bool = False
+    shrinks: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -343,6 +343,7 @@ class _Builder:
                     root_trees=tuple(self.root_trees.get(node, ())),
                     address=self.topology.address(node),
                     repeats=len(job.parameter_servers) > 1 or job.may_lose_workers,
+                    shrinks=job.may_lose_workers,
                 )
         return Deployment(rulesets, agents, self.next_label, self.first_label, dict(self.slot_base))
 

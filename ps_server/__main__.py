@@ -50,7 +50,7 @@ class ParameterServer(Member):
         self._next = Server(config, interface)
         return 0
 
-    def _switch_over(self, first_operation: int) -> None:
+    def _switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
         # Both run: the workers' last operations before the switch-over are still answered by the old one.
         self._old, self._server, self._next = self._server, self._next, None
 

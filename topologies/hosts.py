@@ -46,9 +46,10 @@ def allreduce(
 ) -> None:
     """A worker that sums made-up gradients through the switches. job: "": the only one that the host is in.
 
-    For each message {"size": bytes} ("seed": of these gradients; "timeout": seconds that it may take): an all-reduce,
-    then a message with its times, what the interface sent meanwhile, a digest of the result and, with `check`, its
-    largest error and what that may be. Ends with the message null.
+    For each message {"size": bytes} ("seed": of these gradients; "timeout": seconds that it may take; "among": the
+    workers that are left, by number): an all-reduce, then a message with its times, what the interface sent meanwhile,
+    of how many workers the sum is, a digest of it and, with `check`, its largest error and what that may be. Ends with
+    the message null.
     """
     from worker_agent import connect
     from worker_agent.fixedpoint import error_bound
@@ -73,10 +74,11 @@ def allreduce(
                 # A change of plan begins with an engine that has counted nothing.
                 "resent": max(0, agent.stats().resent - stats.resent),
                 "duplicates": max(0, duplicates(agent.stats()) - duplicates(stats)),
+                "workers": work.workers,
                 "digest": hashlib.sha256(values.tobytes()).hexdigest(),
             }
             if check:
-                all_values = [gradient(chosen, i, order["size"]) for i in range(workers)]
+                all_values = [gradient(chosen, i, order["size"]) for i in order.get("among", range(workers))]
                 exact = np.sum([each.astype(np.float64) for each in all_values], axis=0)
                 result["error"] = float(np.abs(values - exact).max())
                 result["bound"] = error_bound(all_values)

@@ -49,6 +49,8 @@ SLACK = 4.0
 """An all-reduce may take so many times what is planned, and LEAST_SECONDS more."""
 LEAST_SECONDS = 120.0
 MASTER_PORT = 29500
+NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec sh -c "$1"')
+"""A machine's name resolves to itself: torchrun finds by it who hosts the rendezvous."""
 LAST_LINES = 15
 SECONDS = 3.0
 """Of an all-reduce whose size is not given, at the slowest job's planned rate."""
@@ -331,7 +333,7 @@ class _Scripts:
         for number, node in enumerate(self._job.workers):
             with logs[node].open("wb") as output:
                 processes[node] = self._emulation.popen(
-                    node, ["sh", "-c", self._settings.script], env=self.environment(number, node), cwd=os.getcwd(),
+                    node, [*NAMED, node, self._settings.script], env=self.environment(number, node), cwd=os.getcwd(),
                     stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 )  # fmt: skip
         for node, process in processes.items():

@@ -135,12 +135,15 @@ class Agent(Member):
             self._relay.abort(reason)
             self._give_up(reason)
 
-    def _switch_over(self, first_operation: int) -> None:
+    def _done(self) -> Sequence[int]:
+        return self._relay.results
+
+    def _switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
         self._cancel_hold()
         if not self._relay.repeating:
             self._relay.switch_over(first_operation)
             return
-        repeated = self._relay.switch_again(first_operation)
+        repeated = self._relay.switch_again(first_operation, given)
         if repeated.operations:
             self._log(f"{repeated.operations} operations, {repeated.nbytes} bytes, are done again")
         self._report_drained(repeated)

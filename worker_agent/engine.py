@@ -218,9 +218,11 @@ def library() -> ctypes.CDLL:
 
 
 class Work:
-    """An all-reduce under way. seconds, first_send, last_answer (time.monotonic) are set when it is done."""
+    """An all-reduce under way. seconds, first_send, last_answer (time.monotonic) are set when it is done. workers: how
+    many the sum or mean is of, known then: a job may go on without workers that are lost."""
 
-    def __init__(self, elements: int, nbytes: int) -> None:
+    def __init__(self, elements: int, nbytes: int, workers: int = 0) -> None:
+        self.workers = workers
         self.elements = elements
         self.nbytes = nbytes
         self.seconds = math.nan
@@ -260,6 +262,7 @@ class Work:
 
         def ended(work: Work) -> None:
             self.seconds, self.first_send, self.last_answer = work.seconds, work.first_send, work.last_answer
+            self.workers = work.workers
             self.finish(work.exception())
 
         other.add_done_callback(ended)
@@ -440,7 +443,7 @@ class Engine:
         collective = parse(op)
         if elements > MOST_ELEMENTS:
             raise ValueError(f"an operation has at most {MOST_ELEMENTS} elements, not {elements}: split the tensor")
-        work = Work(elements, elements * ITEM_BYTES.get(dtype, 1))
+        work = Work(elements, elements * ITEM_BYTES.get(dtype, 1), len(self.config.workers))
         error = ctypes.create_string_buffer(_MESSAGE_BYTES)
         status = ctypes.c_int32()
         with self._lock:

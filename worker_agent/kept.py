@@ -29,7 +29,8 @@ WINDOWS = 2
 class Kept:
     """number: since the operations were last begun afresh. work: the caller's. memory: its array. copy: what was in it.
 
-    reach: of each tree that it uses, the chunks up to its end. run: of which engine.
+    reach: of each tree that it uses, the chunks up to its end. run: of which engine. result: what came out, where it
+    may have to be given to others.
     """
 
     number: int
@@ -41,10 +42,29 @@ class Kept:
     run: int
     reach: dict[int, int] = field(default_factory=dict)
     done: bool = False
+    result: npt.NDArray[np.uint8] | None = None
 
     def restore(self) -> None:
         """The array as it was given."""
         ctypes.memmove(self.memory.address, self.copy.ctypes.data, self.copy.size)
+
+    def giving(self, gives: bool) -> npt.NDArray[np.float32]:
+        """What the workers add up so that all have this one's result, to the bit: each byte as a number, and how many
+        workers it is of; from all but one, nothing."""
+        size = self.copy.size
+        made = np.zeros(size + 2, np.float32)
+        if gives:
+            if self.result is None:
+                raise ValueError(f"the result of operation {self.number} was not kept")
+            made[:size] = self.result
+            made[size:] = self.work.workers // 256, self.work.workers % 256
+        return made
+
+    def take(self, given: npt.NDArray[np.float32]) -> int:
+        """Put what `giving` came to into the array; how many workers it is of."""
+        found = given[:-2].astype(np.uint8)
+        ctypes.memmove(self.memory.address, found.ctypes.data, found.size)
+        return int(given[-2]) * 256 + int(given[-1])
 
     def again(self) -> npt.NDArray[Any]:
         """Its content in other memory: the caller has the result, and another worker has not."""
@@ -64,6 +84,7 @@ class Ledger:
         self._shares: list[float] = []
         self._slots: list[int] = []
         self._values = 1
+        self._results = False
         self._at: list[int] = []
         self._answered: list[int] = []
         self._spare: deque[npt.NDArray[np.uint8]] = deque(maxlen=SPARE_COPIES)
@@ -80,6 +101,7 @@ class Ledger:
         self._shares = [tree.share for tree in config.worker_trees]
         self._slots = [tree.slots for tree in config.worker_trees]
         self._values = config.values_per_packet
+        self._results = config.shrinks
         self._at = [0] * len(self._shares)
         self._answered = [0] * len(self._shares)
 
@@ -93,6 +115,9 @@ class Ledger:
 
     def ended(self, one: Kept) -> None:
         """Its result is here; the array is the caller's again."""
+        if self._results and not one.done:
+            one.result = np.empty_like(one.copy)
+            ctypes.memmove(one.result.ctypes.data, one.memory.address, one.result.size)
         one.done, one.array, one.memory = True, None, replace(one.memory, address=0, owner=None)
         if one.run == self._run:
             for tree, reach in one.reach.items():
@@ -122,6 +147,11 @@ class Ledger:
             one.reach = {}
             self._place(one)
         return iter(list(self._kept))
+
+    @property
+    def results(self) -> list[int]:
+        """Operations whose results are kept."""
+        return [one.number for one in self._kept if one.result is not None]
 
     @property
     def undone(self) -> list[Kept]:

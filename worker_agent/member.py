@@ -85,9 +85,14 @@ class Member(ABC):
         started. again: it stops them, and says which is the first whose result it lacks. Raises AgentError, ValueError,
         OSError."""
 
+    def _done(self) -> Sequence[int]:
+        """After `_prepare` with `again`: operations whose results it can give to others."""
+        return ()
+
     @abstractmethod
-    def _switch_over(self, first_operation: int) -> None:
-        """What was prepared holds from this operation on. Raises AgentError."""
+    def _switch_over(self, first_operation: int, given: Mapping[int, int]) -> None:
+        """What was prepared holds from this operation on. given: operations whose results come from the worker with
+        this number. Raises AgentError."""
 
     @abstractmethod
     def _withdraw(self) -> None:
@@ -204,13 +209,15 @@ class Member(ABC):
             if not self.ready and not self.joins_late:
                 raise AgentError(f"not running: {self.problem}")
             report.next_operation = self._prepare(config, self._interface or interface_of(config.address), again)
+            if again:
+                report.done.extend(self._done())
             self._successor = config
         except (AgentError, ValueError, OSError) as error:
             report.failure = f"{config.node} cannot run the new plan: {error}"
             self._log(report.failure)
         self._membership.report_update(report)
 
-    def on_switch_over(self, epoch: int, first_operation: int) -> None:
+    def on_switch_over(self, epoch: int, first_operation: int, given: Mapping[int, int]) -> None:
         successor, self._successor = self._successor, None
         if successor is None or successor.epoch != epoch:
             return  # a stop came in between
@@ -220,7 +227,7 @@ class Member(ABC):
                 self._ready, self._problem, self._stopped = True, "", ""
             self._changed.notify_all()
         try:
-            self._switch_over(first_operation)
+            self._switch_over(first_operation, given)
         except AgentError as error:
             self._give_up(str(error))
             return

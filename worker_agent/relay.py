@@ -7,9 +7,12 @@ the next engine, by all workers from the same operation on (kept.py).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from controlplane.agentconfig import AgentConfig
 from worker_agent.engine import ITEM_BYTES, Engine, Operation, Work, host_array
@@ -149,9 +152,15 @@ class Relay:
         with self._lock:
             return self._ledger.oldest
 
-    def switch_again(self, first: int) -> Repeated:
+    @property
+    def results(self) -> list[int]:
+        """Operations, counted since `configure`, whose results can be given to others."""
+        with self._lock:
+            return self._ledger.results if self._ledger is not None else []
+
+    def switch_again(self, first: int, given: Mapping[int, int] | None = None) -> Repeated:
         """Operations from this one on, counted since `configure`, are started again, and then those that are held.
-        Raises AgentError."""
+        given: of these the workers get the result that the one with this number has. Raises AgentError."""
         with self._lock:
             if not self._again or self._ledger is None or self.engine is None:
                 raise AgentError("nothing was stopped that could be started again")
@@ -163,10 +172,17 @@ class Relay:
             self._again, self._started = False, 0
             count = nbytes = 0
             for one in operations:
+                giver = (given or {}).get(one.number)
                 if not one.done:
                     one.restore()
                     count, nbytes = count + 1, nbytes + one.copy.size
-                self._begin(self._ledger, one, one.again() if one.done else one.array)
+                try:
+                    if giver is not None:
+                        self._give(self._ledger, one, one.giving(giver == self.engine.config.index))
+                    else:
+                        self._begin(self._ledger, one, one.again() if one.done else one.array)
+                except (AllReduceError, ValueError) as error:
+                    raise AgentError(str(error)) from None
             self._release()
             return Repeated(count, nbytes)
 
@@ -231,11 +247,29 @@ class Relay:
             self._turn()
         return work
 
-    def _begin(self, ledger: Ledger, one: Kept, array: Any) -> None:
-        """Give a kept operation to the engine."""
+    def _give(self, ledger: Ledger, one: Kept, array: npt.NDArray[np.float32]) -> None:
+        """An operation whose result one worker has: all get it."""
+
+        def taken(work: Work) -> None:
+            if not one.done:
+                work.workers = one.take(array)
+
+        self._begin(ledger, one, array, op="sum", dtype="float32", taken=taken)
+
+    def _begin(
+        self,
+        ledger: Ledger,
+        one: Kept,
+        array: Any,
+        *,
+        op: Operation | None = None,
+        dtype: str | None = None,
+        taken: Callable[[Work], None] = lambda work: None,
+    ) -> None:
+        """Give a kept operation to the engine, or what stands for it."""
         assert self.engine is not None, "it runs"
         engine, run = self.engine, one.run
-        inner = engine.allreduce_async(array, one.op, dtype=one.memory.dtype)
+        inner = engine.allreduce_async(array, op or one.op, dtype=dtype or one.memory.dtype)
         self._started += 1
         self._open.add(inner)
 
@@ -245,7 +279,11 @@ class Relay:
                 self._ended(work)
                 if one.run != run or (self._again and error is not None):
                     return  # it is started again
-                if error is None:
+                if error is None and not one.done:
+                    taken(work)
+                    one.work.workers = work.workers
+                    ledger.ended(one)
+                elif error is None:
                     ledger.ended(one)
             if not one.work.done():
                 one.work.follow(work)

@@ -62,8 +62,9 @@ class Listener(Protocol):
 
         again: what is under way is stopped, and started again under that version."""
 
-    def on_switch_over(self, epoch: int, first_operation: int) -> None:
-        """From this operation of the running epoch on, what was prepared holds."""
+    def on_switch_over(self, epoch: int, first_operation: int, given: Mapping[int, int]) -> None:
+        """From this operation of the running epoch on, what was prepared holds. given: operations whose results come
+        from the worker with this number."""
 
     def on_withdraw(self, epoch: int, reason: str) -> None:
         """What was prepared is not needed."""
@@ -188,7 +189,8 @@ class Membership:
             if self._prepared is None or self._prepared.epoch != event.switch_over.epoch:
                 return  # a stop came in between
             self._running, self._prepared = self._prepared, None
-            self.listener.on_switch_over(event.switch_over.epoch, event.switch_over.first_operation)
+            order = event.switch_over
+            self.listener.on_switch_over(order.epoch, order.first_operation, dict(order.given))
         elif kind == "withdraw":
             self._prepared = None
             self.listener.on_withdraw(event.withdraw.epoch, event.withdraw.reason)

@@ -339,12 +339,21 @@ class StatusRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class SwitchOver(_message.Message):
-    __slots__ = ["epoch", "first_operation"]
+    __slots__ = ["epoch", "first_operation", "given"]
+    class GivenEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_OPERATION_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     first_operation: int
-    def __init__(self, epoch: _Optional[int] = ..., first_operation: _Optional[int] = ...) -> None: ...
+    given: _containers.ScalarMap[int, int]
+    def __init__(self, epoch: _Optional[int] = ..., first_operation: _Optional[int] = ..., given: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class SwitchStatus(_message.Message):
     __slots__ = ["address", "groups", "labels", "name", "problem", "refills", "routes", "state", "verdicts"]
@@ -402,10 +411,11 @@ class TreeStatus(_message.Message):
     def __init__(self, tree: _Optional[int] = ..., root: _Optional[str] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ...) -> None: ...
 
 class UpdateReport(_message.Message):
-    __slots__ = ["agent", "epoch", "failure", "next_operation", "repeated_bytes", "repeated_operations", "stage"]
+    __slots__ = ["agent", "done", "epoch", "failure", "next_operation", "repeated_bytes", "repeated_operations", "stage"]
     class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     AGENT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
     DRAINED: UpdateReport.Stage
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
@@ -415,13 +425,14 @@ class UpdateReport(_message.Message):
     REPEATED_OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     agent: str
+    done: _containers.RepeatedScalarFieldContainer[int]
     epoch: int
     failure: str
     next_operation: int
     repeated_bytes: int
     repeated_operations: int
     stage: UpdateReport.Stage
-    def __init__(self, agent: _Optional[str] = ..., epoch: _Optional[int] = ..., stage: _Optional[_Union[UpdateReport.Stage, str]] = ..., next_operation: _Optional[int] = ..., failure: _Optional[str] = ..., repeated_operations: _Optional[int] = ..., repeated_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., epoch: _Optional[int] = ..., stage: _Optional[_Union[UpdateReport.Stage, str]] = ..., next_operation: _Optional[int] = ..., failure: _Optional[str] = ..., repeated_operations: _Optional[int] = ..., repeated_bytes: _Optional[int] = ..., done: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UpdateReportReply(_message.Message):
     __slots__ = []

@@ -25,7 +25,8 @@ class Handover:
     configs: of all agents, with the new epoch. first_operation: the first one, counted in the old epoch, that the new
     plan sums; None until the switch-over. failure: why it does not take place, or did not end in good order. again: an
     agent was lost: operations are counted since the job began, and started again from the first that a worker lacks.
-    repeated: the most that a worker started again, (operations, bytes).
+    repeated: the most that a worker started again, (operations, bytes). fewer: a worker is lost. done: operations whose
+    results a worker has.
     """
 
     epoch: int
@@ -37,6 +38,8 @@ class Handover:
     switched: float | None = None
     again: bool = False
     repeated: tuple[int, int] = (0, 0)
+    fewer: bool = False
+    done: dict[str, frozenset[int]] = field(default_factory=dict)
 
     @property
     def workers(self) -> list[str]:
@@ -53,6 +56,7 @@ class Handover:
             self.repeated = max(self.repeated, (report.repeated_operations, report.repeated_bytes))
         else:
             self.next_operations[node] = report.next_operation
+            self.done[node] = frozenset(report.done)
 
     def unprepared(self) -> list[str]:
         return [node for node in self.configs if node not in self.next_operations]
@@ -67,6 +71,15 @@ class Handover:
         choose = min if self.again else max
         self.first_operation = choose(self.next_operations[node] for node in self.workers)
         return self.first_operation
+
+    def given(self) -> dict[int, int]:
+        """Operations that are not started again although some worker lacks the result: the lost worker's part is in it,
+        and only those who have it can give it. By number: who does, by the worker's number."""
+        found: dict[int, int] = {}
+        if self.fewer and self.first_operation is not None:
+            for index, node in reversed(list(enumerate(self.workers))):
+                found |= {number: index for number in self.done.get(node, ()) if number >= self.first_operation}
+        return found
 
     def __str__(self) -> str:
         if self.first_operation is None:

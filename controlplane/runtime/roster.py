@@ -286,6 +286,7 @@ class Roster:
                 epoch,
                 {node: replace(config, epoch=epoch) for node, config in configs.items()},
                 again=bool(self._gone) or self._stopped,
+                fewer=any(node not in configs for node, one in self.configs.items() if one.role == "worker"),
             )
             self._handover = handover
             self._stopped = handover.again
@@ -318,7 +319,8 @@ class Roster:
                 member.running = (self.epoch, config_digest(self.configs[node]))
                 member.statistics, member.trees, member.reported, member.oldest = {}, {}, None, {}
                 member.began = time.monotonic()
-                member.events.put(pb.Event(switch_over=pb.SwitchOver(epoch=self.epoch, first_operation=first)))
+                order = pb.SwitchOver(epoch=self.epoch, first_operation=first, given=handover.given())
+                member.events.put(pb.Event(switch_over=order))
             self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
             return first
 
@@ -476,11 +478,12 @@ class Roster:
 
     def _look_for_silent(self, now: float) -> None:
         """Parameter servers that hang are out: the workers need not wait for them. A worker that hangs is its own
-        trainer, whom nobody can replace: that one is waited for. The others' reports are the clock."""
+        trainer, whom nobody can replace: that one is waited for, where the job may not go on without it. The others'
+        reports are the clock."""
         if not self._running or self._closed:
             return
         for member in list(self._members.values()):
-            if self.configs[member.node].role != "parameter_server":
+            if self.configs[member.node].role != "parameter_server" and not self._can_go_on(member.node):
                 continue
             known = member.reported is not None
             silent = now - (member.reported if member.reported is not None else member.began)

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -56,7 +56,7 @@ class Listener:
     def on_prepare(self, config: AgentConfig, again: bool) -> None:
         self.prepared = config
 
-    def on_switch_over(self, epoch: int, first_operation: int) -> None:
+    def on_switch_over(self, epoch: int, first_operation: int, given: Mapping[int, int]) -> None:
         self.config = self.prepared
 
     def on_withdraw(self, epoch: int, reason: str) -> None:

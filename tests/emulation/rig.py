@@ -24,7 +24,7 @@ MODULES = ("numpy", "worker_agent", "ps_server.__main__", HERE)
 class Outcome:
     """One all-reduce on all workers. resent, duplicates (of results): packets.
 
-    seconds: first send to last answer, of the slowest worker.
+    seconds: first send to last answer, of the slowest worker. workers: how many the sums are of, as the workers say.
     """
 
     digests: frozenset[str]
@@ -33,6 +33,7 @@ class Outcome:
     resent: int
     duplicates: int
     seconds: float
+    workers: frozenset[int] = frozenset()
 
     def check(self) -> None:
         """The same bits everywhere, within the bound of the exact sum."""
@@ -57,10 +58,11 @@ class Rig:
         roots: int = 2,
         *,
         answers_failures: bool = False,
+        at_least: int | None = None,
     ) -> None:
         self.topology = topology
         self.answers_failures = answers_failures
-        self.job = place_job(topology, workers, roots, seed=SEED)
+        self.job = place_job(topology, workers, roots, seed=SEED, at_least=at_least)
         self.plan: Plan = get_strategy(strategy)(topology, self.job, seed=SEED)
         assert self.plan.rate_mbps == evaluate(self.plan, topology).rate_mbps
         self.emulation = Emulation(topology, kind, seed=SEED)
@@ -116,9 +118,9 @@ class Rig:
         for process in self.workers.values():
             process.receive(SECONDS)
 
-    def submit(self, size: int) -> None:
+    def submit(self, size: int, **order: Any) -> None:
         for process in self.workers.values():
-            process.send({"size": size})
+            process.send({"size": size, **order})
 
     def collect(self) -> Outcome:
         answers: list[Mapping[str, Any]] = [process.receive(SECONDS) for process in self.workers.values()]
@@ -130,10 +132,11 @@ class Rig:
             resent=sum(answer["resent"] for answer in answers),
             duplicates=sum(answer["duplicates"] for answer in answers),
             seconds=max(answer["last_answer"] - answer["first_send"] for answer in answers),
+            workers=frozenset(answer["workers"] for answer in answers),
         )
 
-    def allreduce(self, size: int) -> Outcome:
-        self.submit(size)
+    def allreduce(self, size: int, **order: Any) -> Outcome:
+        self.submit(size, **order)
         return self.collect()
 
     def shape_all(self, **faults: float) -> None:

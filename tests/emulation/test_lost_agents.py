@@ -11,6 +11,7 @@ from controlplane.runtime import failures
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_lifetime import poll
 
+WORKERS = 6
 RATE = 20.0
 SIZE = 400_000
 
@@ -40,3 +41,22 @@ def test_parameter_server_that_is_lost_gives_its_part_to_the_others_and_gets_it_
         rig.allreduce(SIZE // 10).check()
         assert any(f"{lost} can be used again" in line for line in rig.log), rig.log
         print("\n".join(rig.log[-30:]))
+
+
+def test_job_that_may_goes_on_without_a_worker() -> None:
+    with Rig("softswitch", paper_testbed(RATE), "inart", workers=WORKERS, answers_failures=True, at_least=4) as rig:
+        rig.start_all()
+        rig.allreduce(SIZE // 10).check()
+        rig.submit(SIZE)
+        lost = rig.job.workers[3]
+        rig.workers.pop(lost).kill()
+        outcome = rig.collect()
+        assert len(outcome.digests) == 1, "all have the same sum, with the lost worker's part or without it"
+        assert len(outcome.workers) == 1
+        assert outcome.workers <= {WORKERS, WORKERS - 1}
+        left = [index for index in range(WORKERS) if index != 3]
+        outcome = rig.allreduce(SIZE // 10, among=left)
+        outcome.check()
+        assert outcome.workers == {WORKERS - 1}
+        assert any(f"5 workers go on without {lost}" in line for line in rig.log), rig.log
+        print("\n".join(rig.log[-12:]))

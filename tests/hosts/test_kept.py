@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -191,3 +191,32 @@ def test_what_is_not_kept_any_more_is_said():
     rig.again()
     with pytest.raises(AgentError, match="operation 1 is not kept"):
         rig.relay.switch_again(1)
+
+
+def test_result_that_a_lost_worker_had_a_part_in_reaches_all_to_the_bit():
+    rigs = [Rig(), Rig()]
+    for index, rig in enumerate(rigs):
+        own = replace(config([1.0], [4]), shrinks=True, index=index, workers=("w", "v", "x"))
+        rig.relay.configure(own, rig.make, "")
+        rig.submit(2)
+    exact = np.frombuffer(np.random.default_rng(1).bytes(12), np.float32)
+    rigs[0].arrays[0][:] = exact  # the engine of one worker has written the result, the other one's has not
+    rigs[0].engines[-1].works[0][1].workers = 3
+    rigs[0].engines[-1].works[0][1].finish(None)
+    assert rigs[0].works[0].done()
+    rigs[0].arrays[0][:] = 0  # and its trainer has gone on
+    for index, rig in enumerate(rigs):
+        fewer = replace(config([1.0], [4]), shrinks=True, index=index)
+        assert rig.relay.prepare_again(fewer, rig.make) == 1 - index
+    assert [rig.relay.results for rig in rigs] == [[0], []]
+    for rig in rigs:
+        rig.relay.switch_again(0, {0: 0})
+    started = [rig.engines[-1] for rig in rigs]
+    given = sum(engine.arrays[0] for engine in started)
+    for engine in started:
+        engine.arrays[0][:] = given
+        engine.end()
+    assert rigs[1].arrays[0].tobytes() == exact.tobytes()
+    assert rigs[1].works[0].workers == 3
+    assert (rigs[0].arrays[0] == 0).all(), "who had it has it no second time"
+    assert all(work.done() and work.exception() is None for rig in rigs for work in rig.works)

@@ -23,6 +23,7 @@ class Engine:
     def __init__(self, config: Any) -> None:
         self.config = config
         self.works: list[tuple[int, Work]] = []
+        self.arrays: list[np.ndarray] = []
         self.aborted = ""
         self.closed = threading.Event()
         self.broken = ""
@@ -32,6 +33,7 @@ class Engine:
             raise AbortedError(self.broken or self.aborted)
         work = Work(array.size, array.nbytes)
         self.works.append((int(array[0]), work))
+        self.arrays.append(array)
         return work
 
     def end(self) -> None:
