@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from controlplane.agentconfig import AgentConfig
-from worker_agent.engine import ITEM_BYTES, HostArray, Operation, Work
+from worker_agent.collectives import Kind, Operation, parse
+from worker_agent.engine import BYTES, HostArray, Work
 from worker_agent.split import chunk_counts
 
 SPARE_COPIES = 8
@@ -71,7 +72,7 @@ class Kept:
         return self.copy.copy().view(_VIEWS[self.memory.dtype])
 
 
-_VIEWS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+_VIEWS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
 
 
 class Ledger:
@@ -81,6 +82,7 @@ class Ledger:
         self.started = 0
         self._kept: deque[Kept] = deque()
         self._run = 0
+        self._workers = 0
         self._shares: list[float] = []
         self._slots: list[int] = []
         self._values = 1
@@ -98,6 +100,7 @@ class Ledger:
     def follow(self, config: AgentConfig) -> None:
         """Operations go to an engine with this configuration from now on."""
         self._run += 1
+        self._workers = len(config.workers)
         self._shares = [tree.share for tree in config.worker_trees]
         self._slots = [tree.slots for tree in config.worker_trees]
         self._values = config.values_per_packet
@@ -135,13 +138,17 @@ class Ledger:
         """The first operation whose result is not here."""
         return next((one.number for one in self._kept if not one.done), self.started)
 
-    def again_from(self, first: int) -> Iterator[Kept]:
-        """Operations from this one on, each to be started again; those before it are done everywhere. Raises ValueError
-        when they are not all there."""
+    def again_from(self, first: int, config: AgentConfig) -> Iterator[Kept]:
+        """Operations from this one on, each to be started again by an engine with this configuration; those before it
+        are done everywhere. Raises ValueError when they are not all there, or are none for fewer workers."""
         while self._kept and self._kept[0].number < first and self._kept[0].done:
             self._forget()
         if (self._kept[0].number if self._kept else self.started) != first:
             raise ValueError(f"operation {first} is not kept any more")
+        fewer = len(config.workers) != self._workers
+        if fewer and any(parse(one.op).kind is not Kind.ALL_REDUCE for one in self._kept):
+            raise ValueError("what is under way has a part for each worker, and one is lost")
+        self.follow(config)
         for one in self._kept:
             one.run = self._run
             one.reach = {}
@@ -167,7 +174,10 @@ class Ledger:
         return len(self._kept)
 
     def _place(self, one: Kept) -> None:
-        counts = chunk_counts(-(-one.memory.elements // self._values), self._shares)
+        collective = parse(one.op)
+        elements = one.memory.elements // (self._workers if collective.in_parts else 1)
+        values = 4 * self._values if collective.raw else self._values
+        counts = chunk_counts(-(-elements // values), self._shares)
         largest = self._shares.index(max(self._shares))
         for tree, count in enumerate(counts):
             if count or tree == largest:
@@ -185,7 +195,7 @@ class Ledger:
         self._spare.append(self._kept.popleft().copy)
 
     def _copy(self, memory: HostArray) -> npt.NDArray[np.uint8]:
-        size = memory.elements * ITEM_BYTES[memory.dtype]
+        size = memory.nbytes
         copy = next((one for one in self._spare if one.size == size), None)
         if copy is None:
             copy = np.empty(size, np.uint8)

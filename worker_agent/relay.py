@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from controlplane.agentconfig import AgentConfig
-from worker_agent.engine import ITEM_BYTES, Engine, Operation, Work, host_array
+from worker_agent.collectives import Operation, parse
+from worker_agent.engine import BYTES, Engine, Work, host_array
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
 from worker_agent.kept import Kept, Ledger
 
@@ -75,10 +76,8 @@ class Relay:
         with self._lock:
             if self._held is None:
                 return self._start(array, op, dtype)
-            memory = host_array(array, dtype)  # what cannot be reduced is refused now
-            if op not in ("sum", "mean"):
-                raise ValueError(f'op must be "sum" or "mean", not {op!r}')
-            work = Work(memory.elements, memory.elements * ITEM_BYTES[memory.dtype])
+            memory = host_array(array, dtype, raw=parse(op).raw)  # what cannot be reduced is refused now
+            work = Work(memory.elements, memory.nbytes)
             self._held.append(_Held(work, array, op, dtype))
             return work
 
@@ -164,9 +163,8 @@ class Relay:
         with self._lock:
             if not self._again or self._ledger is None or self.engine is None:
                 raise AgentError("nothing was stopped that could be started again")
-            self._ledger.follow(self.engine.config)
             try:
-                operations = self._ledger.again_from(first)
+                operations = self._ledger.again_from(first, self.engine.config)
             except ValueError as error:
                 raise AgentError(str(error)) from None
             self._again, self._started = False, 0
@@ -230,8 +228,8 @@ class Relay:
         if self.engine is None:
             raise AbortedError("the agent is closed")
         if self._ledger is not None:
-            memory = host_array(array, dtype)
-            work = Work(memory.elements, memory.elements * ITEM_BYTES[memory.dtype])
+            memory = host_array(array, dtype, raw=parse(op).raw)
+            work = Work(memory.elements, memory.nbytes)
             one = self._ledger.add(work, array, op, memory)
             try:
                 self._begin(self._ledger, one, array)
@@ -269,7 +267,8 @@ class Relay:
         """Give a kept operation to the engine, or what stands for it."""
         assert self.engine is not None, "it runs"
         engine, run = self.engine, one.run
-        inner = engine.allreduce_async(array, op or one.op, dtype=dtype or one.memory.dtype)
+        own = None if one.memory.dtype == BYTES else one.memory.dtype
+        inner = engine.allreduce_async(array, op or one.op, dtype=dtype or own)
         self._started += 1
         self._open.add(inner)
 

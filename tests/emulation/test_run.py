@@ -40,12 +40,13 @@ def test_two_jobs_share_a_ring_whose_link_fails(tmp_path, capsys):
 
 def test_script_runs_on_every_worker_as_from_a_launcher(tmp_path):
     script = (
-        f'echo "$(hostname) $NODE_RANK/$NNODES $RANK/$WORLD_SIZE $INART_JOB" > {tmp_path}/$(hostname -I | tr -d " ")-$NODE_RANK;'
+        f'echo "$(hostname) $NODE_RANK/$NNODES $RANK/$WORLD_SIZE $INART_JOB" >'
+        f' {tmp_path}/$(hostname -I | tr -d " ")-$NODE_RANK;'
         " exec python -m worker_agent allreduce --bytes 10K --repeat 1"
     )
     options = ["--topology", "dumbbell:left=2,right=1", "--job", "workers=2,name=x", "--switch", "softswitch"]
     assert run([*options, "--ranks", "2", "--script", script]) == 0
-    assert sorted(file.read_text().strip() for file in tmp_path.iterdir()) == ["h1 0/2 0/4 x", "h2 1/2 2/4 x"]
+    assert sorted(file.read_text().strip() for file in tmp_path.iterdir()) == ["h2 0/2 0/4 x", "h3 1/2 2/4 x"]
 
 
 def test_script_that_fails_is_the_commands_failure(capsys):

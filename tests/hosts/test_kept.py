@@ -87,7 +87,7 @@ def test_what_one_worker_lacks_the_others_have_kept(shares, slots, sizes, moves)
                     break
     first = min(worker.ledger.oldest for worker in workers)
     for worker in workers:
-        again = list(worker.ledger.again_from(first))
+        again = list(worker.ledger.again_from(first, config(shares, [slots] * len(shares))))
         assert [one.number for one in again] == list(range(first, len(worker.left)))
         assert all((one.copy.view(np.float32) == one.number).all() for one in again)
 
@@ -220,3 +220,20 @@ def test_result_that_a_lost_worker_had_a_part_in_reaches_all_to_the_bit():
     assert rigs[1].works[0].workers == 3
     assert (rigs[0].arrays[0] == 0).all(), "who had it has it no second time"
     assert all(work.done() and work.exception() is None for rig in rigs for work in rig.works)
+
+
+@pytest.mark.parametrize("op", ["scatter sum", "gather", "broadcast 1"])
+def test_other_collectives_are_started_again_for_the_same_workers_only(op):
+    rig = Rig()
+    array = np.zeros(4, np.float32)
+    work = rig.relay.submit(array, op, None)
+    assert rig.again() == 0
+    held = rig.relay.submit(array, op, None)
+    rig.relay.switch_again(0)
+    assert len(rig.engines[1].taken) == 2
+    rig.relay.prepare_again(replace(config([1.0], [4]), workers=("w",)), rig.make)
+    with pytest.raises(AgentError, match="a part for each worker, and one is lost"):
+        rig.relay.switch_again(0)
+    rig.relay.abort("over")
+    assert isinstance(work.exception(), AbortedError)
+    assert isinstance(held.exception(), AbortedError)
