@@ -91,6 +91,7 @@ _TREE_COUNTERS = (
     "chunks_sent",
     "resent_gap",
     "resent_timeout",
+    "resent_recovery",
     "answers",
     "duplicates",
     "refused",
@@ -124,6 +125,7 @@ class TreeStats:
     chunks_sent: int
     resent_gap: int
     resent_timeout: int
+    resent_recovery: int
     answers: int
     duplicates: int
     refused: int
@@ -137,7 +139,7 @@ class TreeStats:
     @property
     def resent(self) -> int:
         """Packets sent again."""
-        return self.resent_gap + self.resent_timeout
+        return self.resent_gap + self.resent_timeout + self.resent_recovery
 
 
 @dataclass(frozen=True)
@@ -528,6 +530,7 @@ class Engine:
                     chunks_sent=raw.chunks_sent,
                     resent_gap=raw.resent_gap,
                     resent_timeout=raw.resent_timeout,
+                    resent_recovery=raw.resent_recovery,
                     answers=raw.answers,
                     duplicates=raw.duplicates,
                     refused=raw.refused,

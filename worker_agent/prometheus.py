@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from worker_agent.engine import EngineStats
 from worker_agent.errors import AgentError
 
-PER_TREE = ("chunks_sent", "answers", "duplicates", "refused", "resent_gap", "resent_timeout")
+PER_TREE = ("chunks_sent", "answers", "duplicates", "refused", "resent_gap", "resent_timeout", "resent_recovery")
 
 
 class Source(Protocol):

@@ -73,6 +73,33 @@ def test_back_ends_and_threads_give_the_same_sums(make_rig: MakeRig, backend: st
     assert [server.stats().io.threads for server in rig.servers] == [1, min(threads, 2)]
 
 
+def test_what_was_lost_together_is_resent_together(make_rig: MakeRig) -> None:
+    """For a while nothing gets through, and nothing later is sent that could be answered: one timeout, not one a chunk."""
+    lost = 64
+    rig = make_rig((TreeShape(0, 1.0, True),), slots=lost)
+    reduce_and_check(rig, 0, 1000)
+    sent = [engine.stats().trees[0].chunks_sent for engine in rig.engines]
+    rig.faults(loss=1.0)
+    before = tensors(1, WORKERS, (lost * VALUES - 4) * VALUES)  # so many exponent chunks, on which all others wait
+    after = [tensor.copy() for tensor in before]
+    works = rig.submit(after)
+    wait_until(
+        lambda: all(
+            engine.stats().trees[0].chunks_sent - first == lost and engine.stats().trees[0].resent_timeout
+            for engine, first in zip(rig.engines, sent, strict=True)
+        ),
+        "all are lost, and a timer has run",
+    )
+    rig.faults()
+    timeouts = [engine.stats().trees[0].resent_timeout for engine in rig.engines]
+    finish(works)
+    check(before, after, starts(rig, len(before[0])), VALUES)
+    for engine, first in zip(rig.engines, timeouts, strict=True):
+        tree = engine.stats().trees[0]
+        assert tree.resent_recovery > lost / 2
+        assert tree.resent_timeout - first < lost / 2  # a machine that is too slow has some more than one
+
+
 def test_any_size(make_rig: MakeRig) -> None:
     rig = make_rig(slots=16)
 

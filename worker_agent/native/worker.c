@@ -10,7 +10,8 @@
  * sent later means that an earlier one was lost, once packets had time to overtake each other (a gap); it is resent
  * after a short random delay. A chunk that
  * was resent has a timer of its own with back-off. Of the others only the oldest unanswered chunk has a timer: when a peer
- * is late nothing is lost, and one resend (and one flush in the switches) is all that it costs.
+ * is late nothing is lost, and one resend (and one flush in the switches) is all that it costs. Once such a resend is
+ * answered, and nothing of what was sent once, more was lost (a switch has died): the next 2 follow, then 4, 8 and so on.
  * After a flush every worker's packet travels to the root by itself: W of them on links that the plan gave room for one. So
  * that resends cannot keep a link congested that they congested, those of a tree have a share of its rate, which halves
  * when a resent chunk needs to be sent again, down to 1/W, and grows with each that is answered.
@@ -84,7 +85,7 @@ struct inart_completion {
     char message[MESSAGE_BYTES];
 };
 struct inart_tree_stats {
-    uint64_t chunks_sent, resent_gap, resent_timeout, answers, duplicates, refused;
+    uint64_t chunks_sent, resent_gap, resent_timeout, resent_recovery, answers, duplicates, refused;
     uint64_t first_send_ns, last_answer_ns, busy_ns, next_sequence, oldest_unanswered;
     double rtt_seconds, rtt_lowest; /* lowest of the last second; of all */
 };
@@ -124,7 +125,8 @@ struct chunk {
     uint64_t sent_at, due; /* due: of a chunk in the resend list */
     uint32_t previous, next;
     uint16_t resends;
-    uint8_t state, list, kind, gap; /* gap: found missing because a later one was answered */
+    uint8_t state, list, kind;
+    uint8_t gap, recovery; /* found missing: because a later one was answered; because a resend before it was */
     bool awaited;                   /* another worker's, of a gather: `due` says when it counts as lost */
     bool theirs;                    /* another worker's, of a reduce-scatter: only the first that is missing is known */
 };
@@ -158,6 +160,8 @@ struct tree {
     uint64_t recent_since;
     double resend_share, resend_tokens; /* of the tree's rate, for resends; what is there now */
     uint64_t resend_tokens_at, resend_share_cut;
+    uint32_t recovery, recovering; /* chunks that are to be resent together, at recovery_due; of the last such, unanswered */
+    uint64_t recovery_due, recovery_since; /* since: what was sent once before it is answered when nothing was lost */
     unsigned reorder;          /* how tolerant of reordering: grows when a gap's resend was needless */
     struct inart_tree_stats stats;
 };
@@ -617,9 +621,52 @@ static void resend_share_cut(struct io_thread *x, struct tree *t, uint64_t wait,
         t->resend_share = 1.0 / x->worker->config.workers;
 }
 
+/* A resend was answered that nothing but the time had called for, or all of those that followed one: what else was under way then
+ * is likely to be lost, too. Answers that are only late come first: those of a peer that sends now are a burst apart. */
+static void recovery_go_on(struct tree *t, struct chunk *c, uint64_t now)
+{
+    if (c->recovery)
+        t->recovering--;
+    bool of_resend = c->resends && (double)(now - c->sent_at) >= t->rtt_lowest / 2;
+    if (!of_resend || (c->gap && !c->recovery)) {
+        if (!c->resends && c->sent_at < t->recovery_since)
+            t->recovery = 0;
+        return;
+    }
+    t->recovery_since = c->sent_at;
+    if (t->recovering)
+        return;
+    uint64_t wait = reorder_window(t);
+    if (t->packets_per_second > 0 && (t->tokens_wake + 1) / t->packets_per_second * INART_NS > (double)wait)
+        wait = (uint64_t)((t->tokens_wake + 1) / t->packets_per_second * INART_NS);
+    t->recovery = t->recovery ? 2 * t->recovery : 2;
+    if (t->recovery > t->config.slots)
+        t->recovery = t->config.slots;
+    t->recovery_due = now + wait;
+}
+
+static void recover(struct tree *t, uint64_t now)
+{
+    uint64_t last = t->base + t->config.slots < t->end ? t->base + t->config.slots : t->end;
+    uint64_t late = (uint64_t)t->round_trip + reorder_window(t);
+    t->recovery_due = UINT64_MAX;
+    for (uint64_t sequence = t->base; sequence < last && t->recovering < t->recovery; sequence++) {
+        struct chunk *c = chunk_of(t, sequence);
+        if (c->state != SENT || c->list != LIST_FIRST || c->awaited || c->theirs || c->sent_at + late > now)
+            continue;
+        c->gap = c->recovery = 1;
+        t->recovering++;
+        resend_at(t, c, now);
+    }
+    if (!t->recovering)
+        t->recovery = 0;
+}
+
 /* Sends the resends that are due, as far as their share of the rate, tokens and room allow. */
 static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
 {
+    if (t->recovery && t->recovery_due <= now)
+        recover(t, now);
     uint64_t oldest = oldest_due(t);
     if (oldest && oldest <= now)
         resend_at(t, chunk_of(t, t->base), now);
@@ -639,7 +686,9 @@ static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
             if (c->resends)
                 resend_share_cut(x, t, quick, now);
             uint64_t sequence = sequence_of(t, c), wait = c->gap ? quick : patient;
-            if (c->gap && !c->resends)
+            if (c->recovery && !c->resends)
+                t->stats.resent_recovery++;
+            else if (c->gap && !c->resends)
                 t->stats.resent_gap++;
             else
                 t->stats.resent_timeout++;
@@ -771,8 +820,10 @@ static void part_finish(struct io_thread *x, struct tree *t, struct part *p, uin
 /* Nothing more is to come of the chunk. */
 static void answered(struct io_thread *x, struct tree *t, struct part *p, struct chunk *c, uint64_t now)
 {
-    if (c->state != UNSENT)
+    if (c->state != UNSENT) {
         list_remove(t, c);
+        t->unanswered--;
+    }
     c->state = ANSWERED;
     t->stats.answers++;
     t->progress_at = now;
@@ -859,6 +910,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     else if (!take_exponents(x, t, p, index, wire))
         return;
     measure(t, c, now);
+    recovery_go_on(t, c, now);
     t->stats.last_answer_ns = now;
     answered(x, t, p, c, now);
     advance(t, h.sequence, now);
@@ -1007,6 +1059,8 @@ static struct engine_sleep work(struct engine_thread *engine)
         for (int kind = 0; kind < KINDS; kind++)
             if (gap_due(t, kind) < sleep.until)
                 sleep.until = gap_due(t, kind);
+        if (t->recovery && t->recovery_due < sleep.until)
+            sleep.until = t->recovery_due;
         bool due = t->resend_due <= now;
         if (!due && t->resend_due < sleep.until)
             sleep.until = t->resend_due;
