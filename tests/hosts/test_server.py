@@ -84,15 +84,16 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
             ring[index], answer = model.root_receive(
                 ring[index], packet, of_the_model(flow), EXPECTED
             )
+            while ring[oldest % (2 * SLOTS)].sequence == oldest and ring[oldest % (2 * SLOTS)].bitmap == EXPECTED:
+                oldest += 1
             if answer is not None:
                 labels = (
                     [RETURN]
                     if not answer.workers
                     else [ANSWERS[bit] for bit in range(WORKERS) if answer.workers >> bit & 1]
                 )
-                expected += [(label, sequence, WORKERS, answer.values) for label in labels]
-            while ring[oldest % (2 * SLOTS)].sequence == oldest and ring[oldest % (2 * SLOTS)].bitmap == EXPECTED:
-                oldest += 1
+                # A result says that all chunks before `oldest` are complete.
+                expected += [(label, sequence, oldest << 32 | WORKERS, answer.values) for label in labels]
         assert server.stats().trees[0].oldest_incomplete == oldest
         assert received(raw, len(expected)) == expected
 
@@ -129,7 +130,7 @@ def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Ri
     send(last, 0, 4)
     assert received(raw, 0) == []
     send(first, 1, 5)
-    assert received(raw, 1) == [(RETURN, 0, 130, (132,) * VALUES)]
+    assert received(raw, 1) == [(RETURN, 0, 1 << 32 | 130, (132,) * VALUES)]  # all chunks before 1 are complete
     send(first, 1 << 63 | 1, 0, int(Flag.RESEND))
     send(second, 1, 0, int(Flag.RESEND))
     send(last, 0, 0, int(Flag.RESEND))
