@@ -74,7 +74,7 @@ def test_back_ends_and_threads_give_the_same_sums(make_rig: MakeRig, backend: st
 
 
 def test_what_was_lost_together_is_resent_together(make_rig: MakeRig) -> None:
-    """For a while nothing gets through, and nothing later is sent that could be answered: one timeout, not one a chunk."""
+    """Nothing gets through for a while, and nothing later is sent that could be answered: one timeout, not many."""
     lost = 64
     rig = make_rig((TreeShape(0, 1.0, True),), slots=lost)
     reduce_and_check(rig, 0, 1000)
