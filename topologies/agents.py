@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.job import Job
 from topologies.emulation import Emulation
-from topologies.hosts import OPERATION_SECONDS
+from topologies.hosts import OPERATION_SECONDS, PROGRESS_SECONDS
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
 HOSTS = "topologies.hosts"
@@ -68,7 +68,8 @@ class JobAgents:
     """Parameter servers and workers of one job. A context manager: leaving it ends them.
 
     controller: its address. named: the job's name is told to the controller, which serves several. roots_only: no
-    workers. checked: a worker computes the exact sum, too (of large tensors that takes time and memory).
+    workers. patience: seconds without progress after which an all-reduce fails. checked: a worker computes the exact
+    sum, too (of large tensors that takes time and memory).
     """
 
     def __init__(
@@ -82,13 +83,14 @@ class JobAgents:
         named: bool = True,
         roots_only: bool = False,
         checked: bool = True,
+        patience: float = PROGRESS_SECONDS,
     ) -> None:
         self.job = job
         self._emulation, self._zygote = emulation, zygote
         self._controller, self._seed, self._named = controller, seed, named
         self.roots: dict[str, HostProcess] = {}
         self.workers: dict[str, HostProcess] = {}
-        self._roots_only, self._checked = roots_only, checked
+        self._roots_only, self._checked, self._patience = roots_only, checked, patience
         self._orders = 0
 
     def start(self) -> None:
@@ -110,6 +112,7 @@ class JobAgents:
             "seed": self._seed,
             "workers": len(self.job.workers),
             "check": self._checked and node == self.job.workers[0],
+            "patience": self._patience,
         }
         self.workers[node] = self._zygote.spawn(node, f"{HOSTS}:allreduce", arguments)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS = 60.0
 OPERATION_SECONDS = 300.0
+PROGRESS_SECONDS = 60.0
 TCP_PORT = 5201
 TCP_BLOCK = 1 << 16
 
@@ -42,9 +43,18 @@ def parameter_server(_: Channel, *, controller: str, job: str = "") -> int:
 
 
 def allreduce(
-    channel: Channel, *, controller: str, interface: str, seed: int, workers: int, check: bool, job: str = ""
+    channel: Channel,
+    *,
+    controller: str,
+    interface: str,
+    seed: int,
+    workers: int,
+    check: bool,
+    job: str = "",
+    patience: float = PROGRESS_SECONDS,
 ) -> None:
-    """A worker that sums made-up gradients through the switches. job: "": the only one that the host is in.
+    """A worker that sums made-up gradients through the switches. job: "": the only one that the host is in. patience:
+    seconds without progress after which an all-reduce fails.
 
     For each message {"size": bytes} ("seed": of these gradients; "timeout": seconds that it may take; "among": the
     workers that are left, by number): an all-reduce, then a message with its times, what the interface sent meanwhile,
@@ -55,7 +65,7 @@ def allreduce(
     from worker_agent.fixedpoint import error_bound
 
     os.environ["INART_JOB"] = job
-    agent = connect(controller, timeout=JOIN_SECONDS)
+    agent = connect(controller, timeout=max(JOIN_SECONDS, patience), operation_timeout=patience)
     try:
         assert agent.config is not None
         index = agent.config.index

@@ -44,9 +44,11 @@ class _Change(threading.Thread):
             self.moved.set()
 
 
-def change_over(works: Mapping[str, Work]) -> tuple[dict[str, Update | None], dict[str, str]]:
-    """Do them all at once; those that have changed over (None: what is old is not all gone yet), and why others have
-    not."""
+def change_over(
+    works: Mapping[str, Work], drain: float = DRAIN_SECONDS
+) -> tuple[dict[str, Update | None], dict[str, str]]:
+    """Do them all at once; those that have changed over (None: what is old is not all gone within `drain` seconds), and
+    why others have not."""
     changes = {name: _Change(name, work) for name, work in works.items()}
     for change in changes.values():
         change.start()
@@ -58,7 +60,7 @@ def change_over(works: Mapping[str, Work]) -> tuple[dict[str, Update | None], di
             failures[name] = f"it has not changed over within {LATE_SECONDS:g} s"
         elif change.error is not None:
             failures[name] = str(change.error)
-    drained = time.monotonic() + DRAIN_SECONDS
+    drained = time.monotonic() + drain
     for name, change in changes.items():
         if name not in failures:
             change.ended.wait(max(0.0, drained - time.monotonic()))

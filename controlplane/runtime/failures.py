@@ -129,7 +129,8 @@ class Watch:
             if len(looks) > 2:
                 (_, first), (_, last_but_one) = looks[0], looks[-2]
                 dead = silent(hops, first, counted, last_but_one) - set(self.network.off)
-                if dead:
+                # Where nothing at all has moved since, it may be the machine that waits.
+                if dead and any(count > last_but_one.get(entry, count) for entry, count in counted.items()):
                     self._followed.pop(job.name)
                     self._lose_silent(dead, topology)
                     continue
@@ -214,16 +215,18 @@ def dead_links(
     after: Mapping[Entry, int],
     between: Mapping[Entry, int] | None = None,
 ) -> set[str]:
-    """Links into which packets went and out of which none came, by what the entries counted meanwhile.
+    """Links into which packets went and out of which none came, by what the entries counted meanwhile: none of any
+    flow, as a queue may hold one flow's packets back for long.
 
     between: counted before `after`, by the time that a packet may be under way: what went in until then counts.
     """
     sent = after if between is None else between
+    arrived = {entry[:2] for entry, count in after.items() if count > before.get(entry, count)}
     found: dict[str, bool] = {}
     for hop in hops:
         if any(entry not in before or entry not in after or entry not in sent for entry in (*hop.into, hop.out)):
             continue
-        if after[hop.out] > before[hop.out]:
+        if hop.out[:2] in arrived:
             found[hop.link] = False
         # A point of aggregation keeps what the others send while one's packets are lost elsewhere.
         elif min(sent[entry] - before[entry] for entry in hop.into) >= SENT_AT_LEAST:
@@ -243,8 +246,7 @@ def silent(
     for hop in hops:
         if hop.link in dead:
             into.setdefault(hop.out[0], set()).add(hop.link)
-    entries = {entry for hop in hops for entry in (*hop.into, hop.out)}
-    alive = {entry[0] for entry in entries if after.get(entry, 0) > before.get(entry, 0)}
+    alive = {entry[0] for entry, count in after.items() if count > before.get(entry, 0)}
     for switch, links in into.items():
         if len(links) > 1 and switch not in alive:
             dead = (dead - links) | {switch}

@@ -375,6 +375,9 @@ class Network:
             state = without(self.topology, unneeded(self.off, self.topology, needs))
         kept = [job.updater.plan for job in self.jobs if job.updater is not None and job.name in fixed]
         state = with_loads(state, kept)
+        for one in more:
+            if not all(intact(tree, state) for plan in one.start for tree in plan.trees):
+                raise PlanError(f"job {one.job.name!r}: the network has changed while it was planned")
         demands = [self._demand(job, state) for job in jobs]
         if not demands and not more:
             return []
@@ -650,7 +653,7 @@ class Network:
                 return
             self._replan.clear()
             try:
-                failures = self._replan_all()
+                failures = self._replan_all(said)
             except Exception as error:  # the thread must not end; whatever it was is said
                 failures = {"all": f"{type(error).__name__}: {error}"}
             for name, words in failures.items():
@@ -658,9 +661,9 @@ class Network:
                     self.log(f"job {name} was not planned again: {words}")
             said, tries = failures, tries + 1 if failures else 0
 
-    def _replan_all(self) -> dict[str, str]:
-        """Why a job was not planned again, by its name."""
-        failures = {}
+    def _replan_all(self, late: Collection[str] = ()) -> dict[str, str]:
+        """Why a job was not planned again, by its name. late: those that were not, before; they come last."""
+        failures: dict[str, str] = {}
         if self._fair and len(self.jobs) > 1:
             try:
                 rates = self.rebalance()
@@ -672,15 +675,16 @@ class Network:
                 return error.why
             except (UpdateError, TargetError, ValueError) as error:
                 failures["all"] = str(error)
-        jobs = {job.name: job for job in self._sharers()}
-        if self._closed:
-            return {}
-        done, late = change_over({name: self._work(job) for name, job in jobs.items()})
-        for update in done.values():
-            if update is not None and update.changed:
-                plan = update.plan
-                self.log(f"job {plan.job.name}: version {plan.version} at {plan.rate_mbps:.4g} Mbit/s")
-        return failures | {name: words for name, words in late.items() if self._runs(jobs[name])}
+        # One after the other: each is planned on what the others leave.
+        for job in sorted(self._sharers(), key=lambda one: one.name in late):
+            if self._closed or not self._runs(job):
+                continue
+            done, failed = change_over({job.name: self._work(job)}, drain=0.0)
+            update = done.get(job.name)
+            if job.name in done and (update is None or update.changed):
+                self.log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
+            failures |= failed if self._runs(job) else {}
+        return failures
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""

@@ -28,6 +28,8 @@ from controlplane.topology import Topology, TopologyError
 
 PREPARE_SECONDS = 15.0
 SAME = 1e-6
+LEAST_MBPS = 1e-6
+"""A plan with less is none."""
 
 
 class UpdateError(Exception):
@@ -296,6 +298,8 @@ class Updater:
                 before = 0.0  # a worker is lost: the running plan waits for it
         if strategy is None and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
+        if not new.rate_mbps > LEAST_MBPS:
+            raise UpdateError(f"nothing is left for it: {evaluate(new, topology).bottleneck.name} is full")
         self._fits(new, topology)
         return new, before, difference(self.plan, new)
 

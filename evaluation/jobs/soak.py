@@ -22,6 +22,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from google.protobuf.message import Message
+
 from controlplane.generators import fattree
 from controlplane.job import Job
 from controlplane.rpc import inart_pb2 as pb
@@ -38,7 +40,7 @@ from topologies.zygote import HostFailure, Zygote
 
 ENDS = ("leave", "removed", "killed")
 OPERATOR_SECONDS = 300.0
-OPERATION_SECONDS = 180.0
+OPERATION_SECONDS = 300.0
 SIZES = (4_000, 40_000, 120_000)
 REFUSED_PAUSE = 2.0
 SETTLE_SECONDS = 60.0
@@ -98,7 +100,7 @@ class Soak:
         self.settings, self.emulation, self.zygote, self.service, self.say = settings, emulation, zygote, service, say
         self.findings = Findings()
         self.random = random.Random(settings.seed)
-        self._over = threading.Event()
+        self.over = threading.Event()
         self._lives: list[_Life] = []
         self._failed: set[str] = set()
 
@@ -117,13 +119,13 @@ class Soak:
                 self._lives.append(life)
                 life.start()
             self.findings.most = max(self.findings.most, len(self.service.network.jobs))
-            self._over.wait(self.random.expovariate(settings.jobs / settings.life))
+            self.over.wait(self.random.expovariate(settings.jobs / settings.life))
         self.say("no more jobs; those that run come to their end")
         for life in self._lives:
             life.end.set()
         for life in self._lives:
             life.join()
-        self._over.set()
+        self.over.set()
         faults.join()
         self._look_for_leftovers()
         self.findings.seconds = time.monotonic() - began
@@ -148,7 +150,7 @@ class Soak:
         topology = self.emulation.topology
         switches = list(topology.switches)
         links = [(u, v) for u, v in topology.links if u < v and link_of(f"{u}-{v}", topology)]
-        while not self._over.wait(draw.expovariate(1 / self.settings.faults)):
+        while not self.over.wait(draw.expovariate(1 / self.settings.faults)):
             length = draw.uniform(1.0, self.settings.length)
             kind = draw.choice(("link", "switch", "reboot"))
             u, v = draw.choice(links)
@@ -175,7 +177,7 @@ class Soak:
             timer.start()
 
     def _back(self, kind: str, name: str, u: str, v: str) -> None:
-        if kind == "link" and not self._over.is_set():
+        if kind == "link" and not self.over.is_set():
             self.emulation.mend(u, v)
         self._failed.discard(name)
 
@@ -240,7 +242,10 @@ class _Life(threading.Thread):
         super().__init__(name=drawn.job.name, daemon=True)
         self.soak, self.drawn, self.job = soak, drawn, drawn.job
         self.end = threading.Event()
-        self.agents = JobAgents(soak.emulation, soak.zygote, soak.service.address, drawn.job, seed=drawn.seed)
+        address = soak.service.address
+        self.agents = JobAgents(
+            soak.emulation, soak.zygote, address, drawn.job, seed=drawn.seed, patience=OPERATION_SECONDS
+        )
 
     def run(self) -> None:
         try:
@@ -256,9 +261,11 @@ class _Life(threading.Thread):
         while not self.end.is_set():
             request = pb.AddJobRequest(job=json.dumps(self.job.to_json()), share=share)
             try:
-                ask(self.soak.service.address, "add_job", request, timeout=OPERATOR_SECONDS)
+                self._ask("add_job", request)
                 return True
             except ControllerError as error:
+                if any(job.name == self.job.name for job in self.soak.service.network.jobs):
+                    return True  # the answer was lost
                 with self.soak.findings.lock:
                     self.soak.findings.refused += 1
                 self.soak.say(f"{self.job.name} refused: {error}")
@@ -296,7 +303,18 @@ class _Life(threading.Thread):
             self.soak.wrong(f"{self.job.name}: a sum is wrong: {outcome}")
 
     def _remove(self) -> None:
-        ask(self.soak.service.address, "remove_job", pb.RemoveJobRequest(name=self.job.name), timeout=OPERATOR_SECONDS)
+        until = time.monotonic() + OPERATOR_SECONDS
+        while any(job.name == self.job.name for job in self.soak.service.network.jobs):
+            try:
+                self._ask("remove_job", pb.RemoveJobRequest(name=self.job.name))
+            except ControllerError as error:  # on a busy machine a connection ends, as if the other side had vanished
+                if time.monotonic() > until:
+                    raise
+                self.soak.say(f"{self.job.name} is removed again: {error}")
+                self.soak.over.wait(REFUSED_PAUSE)
+
+    def _ask(self, method: str, request: Message) -> None:
+        ask(self.soak.service.address, method, request, timeout=OPERATOR_SECONDS)
 
 
 def soak(settings: Settings, say: Say, topology: Topology | None = None) -> Findings:
