@@ -65,6 +65,11 @@ class Agent(Member):
         """Number of workers of the job."""
         return len(self._engine().config.workers)
 
+    @property
+    def index(self) -> int:
+        """This worker's number in the job; -1: not joined."""
+        return self.config.index if self.config is not None else -1
+
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
         """Start an all-reduce, in place; see Engine.allreduce_async. Does not wait for anything.
 

@@ -8,7 +8,8 @@ or without options and with $INART_CONTROLLER (or $INART_AGENT, "unix:/path"), o
     init_device_mesh("cuda", (4, 8), mesh_dim_names=("replicate", "shard"),
                      backend_override={"replicate": ("inart", BackendOptions(...))})
 
-Sums and means of float32, float16 and bfloat16 go through the network, with the hook's fallback; everything else, and
+Sums and means of float32, float16 and bfloat16 go through the network, with the hook's fallback: all-reduce, and, where
+a group has one rank of each node, reduce-scatter; so do all-gather and broadcast of any dtype. Everything else, and
 what is too small to gain, goes to gloo (CPU) or NCCL (CUDA). So does a group in one node, which has nothing to gain.
 """
 
@@ -27,11 +28,15 @@ from controlplane.rpc.tls import Tls
 from worker_agent.engine import DTYPES, Operation
 from worker_agent.groups import TIMEOUT, make_group
 from worker_agent.hook import OPERATION_TIMEOUT, Network
+from worker_agent.parts import Parts
 from worker_agent.shared import Options, local_rank
 
 NAME = "inart"
 SMALLEST_BYTES = 4096
 """What is smaller goes to gloo or NCCL: the ranks' agreement would take as long."""
+
+MOST_BYTES = 2**31 - 1
+"""What is larger goes to gloo or NCCL, too: an operation of an agent has at most so many elements, of bytes."""
 
 logger = logging.getLogger("inart")
 
@@ -141,8 +146,8 @@ class InArtProcessGroup(dist.ProcessGroup):
         """Through the network where it can be; see torch.distributed.all_reduce."""
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
-        given = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-        op: Operation | None = "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
+        given = _reduction(opts)
+        op = _operation(opts)
         if op is not None and len(tensors) == 1 and self._suits(tensors[0]):
             return InArtWork(self._through_network(tensors[0], op))
         if op == "mean" and all(tensor.device.type == "cpu" for tensor in tensors):
@@ -151,13 +156,57 @@ class InArtProcessGroup(dist.ProcessGroup):
         options.reduceOp = given  # type: ignore[assignment]
         return self._inner.allreduce(tensors, options)
 
-    def _suits(self, tensor: torch.Tensor) -> bool:
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+        """Through the network where it can be; see torch.distributed.reduce_scatter_tensor."""
+        op = _operation(opts)
+        if op is not None and self._suits(given) and given.numel() == self.size() * output.numel():
+            parts = self._parts()
+            if parts is not None and output.dtype == given.dtype:
+                return InArtWork(parts.reduce_scatter(output, given, op == "mean"))
+        if op == "mean" and given.device.type == "cpu":  # gloo has none
+            work = self._inner._reduce_scatter_base(output, given, _scatter_options(dist.ReduceOp.SUM))
+            return InArtWork(work.get_future().then(lambda future: (future.value(), [output.div_(self.size())])[1]))
+        return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+        """Through the network where it can be; see torch.distributed.all_gather_into_tensor."""
+        if self._suits(output, raw=True) and output.numel() == self.size() * given.numel():
+            parts = self._parts()
+            if parts is not None and output.dtype == given.dtype:
+                return InArtWork(parts.all_gather(output, given))
+        return self._inner._allgather_base(output, given, *(() if opts is None else (opts,)))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        """Through the network where it can be; see torch.distributed.all_gather."""
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        if len(inputs) == 1 and all(one.shape == inputs[0].shape for one in outputs[0]):
+            size = inputs[0].numel() * inputs[0].element_size() * self.size()
+            if self._suits(inputs[0], raw=True, nbytes=size) and (parts := self._parts()) is not None:
+                return InArtWork(parts.all_gather(list(outputs[0]), inputs[0]))
+        return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
+
+    def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:  # type: ignore[override]
+        """Through the network where it can be; see torch.distributed.broadcast."""
+        source = getattr(opts, "rootRank", None)
+        if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], raw=True):
+            parts = self._parts()
+            if parts is not None:
+                return InArtWork(parts.broadcast(tensors[0], source))
+        return self._inner.broadcast(tensors, *(() if opts is None else (opts,)), *more)
+
+    def _parts(self) -> Parts | None:
+        return self.network.parts() if self.network is not None else None
+
+    def _suits(self, tensor: torch.Tensor, *, raw: bool = False, nbytes: int | None = None) -> bool:
+        """raw: its bytes travel as they are. nbytes: of all that the operation moves."""
+        size = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
         return (
             self.network is not None
             and tensor.layout == torch.strided
-            and str(tensor.dtype).removeprefix("torch.") in DTYPES
+            and (raw or str(tensor.dtype).removeprefix("torch.") in DTYPES)
             and tensor.device.type in ("cpu", "cuda")
-            and tensor.numel() * tensor.element_size() >= self._options.smallest
+            and self._options.smallest <= size <= MOST_BYTES
         )
 
     def _through_network(self, tensor: torch.Tensor, op: Operation) -> torch.futures.Future[Any]:
@@ -219,26 +268,36 @@ class InArtProcessGroup(dist.ProcessGroup):
         return f"InArtProcessGroup(rank={self.rank()}, size={self.size()})"
 
 
+def _reduction(opts: Any) -> Any:
+    return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
+
+
+def _operation(opts: Any) -> Operation | None:
+    """Of options or an operator itself; None: neither sum nor mean."""
+    given = _reduction(opts)
+    return "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
+
+
+def _scatter_options(op: Any) -> Any:
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = op
+    return options
+
+
 _OTHERS = (
-    "allgather",
     "allgather_coalesced",
     "allgather_into_tensor_coalesced",
-    "_allgather_base",
-    "all_gather_single",
     "all_gather_single_coalesced",
     "allreduce_coalesced",
     "alltoall",
     "alltoall_base",
     "all_to_all_single",
     "barrier",
-    "broadcast",
     "gather",
     "recv",
     "recv_anysource",
     "reduce",
     "reduce_scatter",
-    "_reduce_scatter_base",
-    "reduce_scatter_single",
     "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced",
     "scatter",
@@ -259,6 +318,10 @@ def _delegate(name: str) -> Any:
     method.__doc__ = f"As the `{name}` of gloo or NCCL."
     return method
 
+
+# As versions of torch before 2.12 call them.
+InArtProcessGroup._allgather_base = InArtProcessGroup.all_gather_single  # type: ignore[method-assign,assignment]
+InArtProcessGroup._reduce_scatter_base = InArtProcessGroup.reduce_scatter_single  # type: ignore[method-assign,assignment]
 
 for _name in _OTHERS:
     if hasattr(dist.ProcessGroup, _name):  # some came with later versions of torch

@@ -330,12 +330,17 @@ def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> Ho
     return HostArray(address, elements, name, array)
 
 
+def operand(array: Any, op: Operation, dtype: str | None = None) -> HostArray:
+    """The memory of an operation's array. Raises TypeError, ValueError for what cannot be, also as host_array does."""
+    return host_array(array, dtype, raw=parse(op).raw)
+
+
 def operation_tag(dtype: str, op: str) -> int:
     """What the workers compare beside the size: 31 bits of dtype and operation."""
     return zlib.crc32(f"{dtype}:{op}".encode()) & 0x7FFFFFFF
 
 
-def _sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int]:
+def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int]:
     """What is cut over the trees: elements (of each worker's part), and how many a chunk has. Raises ValueError."""
     workers, values = len(config.workers), config.values_per_packet
     if collective.source >= workers:
@@ -427,7 +432,7 @@ class Engine:
         Leave the array alone until the work is done. op: "sum", or "mean" (sum / number of workers), or another
         collective (collectives.py). dtype: see host_array. Raises TypeError, ValueError for what cannot be reduced;
         AllReduceError when the engine has failed or is aborted."""
-        memory = host_array(array, dtype, raw=parse(op).raw)
+        memory = operand(array, op, dtype)
         return self.allreduce_pointer(memory.address, memory.elements, memory.dtype, op, keep_alive=array)
 
     def allreduce_pointer(
@@ -452,7 +457,7 @@ class Engine:
             if self._handle is None:
                 raise AbortedError("the engine is closed")
             shares = [tree.share for tree in self.config.worker_trees]
-            cut = ranges(*_sizes(collective, self.config, elements, dtype), shares)
+            cut = ranges(*part_sizes(collective, self.config, elements, dtype), shares)
             parts = (_Range * len(shares))(*(_Range(first, count) for first, count in cut))
             numbers = _numbers(self.config)
             with self._registered:

@@ -21,11 +21,13 @@ import torch
 import torch.distributed as dist
 
 from controlplane.rpc.tls import Tls
+from worker_agent.collectives import parse
 from worker_agent.engine import DTYPES, Operation
 from worker_agent.errors import AgentError
 from worker_agent.groups import agree, default_store, exchange, make_group
 from worker_agent.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.metrics import Counts
+from worker_agent.parts import Order, Parts
 from worker_agent.recovery import Route, Sequence
 from worker_agent.shared import Node, Options, Reducer, local_rank, node_for
 
@@ -75,6 +77,9 @@ class Network:
         self.local: LocalRanks | None = None
         self.sequence: Sequence | None = None
         self._control = make_group(f"{name}/control", store, rank, size)
+        self._rank = rank
+        self._order: Order | None = None
+        self._parts: Parts | None = None
         problem = ""
         try:
             self.local = self._find_local(options, store, rank)
@@ -86,6 +91,8 @@ class Network:
             problem = self._check_workers(self.reducer)
         except (AgentError, OSError, ValueError) as error:
             problem = str(error)
+        if only_between_nodes and self.local is None:
+            self._order = Order(make_group(f"{name}/order", store, rank, size), self._index)
         problems = agree(problem, self._control)
         if problems and not fallback:
             self.close()
@@ -124,15 +131,27 @@ class Network:
             return self.sequence.in_network
         return self.reducer is not None
 
-    def reduce(self, buffer: torch.Tensor, op: Operation, last: bool) -> torch.futures.Future[torch.Tensor]:
+    def reduce(
+        self, buffer: torch.Tensor, op: Operation, last: bool, before: torch.Tensor | None = None
+    ) -> torch.futures.Future[torch.Tensor]:
         """The mean or sum over all ranks, in place, when the Future is done. last: of a step; the ranks agree on whole
-        steps. Raises TypeError for what cannot be reduced."""
-        check(buffer)
+        steps. before: its content in other memory, where there is one. Raises TypeError for what cannot be reduced."""
+        if not parse(op).raw:
+            check(buffer)
         if self.sequence is not None:
-            return self.sequence.add(buffer, op, last or not self.fallback)
+            return self.sequence.add(buffer, op, last or not self.fallback, before)
         if self._route is None:
             raise AgentError("the job does not run in the network")
         return self._route.start(buffer, op)
+
+    def parts(self) -> Parts | None:
+        """Collectives whose arrays are a part a rank; None where they do not go through the network: the nodes have
+        several ranks, or not all ranks have been in it yet. A collective call until they have."""
+        if self._parts is None and self._order is not None and (order := self._order.find()) is not None:
+            if self.sequence is not None:
+                self.sequence.order = order
+            self._parts = Parts(self._rank, order, lambda buffer, op, before: self.reduce(buffer, op, True, before))
+        return self._parts
 
     def join(self, timeout: float) -> Reducer:
         """A reducer that is ready. Raises AgentError, OSError, ValueError: not within `timeout` seconds, or never."""
@@ -159,6 +178,9 @@ class Network:
         node, self._node = self._node, None
         if node is not None:
             node.close()
+
+    def _index(self) -> int:
+        return getattr(self.reducer, "index", -1)
 
     def _find_local(self, options: Options, store: Any, rank: int) -> LocalRanks | None:
         """The ranks of this node in the group, when there are several. A collective call, also when it fails."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from worker_agent import errors
-from worker_agent.engine import Operation, Work, host_array
+from worker_agent.engine import Operation, Work, operand
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat
 
@@ -104,6 +104,7 @@ class LocalAgent:
         connection.settimeout(None)
         self._world_size = int(answer["workers"])
         self.node = str(answer["node"])
+        self.index = int(answer["index"])
         self.epoch = int(answer["epoch"])
         self._late: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._receive, name="inart-local", daemon=True)
@@ -129,7 +130,7 @@ class LocalAgent:
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
         """As Engine.allreduce_async."""
-        host = host_array(array, dtype)
+        host = operand(array, op, dtype)
         view = _bytes_of(array)
         work = Work(host.elements, len(view))
         with self._lock:

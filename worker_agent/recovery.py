@@ -26,12 +26,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from worker_agent.collectives import parse
 from worker_agent.engine import Operation
 from worker_agent.errors import AgentError
 from worker_agent.groups import agree, make_group, reduce_numbers
 from worker_agent.lane import Lane, lane_of
 from worker_agent.local_ranks import LocalRanks, Passage
 from worker_agent.metrics import Counts
+from worker_agent.parts import outside
 from worker_agent.shared import Reducer
 from worker_agent.staging import Completion, CudaStaging
 
@@ -159,6 +161,7 @@ class Sequence:
         self._pause = FIRST_PAUSE_SECONDS
         self._since = time.monotonic()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self.order: list[int] = list(range(size))  # which worker each rank is, where that matters
         self._thread = threading.Thread(target=self._run, name="inart-agreement", daemon=True)
         self._thread.start()
 
@@ -178,9 +181,11 @@ class Sequence:
         self._fall(reasons)
         self._now, self._change = False, None
 
-    def add(self, buffer: torch.Tensor, op: Operation, last: bool) -> torch.futures.Future[torch.Tensor]:
-        """The mean or sum of `buffer` over all ranks, in place, when the Future is done. last: of its step. Does not
-        wait."""
+    def add(
+        self, buffer: torch.Tensor, op: Operation, last: bool, before: torch.Tensor | None = None
+    ) -> torch.futures.Future[torch.Tensor]:
+        """The mean or sum of `buffer` over all ranks (or another collective), in place, when the Future is done. Does
+        not wait. last: of its step. before: the buffer's content in other memory, which stays until then."""
         with self._lock:
             step = self._step
             if step is None:
@@ -188,7 +193,7 @@ class Sequence:
                 step = _Step(self._begun, mode)
                 self._begun += 1
                 self._latest = step
-            item = _Item(step, buffer, op, last, Completion(buffer))
+            item = _Item(step, buffer, op, last, Completion(buffer), before=before)
             step.items.append(item)
             self._step = None if last else step
             if buffer.is_cuda:
@@ -224,7 +229,8 @@ class Sequence:
                     item.passage = self._local.start(item.buffer, item.op, route.lane, route.staging)
                     item.reduced = item.passage.reduced
                 else:
-                    if self._agreement:
+                    # What is broadcast or gathered is not changed where it comes from.
+                    if self._agreement and item.before is None and not parse(item.op).raw:
                         item.before = self._copy(item)
                     item.reduced = route.start(item.buffer, item.op)
             except AgentError as error:
@@ -350,9 +356,12 @@ class Sequence:
             work.get_future().add_done_callback(lambda future: self._finish(item, _error(future)))
 
     def _reduce(self, item: _Item) -> Any:
+        group = self._spare(item.buffer.device.type)
+        if item.op not in ("sum", "mean"):
+            return outside(group, item.buffer, item.op, self.order)
         if item.op == "mean":
             item.buffer.div_(self._size)
-        return self._spare(item.buffer.device.type).allreduce([item.buffer])
+        return group.allreduce([item.buffer])
 
     def _finish(self, item: _Item, error: Exception | None) -> None:
         self._counts.reduced(item.buffer.numel() * item.buffer.element_size())

@@ -26,7 +26,8 @@ import numpy as np
 
 from controlplane.rpc.tls import Tls
 from worker_agent.agent import Agent
-from worker_agent.engine import DEFAULT_TIMEOUT, DTYPES, ITEM_BYTES, Work
+from worker_agent.collectives import parse
+from worker_agent.engine import BYTES, DEFAULT_TIMEOUT, ITEM_BYTES, Work
 from worker_agent.errors import AbortedError, AgentError, NotReadyError
 from worker_agent.socket_protocol import (
     VERSION,
@@ -43,8 +44,7 @@ MOST_REGIONS = 1024
 TURN_SECONDS = 3.0
 """How long a trainer waits for the one before it, which may be on its way out, before it is told that the agent is
 busy."""
-_NUMPY_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
-_OPERATIONS = ("sum", "mean")
+_NUMPY_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, BYTES: np.uint8}
 
 
 @dataclass
@@ -352,12 +352,17 @@ class _Trainer:
     def _start(self, present: Callable[[], Team], place: _Place, message: dict[str, Any]) -> None:
         number, region, elements = (message.get(key) for key in ("id", "region", "elements"))
         dtype, op = message.get("dtype"), message.get("op")
-        if dtype not in DTYPES or op not in _OPERATIONS or not isinstance(number, int):
-            raise ProtocolViolation(f"an operation needs an id, a dtype and an op, got {message}")
+        try:
+            op = str(op)
+            raw = parse(op).raw
+        except ValueError as error:
+            raise ProtocolViolation(str(error)) from None
+        if dtype not in _NUMPY_TYPES or raw is not (dtype == BYTES) or not isinstance(number, int):
+            raise ProtocolViolation(f"an operation needs an id, and a dtype that suits it, got {message}")
         if not isinstance(elements, int) or elements < 0 or region not in self._regions:
             raise ProtocolViolation(f"an operation needs a region and a number of elements, got {message}")
         memory = self._regions[region]
-        if elements * ITEM_BYTES[dtype] > len(memory):
+        if elements * ITEM_BYTES.get(dtype, 1) > len(memory):
             raise ProtocolViolation(f"{elements} elements of {dtype} are more than region {region} holds")
         place.used = True
         array = np.frombuffer(memory, _NUMPY_TYPES[dtype], elements)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker_agent.agent import Agent
-from worker_agent.engine import ITEM_BYTES, Operation, Work, host_array
+from worker_agent.engine import Operation, Work, operand
 from worker_agent.errors import AbortedError, AllReduceError
 
 
@@ -73,10 +73,8 @@ class Team:
                 self._counts[member] += 1
                 self._advance()
                 return work
-            memory = host_array(array, dtype)  # what cannot be reduced is refused now
-            if op not in ("sum", "mean"):
-                raise ValueError(f'op must be "sum" or "mean", not {op!r}')
-            work = Work(memory.elements, memory.elements * ITEM_BYTES[memory.dtype])
+            memory = operand(array, op, dtype)  # what cannot be reduced is refused now
+            work = Work(memory.elements, memory.nbytes)
             self._counts[member] += 1
             self._queues[member].append(_Queued(work, array, op, dtype))
             return work
@@ -120,7 +118,7 @@ class Port:
     """
 
     def __init__(self, team: Team, member: int, close: Callable[[], None], stats: Callable[[], Any]) -> None:
-        self.world_size, self.node, self.epoch = team.workers, team.node, team.epoch
+        self.world_size, self.node, self.index, self.epoch = team.workers, team.node, team.index, team.epoch
         self._team = team
         self._member = member
         self._close: Callable[[], None] | None = close

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -113,6 +115,93 @@ def fsdp1(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[
     return {"losses": losses, "refused": refused, "steps": group.network.counts.steps_in_network}
 
 
+def collectives(seed: int, group: Any) -> dict[str, torch.Tensor]:
+    """What each gives on this rank; the same numbers whatever the group."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    random = torch.Generator().manual_seed(100 * seed + rank)
+    whole = torch.randn(size, 3001, generator=random)
+    found: dict[str, torch.Tensor] = {}
+    for name, dtype, op in (
+        ("scatter", torch.float32, dist.ReduceOp.SUM),
+        ("scatter mean", torch.float32, dist.ReduceOp.AVG),
+        ("scatter bfloat16", torch.bfloat16, dist.ReduceOp.SUM),
+    ):
+        given = whole.to(dtype).view(-1)
+        before, output = given.clone(), torch.empty(3001, dtype=dtype)
+        scattered = dist.reduce_scatter_tensor(output, given, op, group=group, async_op=True)
+        assert scattered is not None
+        scattered.wait()
+        assert torch.equal(before, given), "what is scattered is left alone"
+        found[name] = output
+    for name, part in (
+        ("gather", torch.randn(3001, generator=random)),
+        ("gather integers", torch.randint(-(2**62), 2**62, (1001,), generator=random)),
+        ("gather bytes", torch.randint(0, 256, (5003,), generator=random, dtype=torch.uint8)),
+    ):
+        output = torch.empty(size * part.numel(), dtype=part.dtype)
+        dist.all_gather_into_tensor(output, part, group=group)
+        found[name] = output
+        several = [torch.empty_like(part) for _ in range(size)]
+        dist.all_gather(several, part, group=group)
+        found[f"{name} list"] = torch.cat(several)
+    for source in range(size):
+        found[f"broadcast {source}"] = torch.randn(60, 70, generator=random).t()
+        dist.broadcast(found[f"broadcast {source}"], source, group=group)
+    return found
+
+
+def different(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> list[str]:
+    """Names of results that are not the same: sums within the number format's error, all else bit by bit."""
+    wrong = []
+    for name, tensor in mine.items():
+        tolerance = 2e-2 if "bfloat16" in name else 1e-6
+        error = float((tensor.double() - theirs[name].double()).abs().max())
+        if not (error <= tolerance * 10 if "scatter" in name else torch.equal(tensor, theirs[name])):
+            wrong.append(name)
+    return wrong
+
+
+def sharded(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Collectives of parts, and FSDP2 over all ranks (fully sharded between nodes), over the backend and over gloo."""
+    gloo = dist.new_group(backend="gloo")
+    group: Any = dist.group.WORLD
+    wrong = different(collectives(1, group), collectives(1, gloo))
+    through = group.network.counts.steps_in_network
+    losses, digests = {}, {}
+    for name, over in (("inart", group), ("gloo", gloo)):
+        model, inputs, targets = model_and_data(rank, torch.float32)
+        assert isinstance(model, nn.Sequential)
+        fully = shard_all(model, dist.DeviceMesh.from_group(over, "cpu"))
+        optimizer = torch.optim.SGD(fully.parameters(), lr=0.05)
+        losses[name] = train(fully, optimizer, inputs, targets)
+        digests[name] = digest(parameter.full_tensor() for parameter in fully.parameters())
+    steps = group.network.counts.steps_in_network
+    return {"wrong": wrong, "through": through, "losses": losses, "digests": digests, "steps": steps - through}
+
+
+def sharded_survive(rank: int, arguments: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Collectives of parts in turns: a message says if they are to go through the network."""
+    logging.getLogger("inart").setLevel(logging.ERROR)
+    gloo = dist.new_group(backend="gloo")
+    group: Any = dist.group.WORLD
+    seed = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while (wanted := connection.recv()) is not None:
+            wrong: list[str] = []
+            rounds, deadline = 0, time.monotonic() + 120.0
+            while True:
+                seed, rounds = seed + 1, rounds + 1
+                wrong += different(collectives(seed, group), collectives(seed, gloo))
+                done = group.network.in_network == wanted and rounds >= 2
+                over = torch.tensor([int(done or time.monotonic() > deadline)])
+                dist.all_reduce(over, dist.ReduceOp.MIN, group=gloo)
+                if over.item():
+                    break
+            connection.send({"in_network": group.network.in_network, "wrong": wrong})
+    return {"falls": group.network.counts.falls}
+
+
 def shard_all(model: nn.Sequential, mesh: Any) -> nn.Module:
     for layer in model:
         if any(True for _ in layer.parameters()):
@@ -153,5 +242,11 @@ def hybrid(rank: int, arguments: dict[str, Any], connection: Connection) -> dict
     return result
 
 
-SCENARIOS = {"backend": backend, "fsdp1": fsdp1, "hybrid": hybrid}
-BACKEND_SCENARIOS = {"backend", "fsdp1"}
+SCENARIOS = {
+    "backend": backend,
+    "fsdp1": fsdp1,
+    "hybrid": hybrid,
+    "sharded": sharded,
+    "sharded_survive": sharded_survive,
+}
+BACKEND_SCENARIOS = {"backend", "fsdp1", "sharded", "sharded_survive"}

@@ -1,0 +1,44 @@
+"""Fully sharded training between nodes, and its collectives, through the network: beside gloo in the same run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hook.processes import Rank
+from tests.hook.test_training import run_ranks, start_agents
+
+
+@pytest.mark.namespaces
+def test_fully_sharded_between_nodes_equals_gloo(network, tmp_path):
+    """Rank 0 is the job's second worker here: parts are by rank all the same."""
+    network.run_server()
+    results = run_ranks("sharded", tmp_path, list(reversed(start_agents(network))))
+    for result in results:
+        assert result["wrong"] == []
+        assert result["through"] == 3 + 6 + 2, "all of them went through the network"
+        assert result["losses"]["inart"] == pytest.approx(result["losses"]["gloo"], rel=1e-5)
+        assert result["steps"] >= 60 * 3, "its gathers and scatters, too"
+    assert len({result["digests"]["inart"] for result in results}) == 1
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(400)
+def test_collectives_of_parts_survive_the_parameter_server(network, tmp_path):
+    server = network.run_server()
+    store = str(tmp_path / "store")
+    where = list(reversed(start_agents(network)))
+    started = [Rank("sharded_survive", rank=rank, store=store, **own) for rank, own in enumerate(where)]
+    for wanted in (True, False, True):
+        for rank in started:
+            rank.connection.send(wanted)
+        if not wanted:
+            server.kill()
+            server.wait()
+        for rank in started:
+            turn = rank.receive()
+            assert turn == {"in_network": wanted, "wrong": []}
+        if not wanted:
+            network.run_server()
+    for rank in started:
+        rank.connection.send(None)
+    assert all(rank.result()["falls"] >= 1 for rank in started)
