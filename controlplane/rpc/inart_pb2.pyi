@@ -385,16 +385,20 @@ class SwitchStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., labels: _Optional[int] = ..., groups: _Optional[int] = ..., routes: _Optional[int] = ..., refills: _Optional[int] = ..., verdicts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class TreeReport(_message.Message):
-    __slots__ = ["missing", "oldest_chunk", "tree", "waiting_seconds"]
+    __slots__ = ["answered_bytes", "busy_seconds", "missing", "oldest_chunk", "tree", "waiting_seconds"]
+    ANSWERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     OLDEST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    answered_bytes: int
+    busy_seconds: float
     missing: _containers.RepeatedScalarFieldContainer[str]
     oldest_chunk: int
     tree: int
     waiting_seconds: float
-    def __init__(self, tree: _Optional[int] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, tree: _Optional[int] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., answered_bytes: _Optional[int] = ...) -> None: ...
 
 class TreeStatus(_message.Message):
     __slots__ = ["missing", "oldest_chunk", "root", "tree", "waiting_seconds"]

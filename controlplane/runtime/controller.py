@@ -190,6 +190,9 @@ class Controller:
         reply.jobs.extend(map(job_status, self.jobs))
         if self.network is not None:
             reply.without.extend(f"{name} ({why})" for name, why in self.network.kept_off.items())
+            reply.without.extend(
+                f"{name} (congested: used at {mbps:.4g} Mbit/s)" for name, mbps in self.network.slow.items()
+            )
         if self.network is not None and self.network.switches.keepers:
             keepers = self.network.switches.keepers
             with ThreadPoolExecutor(min(32, len(keepers))) as pool:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from controlplane.plan import Plan
-from controlplane.rules import Aggregate, Deployment
+from controlplane.runtime.congestion import Congestion, packets
+from controlplane.runtime.hops import Entry, Hop, hops_of
 from controlplane.runtime.jobs import LOST, Network
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.update import Version
-from controlplane.targets.base import TargetError
+from controlplane.targets.base import Counters, TargetError
 from controlplane.topology import Topology
 
 LOST_SECONDS = 0.5
@@ -38,8 +38,6 @@ FOLLOWED_AT_MOST_SECONDS = 4.0
 LOOK_SECONDS = 0.1
 SENT_AT_LEAST = 2
 """Packets that must have gone into a link, of which none came out, before it counts as lost."""
-
-Entry = tuple[str, int, int]  # switch, ingress port, label
 
 
 @dataclass
@@ -67,6 +65,9 @@ class Watch:
     _closed: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
+    def __post_init__(self) -> None:
+        self._congestion = Congestion(self.network, self._read, self.log)
+
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="failures", daemon=True)
         self._thread.start()
@@ -83,6 +84,7 @@ class Watch:
                 self._look_at_trees()
                 self._look_at_lost_agents()
                 self._end_probation()
+                self._congestion.look()
             except Exception as error:  # the watch must not end; whatever it was is said
                 self.log(f"watching for failures: {type(error).__name__}: {error}")
                 self._closed.wait(1.0)
@@ -183,30 +185,21 @@ class Watch:
 
     def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
         """What the entries of these switches have counted; of one that does not answer, nothing."""
+        return packets(self._read(switches))
 
-        def read(keeper: Keeper) -> dict[Entry, int]:
+    def _read(self, switches: Iterable[str]) -> dict[str, tuple[float, Counters]]:
+        def read(keeper: Keeper) -> tuple[float, Counters] | None:
             try:
-                labels = keeper.target.read_counters().labels
+                return time.monotonic(), keeper.target.read_counters()
             except TargetError:
-                return {}
-            return {(keeper.target.name, port, label): packets for (port, label), (packets, _) in labels.items()}
+                return None
 
         asked = [keeper for keeper in self.network.switches.keepers if keeper.target.name in switches and keeper.ready]
-        counted: dict[Entry, int] = {}
-        if asked:
-            with ThreadPoolExecutor(min(32, len(asked)), thread_name_prefix="counters") as pool:
-                for found in pool.map(read, asked):
-                    counted |= found
-        return counted
-
-
-@dataclass(frozen=True)
-class Hop:
-    """A flow's way over one link: entries that send it in, the entry that takes it out, the link's name."""
-
-    into: tuple[Entry, ...]
-    out: Entry
-    link: str
+        if not asked:
+            return {}
+        with ThreadPoolExecutor(min(32, len(asked)), thread_name_prefix="counters") as pool:
+            found = zip(asked, pool.map(read, asked), strict=True)
+            return {keeper.target.name: one for keeper, one in found if one is not None}
 
 
 def dead_links(
@@ -251,53 +244,3 @@ def silent(
         if len(links) > 1 and switch not in alive:
             dead = (dead - links) | {switch}
     return dead
-
-
-def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[Hop]:
-    """Every way of every flow of a plan over a link between switches."""
-
-    def hop(into: Iterable[Entry], node: str, after: str, label: int) -> Hop:
-        return Hop(tuple(into), (after, topology.port(after, node), label), f"{node}-{after}")
-
-    def along(route: tuple[str, ...], label: int) -> Iterable[Hop]:
-        for before, node, after in zip(route, route[1:], route[2:], strict=False):
-            if topology.kind(node) == topology.kind(after) == "switch":
-                yield hop([(node, topology.port(node, before), label)], node, after, label)
-
-    configs = deployment.agents
-    trees = {node: {tree.tree: tree for tree in config.worker_trees} for node, config in configs.items()}
-    sums = {
-        (switch, entry.label): entry.action.next_label
-        for switch, rules in deployment.rulesets.items()
-        for entry in rules.labels
-        if isinstance(entry.action, Aggregate)
-    }
-    for index, tree in enumerate(plan.trees):
-        partial: dict[str, int] = {}
-        inputs: dict[str, list[Entry]] = {}
-        waiting = [(a.worker, a.point, a.route, trees[a.worker][index].up_label) for a in tree.assignments]
-        onwards = {relay.node: relay for relay in tree.relays}
-        while waiting:
-            _, point, route, label = waiting.pop()
-            yield from along(route, label)
-            if point == tree.root:
-                continue
-            inputs.setdefault(point, []).append((point, topology.port(point, route[-2]), label))
-            if point not in partial:
-                partial[point] = sums[point, label]
-                relay = onwards[point]
-                waiting.append((point, relay.next, relay.route, partial[point]))
-        for point, label in partial.items():
-            after = onwards[point].route[1]
-            if topology.kind(after) == "switch":
-                yield hop(inputs[point], point, after, label)
-        parent = {child: above for above, child in tree.return_edges}
-        for above, child in tree.return_edges:
-            if above != tree.root and topology.kind(child) == "switch":
-                label = trees[tree.assignments[0].worker][index].return_label
-                yield hop([(above, topology.port(above, parent[above]), label)], above, child, label)
-        for a in tree.assignments:
-            way = [a.worker]
-            while way[-1] != tree.root:
-                way.append(parent[way[-1]])
-            yield from along(tuple(reversed(way)), trees[a.worker][index].answer_label)

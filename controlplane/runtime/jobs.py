@@ -203,6 +203,7 @@ class Network:
         self._changing = threading.RLock()  # one order at a time; an order may wait for operations to end
         self._lock = threading.RLock()  # of what follows; never held for long: failures must not wait for orders
         self.off: dict[str, str] = {}  # what is kept off, and why: "lost", "silent", "operator"
+        self.slow: dict[str, float] = {}  # links ("V1-V2", one direction) that carry less than they should: Mbit/s
         self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
         self._fair = False  # a job was added with the others: all are planned together from then on
         self._replan = threading.Event()
@@ -372,7 +373,7 @@ class Network:
         """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
         with self._lock:
             needs = [job.updater.plan.job for job in jobs if job.updater is not None]
-            state = without(self.topology, unneeded(self.off, self.topology, needs))
+            state = slowed(without(self.topology, unneeded(self.off, self.topology, needs)), self.slow)
         kept = [job.updater.plan for job in self.jobs if job.updater is not None and job.name in fixed]
         state = with_loads(state, kept)
         for one in more:
@@ -502,7 +503,7 @@ class Network:
     @property
     def state(self) -> Topology:
         """The network as it is now, without what is kept off."""
-        return without(self.topology, self.off)
+        return slowed(without(self.topology, self.off), self.slow)
 
     @property
     def kept_off(self) -> dict[str, str]:
@@ -510,12 +511,26 @@ class Network:
         lost = {node: f"{why}, job {job.name}" for job in self.jobs for node, why in job.without.items()}
         return {**lost, **self.off}
 
+    def limit(self, link: tuple[str, str], mbps: float, why: str) -> None:
+        """A link carries less than it should: plans are made for what it does."""
+        with self._lock:
+            self.slow = self.slow | {"-".join(link): mbps}
+        self.log(why)
+        self._replan_soon()
+
+    def unlimit(self, link: str, why: str) -> None:
+        """It is taken for what the topology says again."""
+        with self._lock:
+            self.slow = {name: mbps for name, mbps in self.slow.items() if name != link}
+        self.log(why)
+        self._replan_soon()
+
     def state_of(self, job: RunningJob) -> Topology:
         """As `state`, with the changes that a job's last plan was made for."""
         with self._lock:
             base = self._bases.get(job.name, self.topology)
             plans = [] if job.updater is None else [job.updater.plan.job]
-            return without(base, [*unneeded(self.off, self.topology, plans), *job.without])
+            return slowed(without(base, [*unneeded(self.off, self.topology, plans), *job.without]), self.slow)
 
     def replan(
         self,
@@ -557,7 +572,7 @@ class Network:
         for one in [job] if job is not None else list(self.jobs):
             if one.updater is None:
                 raise UpdateError("this controller cannot change its plan")
-            state = without(bases[one.name], {*later, *one.without})
+            state = slowed(without(bases[one.name], {*later, *one.without}), self.slow)
             made.append(one.updater.update(state, strategy, dry_run=dry_run))
             if not dry_run:
                 with self._lock:
@@ -765,6 +780,16 @@ def moved(before: Plan, update: Update, seconds: float) -> str:
     words.append(f"{operations} operations of {nbytes / 1e6:.4g} MB are done again, after {1e3 * seconds:.0f} ms")
     words.append(f"{before.rate_mbps:.4g} Mbit/s before, {after.rate_mbps:.4g} now")
     return "; ".join(words)
+
+
+def slowed(topology: Topology, slow: Mapping[str, float]) -> Topology:
+    """The topology whose links carry only what these do, by name ("V1-V2", one direction)."""
+    links = {}
+    for u, v in topology.links if slow else ():
+        if f"{u}-{v}" in slow:
+            other = max(0.0, topology.bandwidth_mbps(u, v) - slow[f"{u}-{v}"])
+            links[u, v] = {"used_bandwidth_mbps": max(topology.used_bandwidth_mbps(u, v), other)}
+    return topology.replace(links=links) if links else topology
 
 
 def unneeded(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:

@@ -10,10 +10,11 @@ that is lost (`spare`), nobody is told to stop: it is said to `on_lost`, whose t
 from __future__ import annotations
 
 import queue
+import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.agentconfig import AgentConfig
@@ -29,6 +30,9 @@ SILENT_SPARED_SECONDS = 5.0
 """The same where the job goes on without it, which costs little."""
 SILENT_AT_FIRST_SECONDS = 20.0
 """The same for one that has never reported in this epoch: it may still be making ready."""
+FRESH_SECONDS = 3.0
+BUSY_SECONDS = 0.2
+"""Between two reports: a tree's rate over less says little."""
 SILENT_REPORTS = 5
 """Another agent must have reported so often meanwhile: after a pause of the controller itself all are late."""
 
@@ -55,6 +59,7 @@ class Member:
     heard: Counter[str] = field(default_factory=Counter)  # reports of others since this one's last
     began: float = 0.0  # with its epoch
     oldest: dict[int, tuple[int, float]] = field(default_factory=dict)  # by tree: oldest open chunk, and since when
+    rates: dict[int, float] = field(default_factory=dict)  # by tree: Mbit/s while busy, between the last two reports
 
 
 @dataclass(frozen=True)
@@ -193,6 +198,7 @@ class Roster:
             if member is None or request.epoch != self.epoch:
                 return
             member.statistics = dict(request.statistics)
+            member.rates = dict(_rates(member.trees, request.trees))
             member.trees = {tree.tree: tree for tree in request.trees}
             member.reported = now = time.monotonic()
             member.heard.clear()
@@ -206,6 +212,18 @@ class Roster:
                     since = min(now - tree.waiting_seconds, since if chunk == tree.oldest_chunk else now)
                     member.oldest[tree.tree] = tree.oldest_chunk, since
             self._look_for_silent(now)
+
+    def tree_rates(self) -> dict[int, float]:
+        """Mbit/s of a worker on each tree while it was busy there, as they reported last; the median. Trees that were
+        not busy, or of which nobody says anything now, are not there."""
+        with self._lock:
+            found: dict[int, list[float]] = {}
+            now = time.monotonic()
+            for member in self._members.values():
+                if self._running and member.reported is not None and now - member.reported < FRESH_SECONDS:
+                    for tree, rate in member.rates.items():
+                        found.setdefault(tree, []).append(rate)
+            return {tree: statistics.median(rates) for tree, rates in found.items()}
 
     def stalled(self, seconds: float) -> bool:
         """Whether an agent of the running job has had the same oldest open chunk for so long, or what ran before a
@@ -318,6 +336,7 @@ class Roster:
             for node, member in self._members.items():
                 member.running = (self.epoch, config_digest(self.configs[node]))
                 member.statistics, member.trees, member.reported, member.oldest = {}, {}, None, {}
+                member.rates = {}
                 member.began = time.monotonic()
                 order = pb.SwitchOver(epoch=self.epoch, first_operation=first, given=handover.given())
                 member.events.put(pb.Event(switch_over=order))
@@ -558,6 +577,15 @@ class Roster:
         if self._handover is not None and not self._handover.failure:
             self._handover.failure = reason
             self._news.notify_all()
+
+
+def _rates(before: Mapping[int, pb.TreeReport], trees: Iterable[pb.TreeReport]) -> Iterator[tuple[int, float]]:
+    for tree in trees:
+        last = before.get(tree.tree)
+        if last is not None and last.busy_seconds > 0:
+            busy, nbytes = tree.busy_seconds - last.busy_seconds, tree.answered_bytes - last.answered_bytes
+            if busy >= BUSY_SECONDS and nbytes >= 0:
+                yield tree.tree, 8e-6 * nbytes / busy
 
 
 def _names(nodes: list[str]) -> str:

@@ -14,7 +14,8 @@ from controlplane.job import place_job
 from controlplane.plan.repair import CannotRepair, intact, repair
 from controlplane.plan.slots import aligned
 from controlplane.rules import Deployment, Places, Taken
-from controlplane.runtime.failures import dead_links, hops_of, silent
+from controlplane.runtime.failures import dead_links, silent
+from controlplane.runtime.hops import hops_of
 from controlplane.runtime.jobs import without
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology, TopologyError
