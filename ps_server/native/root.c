@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include "engine.h"
 #include "labels.h"
+#include "stream.h"
 
 #define AHEAD 4        /* chunks */
 #define MOST_ANSWERS 4 /* more workers than this are answered with the return label */
@@ -252,11 +253,15 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     }
     uint32_t *sum = values_of(x, t, sequence);
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
-    prefetch(x, t, sequence);
-    add(sum, wire, x->values, fresh, kind & INART_FLAG_MAXIMUM);
     for (uint32_t i = 0; i < x->words; i++)
         there[i] |= set[i];
     c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - size_of(set, x->words);
+    if (fresh && !c->missing) /* only a RESEND will read it */
+        inart_stream(sum, wire, x->values * sizeof *sum);
+    else {
+        prefetch(x, t, sequence);
+        add(sum, wire, x->values, fresh, kind & INART_FLAG_MAXIMUM);
+    }
     t->stats.added++;
     if (c->missing)
         return;

@@ -114,6 +114,19 @@ def test_any_size(make_rig: MakeRig) -> None:
     run()
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_tensor_that_is_larger_than_caches(make_rig: MakeRig, first: int) -> None:
+    """Results are written past them, where they are aligned."""
+    rig = make_rig((TreeShape(0, 1.0, True),), workers=2, slots=512, without=["s1"])
+    elements = (9 << 20) // 4 + 5
+    before = [np.random.default_rng(worker).integers(-99, 99, elements).astype(np.float32) for worker in range(2)]
+    after = [np.concatenate([np.full(first, 7, np.float32), tensor]) for tensor in before]
+    finish(rig.submit([tensor[first:] for tensor in after]))
+    for tensor in after:
+        assert (tensor[:first] == 7).all()
+        assert (tensor[first:] == before[0] + before[1]).all()
+
+
 def test_nothing_to_reduce_is_done_at_once(make_rig: MakeRig) -> None:
     rig = make_rig()
     finish(rig.submit([np.empty(0, np.float32)] * WORKERS))

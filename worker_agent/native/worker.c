@@ -32,6 +32,7 @@
 #include "engine.h"
 #include "labels.h"
 #include "numbers.h"
+#include "stream.h"
 
 #define CHECK_VALUES 4 /* at the start of a part: n, -n, tag, -tag */
 #define NAME_BYTES 64
@@ -55,7 +56,6 @@
 #define FEW_SECONDS 0.004              /* ... if they are no more than all trees send in this time */
 #define SLACK_SECONDS 0.003            /* being late by this loses nothing */
 #define CATCH_UP 2.0                   /* times the tree's rate */
-#define AHEAD 4096 /* bytes: of a tensor larger than the caches, what comes next is fetched meanwhile */
 #define NONE UINT32_MAX
 
 enum { UNSENT, SENT, ANSWERED };
@@ -365,8 +365,6 @@ static const float *load_chunk(struct io_thread *x, const struct part *p, uint32
 {
     const struct operation *o = p->operation;
     const uint8_t *data = o->in + data_at(x, p, index, count);
-    for (size_t at = 0; at < *count * inart_dtype_bytes(o->dtype); at += 64)
-        __builtin_prefetch(data + AHEAD + at);
     return inart_load(data, *count, o->dtype, x->scratch);
 }
 
@@ -786,11 +784,12 @@ static void take_values(struct io_thread *x, struct part *p, uint32_t index, con
         memcpy(data, wire, count);
         return;
     }
-    for (size_t at = 0; at < count * inart_dtype_bytes(o->dtype); at += 64)
-        __builtin_prefetch(data + AHEAD + at, 1);
-    float *values = o->dtype == INART_FLOAT32 ? (float *)data : x->scratch;
+    bool stream = o->dtype == INART_FLOAT32 && o->elements * sizeof(float) >= INART_STREAM_LEAST;
+    float *values = o->dtype == INART_FLOAT32 && !stream ? (float *)data : x->scratch;
     inart_dequantise(wire, count, p->exponents[index], x->worker->fraction_bits, o->divisor, values);
-    if (o->dtype != INART_FLOAT32)
+    if (stream)
+        inart_stream(data, values, count * sizeof(float));
+    else if (o->dtype != INART_FLOAT32)
         inart_store(values, count, o->dtype, data);
 }
 
@@ -813,6 +812,7 @@ static void part_finish(struct io_thread *x, struct tree *t, struct part *p, uin
     }
     struct operation *o = p->operation;
     part_free(p);
+    inart_stream_end();
     atomic_store(&o->last_answer, now);
     operation_part_ended(x->worker, o, true);
 }

@@ -1,0 +1,42 @@
+/* Writes that go past the processor's caches: of what nobody reads soon. They save the read of each line that they write, and
+ * leave the caches to packets. Elsewhere than on x86-64 they are ordinary writes. */
+#ifndef INART_STREAM_H
+#define INART_STREAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __x86_64__
+#include <emmintrin.h>
+#endif
+
+#define INART_STREAM_LEAST (8u << 20) /* bytes: what is smaller may still be in a cache when it is read */
+
+static inline void inart_stream(void *restrict to, const void *restrict from, size_t bytes)
+{
+    size_t at = 0;
+#ifdef __x86_64__
+    if (!((uintptr_t)to & 15))
+        for (; at + 64 <= bytes; at += 64) {
+            const __m128i *source = (const __m128i *)((const uint8_t *)from + at);
+            __m128i *target = (__m128i *)((uint8_t *)to + at), a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+            __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+            _mm_stream_si128(target, a);
+            _mm_stream_si128(target + 1, b);
+            _mm_stream_si128(target + 2, c);
+            _mm_stream_si128(target + 3, d);
+        }
+#endif
+    memcpy((uint8_t *)to + at, (const uint8_t *)from + at, bytes - at);
+}
+
+/* Before somebody else is told that it is there. */
+static inline void inart_stream_end(void)
+{
+#ifdef __x86_64__
+    _mm_sfence();
+#endif
+}
+
+#endif
