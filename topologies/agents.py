@@ -132,11 +132,15 @@ class JobAgents:
         for process in self.workers.values():
             process.receive(timeout)
 
-    def submit(self, size: int, seed: int | None = None, timeout: float = OPERATION_SECONDS) -> None:
-        """Order an all-reduce of `size` bytes of gradients made with `seed` (None: the agents')."""
+    def submit(
+        self, size: int, seed: int | None = None, timeout: float = OPERATION_SECONDS, at: float | None = None
+    ) -> None:
+        """Order an all-reduce of `size` bytes of gradients made with `seed` (None: the agents'). at: time.monotonic()
+        at which all begin, where they have the order by then."""
         self._orders += 1
+        given = {name: value for name, value in (("seed", seed), ("at", at)) if value is not None}
         for process in self.workers.values():
-            process.send({"size": size, "timeout": timeout} | ({} if seed is None else {"seed": seed}))
+            process.send({"size": size, "timeout": timeout, **given})
 
     def collect(self, timeout: float = OPERATION_SECONDS) -> Outcome:
         """What came of it. Raises HostFailure."""

@@ -56,10 +56,10 @@ def allreduce(
     """A worker that sums made-up gradients through the switches. job: "": the only one that the host is in. patience:
     seconds without progress after which an all-reduce fails.
 
-    For each message {"size": bytes} ("seed": of these gradients; "timeout": seconds that it may take; "among": the
-    workers that are left, by number): an all-reduce, then a message with its times, what the interface sent meanwhile,
-    of how many workers the sum is, a digest of it and, with `check`, its largest error and what that may be. Ends with
-    the message null.
+    For each message {"size": bytes} ("seed": of these gradients; "timeout": seconds that it may take; "at": when it
+    begins, of the monotonic clock, which all hosts of an emulation share; "among": the workers that are left, by
+    number): an all-reduce, then a message with its times, what the interface sent meanwhile, of how many workers the
+    sum is, a digest of it and, with `check`, its largest error and what that may be. Ends with the message null.
     """
     from worker_agent import connect
     from worker_agent.fixedpoint import error_bound
@@ -75,6 +75,7 @@ def allreduce(
             chosen = order.get("seed", seed)
             values = gradient(chosen, index, order["size"])
             before, stats = sent_bytes(interface), agent.stats()
+            time.sleep(max(0.0, order.get("at", 0.0) - time.monotonic()))
             work = agent.allreduce_async(values, op="sum")
             work.wait(order.get("timeout", OPERATION_SECONDS))
             result: dict[str, Any] = {

@@ -34,10 +34,14 @@ class EmulationError(Exception):
     """The network could not be built or does not work; says what to do."""
 
 
+def host_burst_bytes(mbps: float) -> int:
+    """The bucket of a host's link of this rate."""
+    return max(LEAST_BURST_BYTES, int(BURST_BYTES * min(1.0, mbps / BURST_MBPS)))
+
+
 def shaping(mbps: float) -> str:
     """tbf's parameters for a link of this rate."""
-    burst = max(LEAST_BURST_BYTES, int(BURST_BYTES * min(1.0, mbps / BURST_MBPS)))
-    return f"rate {mbps:f}Mbit burst {burst} latency {QUEUE_SECONDS * 1000:f}ms"
+    return f"rate {mbps:f}Mbit burst {host_burst_bytes(mbps)} latency {QUEUE_SECONDS * 1000:f}ms"
 
 
 class ShapedIntf(TCIntf):

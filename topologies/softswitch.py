@@ -24,6 +24,11 @@ BURST_SECONDS = 0.01
 LEAST_BURST_BYTES = 2 * 1514
 
 
+def port_burst_bytes(mbps: float) -> int:
+    """The bucket of a switch's port of this rate."""
+    return max(LEAST_BURST_BYTES, int(mbps * 1e6 / 8 * BURST_SECONDS))
+
+
 class Softswitch:
     """Links between switches are in memory. Rates, delays and faults are those of the sending port."""
 
@@ -85,7 +90,7 @@ class Softswitch:
                 rate = topology.bandwidth_mbps(switch, neighbour)
                 port["shape"] = {
                     "rate_mbps": rate,
-                    "burst_bytes": max(LEAST_BURST_BYTES, int(rate * 1e6 / 8 * BURST_SECONDS)),
+                    "burst_bytes": port_burst_bytes(rate),
                     "queue_packets": QUEUE_PACKETS,
                 }
                 if delay:

@@ -9,13 +9,27 @@ The evaluator's rate, what `plan` prints, the simulator and the rules all come f
 - *Windows.* A tree of s slots has no more than s packets under way, so it carries s packets per round trip
   (plan/slots.py). Where that is less than its part of the rate it is what binds, and the rate is lowered; but not for
   a hosts' time that is only assumed: agents would keep to it where they could do better.
-- *Latency.* Data waits for its exponents, so their round trip comes first: of all trees' first packets at once. Then D
-  packets leave at the tree's rate, and the last one's result takes a round trip of its own:
+- *Pacing.* Agents send a tree at its rate r, with a token bucket of B packets that is full at the beginning
+  (plan/pacing.py): as many may go at once.
+- *Latency.* Data waits for its exponents, so their round trip comes first: of all trees' first packets at once. At T
+  they are back, and there are K tokens, B at most. If the bucket is not full enough then, the agent waits for a full
+  one, K = B. K packets go at once, the rest as fast as tokens come, and the last one's result takes a round trip of
+  its own:
 
-    seconds = max over trees of   max(E packets at the tree's rate, first round trip) + (D - 1) packets + round trip
+    T       = first round trip;  K = min(B, B - E + r T);  or T = E / r, K = B
+    seconds = max over trees of   T + (D - K) / r + round trip
 
-Several tensors are added up as if one came after the other; agents let the next one's exponents overtake, so that a
-gradient in many buckets takes less.
+- *Links.* What agents send at once, links take one after the other, again but for the b bytes of their own buckets
+  (none, unless it is said: `credit`). So no tree is done before each of its links has carried the data of all trees:
+
+    seconds >= T + (packets of all trees on the link, but for the last chunk's) / capacity - b / capacity + round trip
+
+Where the packets are few they are followed one by one instead (plan/follow.py): packets of several trees that meet on
+a link, which the formula leaves out, are then part of the time.
+
+All of that is of an all-reduce that begins with full buckets, after a pause. Several tensors are added up as if one
+came after the other, and no tree carries more than its rate over all of them; agents let the next one's exponents
+overtake, so that a gradient in many buckets takes less.
 """
 
 from __future__ import annotations
@@ -28,17 +42,21 @@ from functools import cached_property
 from typing import Any
 
 from controlplane.job import Job
+from controlplane.plan.follow import CHECK_VALUES, Links, Stream, follow, hops
 from controlplane.plan.limits import DoesNotFit, held
-from controlplane.plan.model import Plan
-from controlplane.plan.round_trips import round_trips
+from controlplane.plan.model import Plan, Tree
+from controlplane.plan.pacing import bucket_packets, wanted
+from controlplane.plan.queues import Queues
+from controlplane.plan.round_trips import Credit, round_trips
 from controlplane.plan.slots import HOST_MS, MAXIMUM_SLOTS, Level, hosts_known, place_slots, round_trip_ms, total_ms
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes
 
 BYTES_PER_VALUE = 4
-CHECK_VALUES = 4
 PLENTY = 1 << 24
 ENOUGH = 1 - 1e-9
+MOST_HOPS = 8_000
+"""Packets times links of an all-reduce that are followed one by one (a few hundredths of a second)."""
 
 
 def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:
@@ -153,7 +171,8 @@ class Part:
 class Cost:
     """What all-reduces with a plan cost.
 
-    rate_mbps: of a worker, the evaluator's. pace: the part of it at which agents send. stored: see round_trips.py.
+    rate_mbps: of a worker, the evaluator's. pace: the part of it at which agents send. stored, credit: of links, see
+    round_trips.py.
     """
 
     plan: Plan
@@ -163,6 +182,7 @@ class Cost:
     windows: Windows | None
     pace: float = 1.0
     stored: bool = True
+    credit: Credit | None = None
 
     @property
     def packet_bits(self) -> int:
@@ -171,10 +191,7 @@ class Cost:
     @cached_property
     def round_trips_ms(self) -> list[float]:
         """Of each tree's chunks, one at a time."""
-        found = [
-            round_trips([tree], self.topology, self.packet_bits, stored=self.stored)[0] for tree in self.plan.trees
-        ]
-        return [total_ms(levels) for levels in found]
+        return [total_ms(self._round_trips([tree])[0]) for tree in self.plan.trees]
 
     @cached_property
     def _first(self) -> dict[tuple[int, ...], list[list[Level]]]:
@@ -183,46 +200,109 @@ class Cost:
     def first_round_trips(self, trees: tuple[int, ...]) -> list[list[Level]]:
         """Levels of the round trips of these trees' first packets, which start at once."""
         if trees not in self._first:
-            chosen = [self.plan.trees[i] for i in trees]
-            self._first[trees] = round_trips(chosen, self.topology, self.packet_bits, stored=self.stored)
+            self._first[trees] = self._round_trips([self.plan.trees[i] for i in trees])
         return self._first[trees]
 
-    @property
+    def _round_trips(self, trees: list[Tree]) -> list[list[Level]]:
+        return round_trips(trees, self.topology, self.packet_bits, stored=self.stored, credit=self.credit)
+
+    @cached_property
     def tree_rates_mbps(self) -> list[float]:
         """What agents send into each tree, at their pace or as far as its window goes."""
         carries = [math.inf] * len(self.plan.trees) if self.windows is None else self.windows.carries_mbps
         paced = self.rate_mbps * self.pace
         return [min(paced * tree.share, most) for tree, most in zip(self.plan.trees, carries, strict=True)]
 
-    def tree_parts(self, size: int) -> list[Part]:
-        """Of an all-reduce of so many bytes, what each tree carries and how long it only waits."""
+    @cached_property
+    def buckets(self) -> list[float]:
+        """Packets of each tree that may go at once."""
+        pps = self.rate_mbps * self.pace * 1e6 / self.packet_bits
+        slots = [MAXIMUM_SLOTS] * len(self.plan.trees) if self.windows is None else self.windows.slots
+        trees = zip(self.plan.trees, slots, strict=True)
+        return [bucket_packets(pps * tree.share, pps, n, self.values_per_packet) for tree, n in trees]
+
+    @property
+    def refill_s(self) -> float:
+        """After so long a pause all buckets are full."""
+        mbit = self.packet_bits / 1e6
+        return max(bucket * mbit / rate for bucket, rate in zip(self.buckets, self.tree_rates_mbps, strict=True))
+
+    @cached_property
+    def _queues(self) -> Queues:
+        return Queues.of(self.plan, self.topology, self.packet_bits, self.credit)
+
+    def estimated_seconds(self, size: int) -> list[float]:
+        """Of an all-reduce of so many bytes, by tree, as the formula above has it; 0 where it carries nothing."""
         data = data_packets(self.plan, self.values_per_packet, size)
         used = tuple(i for i, count in enumerate(data) if count)
         first = dict(zip(used, map(total_ms, self.first_round_trips(used)), strict=True))
-        found = []
-        for index, (rate, count, trip) in enumerate(zip(self.tree_rates_mbps, data, self.round_trips_ms, strict=True)):
-            if not count:
-                found.append(Part(0.0, 0.0, 0.0))
-                continue
-            mbit = self.packet_bits / 1e6
-            exponents = exponent_packets(count, self.values_per_packet) * mbit
-            idle = max(0.0, first[index] / 1e3 - exponents / rate)  # until the first exponents are back
-            sent = exponents + (count - 1) * mbit
-            found.append(Part(sent, idle + trip / 1e3, sent / rate + idle + trip / 1e3))
+        queues = self._queues.seconds(data)
+        found = [0.0] * len(data)
+        for index in used:
+            exponents = exponent_packets(data[index], self.values_per_packet)
+            pps, known = self.tree_rates_mbps[index] * 1e6 / self.packet_bits, first[index] / 1e3
+            sent = _last_leaves(known, exponents, data[index], pps, self.buckets[index])
+            found[index] = float(max(sent, known + queues[index])) + self.round_trips_ms[index] / 1e3
         return found
 
+    @cached_property
+    def _followed(self) -> dict[int, list[float]]:
+        return {}
+
+    def follows(self, size: int) -> bool:
+        """Whether the packets of an all-reduce of so many bytes are few enough to be followed one by one."""
+        counts = packets(self.plan, self.values_per_packet, size)
+        return sum(count * hops(tree) for count, tree in zip(counts, self.plan.trees, strict=True)) <= MOST_HOPS
+
     def tree_seconds(self, size: int) -> list[float]:
-        """Of an all-reduce of so many bytes, by tree; 0 where it carries nothing."""
-        return [part.seconds for part in self.tree_parts(size)]
+        """Of an all-reduce of so many bytes, by tree: its packets followed one by one, where they are few."""
+        if not self.follows(size):
+            return self.estimated_seconds(size)
+        if size not in self._followed:
+            counts = data_packets(self.plan, self.values_per_packet, size)
+            exponents = [exponent_packets(count, self.values_per_packet) for count in counts]
+            trees = [i for i, count in enumerate(counts) if count]
+            slots = None if self.windows is None else self.windows.slots
+            streams = [
+                Stream(
+                    self.plan.trees[i],
+                    exponents[i],
+                    counts[i],
+                    self.rate_mbps * self.pace * self.plan.trees[i].share * 1e6 / self.packet_bits,
+                    self.buckets[i],
+                    MAXIMUM_SLOTS if slots is None else slots[i],
+                )
+                for i in trees
+            ]
+            links = Links(self.topology, self.packet_bits, self.stored, self.credit)
+            seconds = follow(streams, links, self.values_per_packet)
+            found = dict(zip(trees, seconds, strict=True))
+            self._followed[size] = [found.get(i, 0.0) for i in range(len(counts))]
+        return self._followed[size]
+
+    def tree_parts(self, size: int) -> list[Part]:
+        """Of an all-reduce of so many bytes, what each tree carries and how long it only waits."""
+        data = data_packets(self.plan, self.values_per_packet, size)
+        found = []
+        for rate, count, seconds in zip(self.tree_rates_mbps, data, self.tree_seconds(size), strict=True):
+            packets_sent = exponent_packets(count, self.values_per_packet) + count - 1 if count else 0
+            sent = min(packets_sent * self.packet_bits / 1e6, seconds * rate)
+            found.append(Part(sent, seconds - sent / rate, seconds))
+        return found
 
     def seconds(self, size: int) -> float:
         """Of an all-reduce of so many bytes."""
         return max(self.tree_seconds(size))
 
-    def job_seconds(self) -> float:
-        """Of the job's tensors, one after the other."""
-        job = self.plan.job
-        return sum(self.seconds(size) for size in job.sizes) if job.sizes else self.seconds(job.model_bytes)
+    def job_seconds(self, estimated: bool = False) -> float:
+        """Of the job's tensors, one after the other: the first finds full buckets. estimated: no packet is followed."""
+        sizes = self.plan.job.sizes or (self.plan.job.model_bytes,)
+        counts = [packets(self.plan, self.values_per_packet, size) for size in sizes]
+        sent = [sum(of_tree) for of_tree in zip(*counts, strict=True)]
+        mbit = self.packet_bits / 1e6
+        trees = zip(sent, self.buckets, self.tree_rates_mbps, strict=True)
+        each = {n: max(self.estimated_seconds(n)) if estimated else self.seconds(n) for n in set(sizes)}
+        return max(sum(each[n] for n in sizes), *((count - bucket) * mbit / rate for count, bucket, rate in trees))
 
     def latency(self, size: int) -> list[Level]:
         """Levels of the longest first round trip of an all-reduce of so many bytes."""
@@ -235,6 +315,16 @@ class Cost:
             "seconds": [{"bytes": size, "seconds": self.seconds(size)} for size in sizes],
             "latency": [{"from": x.source, "to": x.end, "ms": x.ms} for x in self.latency(max(sizes, default=1))],
         }
+
+
+def _last_leaves(first_s: float, exponents: int, data: int, pps: float, bucket: float) -> float:
+    """When a tree's last packet of data leaves, s. first_s: when its exponents are back."""
+    tokens = min(bucket, bucket - exponents + pps * first_s)
+    begins = first_s
+    if tokens < wanted(bucket) * ENOUGH:  # the agent sleeps until the bucket is full
+        begins, tokens = max(first_s, exponents / pps), bucket
+    whole, left = math.floor(bucket + 1e-9), data - math.floor(tokens + 1e-9)
+    return begins + (-(-left // whole) * whole / pps if left > 0 else 0.0)
 
 
 def cost_of(plan: Plan, topology: Topology, rate_mbps: float, pace: float = 1.0) -> Cost | None:

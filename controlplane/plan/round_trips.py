@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -18,6 +18,11 @@ from controlplane.topology import Topology
 
 MOST_FLOWS = 20_000
 """Of all trees; with more, the estimate has to do."""
+
+
+Credit = Callable[[Topology, Edge], float]
+"""Of a link: how far (ms) it may be ahead of its rate, the bytes of its token bucket over that rate. Links of a network
+have none; the emulation's do (topologies/links.py)."""
 
 
 @dataclass
@@ -33,27 +38,30 @@ class _Chunk:
 
 
 def round_trips(
-    trees: Sequence[Tree], topology: Topology, packet_bits: int, *, stored: bool = True
+    trees: Sequence[Tree], topology: Topology, packet_bits: int, *, stored: bool = True, credit: Credit | None = None
 ) -> list[list[Level]]:
     """The levels of each tree's round trip (ms), where one chunk of each starts at once.
 
     stored: a packet has arrived when its last bit has. False: when a link begins with it (as softswitch has it).
+    credit: the links' token buckets, full at the beginning: as long as one has tokens its packets go at once.
     """
     if sum(len(tree.flows) for tree in trees) > MOST_FLOWS:
         return [round_trip(tree, topology, packet_bits) for tree in trees]
     chunks = [_chunk(tree) for tree in trees]
     free: dict[Edge, float] = {}
-    times: dict[Edge, tuple[float, float]] = {}
+    times: dict[Edge, tuple[float, float, float]] = {}
     events: list[tuple[float, int, int, tuple[str, ...], int]] = []  # time, order, tree, route, where on it
 
     def go(index: int, route: tuple[str, ...], position: int, now: float) -> None:
         """On to the next node of the route."""
         link = route[position], route[position + 1]
         if link not in times:
-            times[link] = packet_ms(topology, link, packet_bits), topology.delay_ms(*link)
-        packet, delay = times[link]
-        begins = max(now, free.get(link, 0.0))
-        free[link] = begins + packet
+            ahead = credit(topology, link) if credit else 0.0
+            times[link] = packet_ms(topology, link, packet_bits), topology.delay_ms(*link), ahead
+        packet, delay, ahead = times[link]
+        schedule = max(now, free.get(link, 0.0))
+        begins = max(now, schedule - ahead)
+        free[link] = schedule + packet
         heapq.heappush(events, (begins + packet * stored + delay, next(order), index, route, position + 1))
 
     order = count()

@@ -16,10 +16,13 @@ HEADER_WORDS = 16  # Ethernet, IPv4, UDP and ours: 66 bytes, which is a little m
 
 
 class Network:
-    """Links that take packets one after the other (a host's own link at once), events in order of time (s)."""
+    """Links that take packets one after the other (a host's own link at once), events in order of time (s).
 
-    def __init__(self, topology: Topology, packet_bits: int) -> None:
-        self.topology, self.bits = topology, packet_bits
+    link_bits: of a link's token bucket; as long as it has tokens, a packet begins at once.
+    """
+
+    def __init__(self, topology: Topology, packet_bits: int, link_bits: float) -> None:
+        self.topology, self.bits, self.link_bits = topology, packet_bits, link_bits
         self.free: dict[tuple[str, str], float] = {}
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.numbers = count()
@@ -34,9 +37,11 @@ class Network:
             action()
 
     def hop(self, u: str, v: str, arrived: Callable[[], None]) -> None:
-        start = max(self.now, self.free.get((u, v), 0.0))
-        takes = self.bits / (self.topology.bandwidth_mbps(u, v) * 1e6) if self.topology.kind(u) == "switch" else 0.0
-        self.free[u, v] = start + takes
+        rate = self.topology.bandwidth_mbps(u, v) * 1e6
+        takes = self.bits / rate if self.topology.kind(u) == "switch" else 0.0
+        turn = max(self.now, self.free.get((u, v), 0.0))
+        start = max(self.now, turn - self.link_bits / rate)
+        self.free[u, v] = turn + takes
         self.at(start + takes + self.topology.delay_ms(u, v) / 1e3, arrived)
 
     def along(self, route: tuple[str, ...], arrived: Callable[[], None]) -> None:
@@ -47,16 +52,19 @@ class Network:
 
 
 class Stream:
-    """What one worker sends into one tree: exponents, then what the exponents that came back allow; paced, windowed."""
+    """What one worker sends into one tree: exponents, then what the exponents that came back allow; paced, windowed.
 
-    def __init__(self, exponents: int, data: int, values: int, interval: float, slots: int) -> None:
+    A bucket of tokens, one a packet: the agent begins when it is three quarters full, and sleeps until it is full.
+    """
+
+    def __init__(self, exponents: int, data: int, values: int, *, interval: float, slots: int, bucket: float) -> None:
         self.exponents, self.data, self.values = exponents, data, values
-        self.interval, self.slots = interval, slots
+        self.interval, self.slots, self.bucket = interval, slots, bucket
         self.sent = 0
         self.answered: set[int] = set()
         self.base = 0
-        self.next_at = 0.0
-        self.waiting = False
+        self.tokens, self.counted_at = bucket, 0.0
+        self.wakes_at = -1.0
 
     def may_send(self) -> bool:
         if self.sent >= self.exponents + self.data or self.sent >= self.base + self.slots:
@@ -64,6 +72,13 @@ class Stream:
         if self.sent < self.exponents:
             return True
         return (self.sent - self.exponents + 4) // self.values in self.answered
+
+    def full_at(self, now: float) -> float:
+        """Now, if it is full enough."""
+        self.tokens = min(self.bucket, self.tokens + (now - self.counted_at) / self.interval)
+        self.counted_at = now
+        enough = self.tokens > max(1.0, 0.75 * self.bucket) - 1e-9
+        return now if enough else now + (self.bucket - self.tokens) * self.interval
 
     def answer(self, number: int) -> None:
         self.answered.add(number)
@@ -83,23 +98,22 @@ class TreeRun:
         for u, v in tree.return_edges:
             self.children.setdefault(u, []).append(v)
         self.got: Counter[tuple[str, int]] = Counter()
+        self.wake: Callable[[str], None] = self.send  # of all trees, once they are known
 
     def send(self, worker: str) -> None:
         stream, network = self.streams[worker], self.network
-        while not stream.waiting and stream.may_send():
-            if network.now < stream.next_at - 1e-12:
-                stream.waiting = True
-                network.at(stream.next_at, lambda: self.resume(worker))
-                return
-            number = stream.sent
-            stream.sent += 1
-            stream.next_at = max(stream.next_at, network.now) + stream.interval
-            a = self.assignments[worker]
-            network.along(a.route, partial(self.arrive, a.point, number))
-
-    def resume(self, worker: str) -> None:
-        self.streams[worker].waiting = False
-        self.send(worker)
+        if stream.may_send() and stream.full_at(network.now) <= network.now:
+            while stream.may_send() and stream.tokens > 1 - 1e-9:
+                number = stream.sent
+                stream.sent += 1
+                stream.tokens -= 1
+                a = self.assignments[worker]
+                network.along(a.route, partial(self.arrive, a.point, number))
+        if stream.may_send():
+            wakes_at = stream.full_at(network.now)
+            if wakes_at != stream.wakes_at:
+                stream.wakes_at = wakes_at
+                network.at(wakes_at, lambda: self.wake(worker))
 
     def arrive(self, point: str, number: int) -> None:
         self.got[point, number] += 1
@@ -115,27 +129,44 @@ class TreeRun:
         if node in self.streams:
             self.streams[node].answer(number)
             self.ends.append(self.network.now)
-            self.send(node)
+            self.wake(node)
         for child in self.children.get(node, ()):
             self.network.hop(node, child, partial(self.down, child, number))
 
 
 def all_reduce_seconds(
-    plan: Plan, topology: Topology, packet_bits: int, packets: list[tuple[int, int]], slots: list[int]
+    plan: Plan,
+    topology: Topology,
+    packet_bits: int,
+    packets: list[tuple[int, int]],
+    *,
+    slots: list[int],
+    buckets: list[float],
+    link_bytes: float = 0.0,
 ) -> float:
-    """When the last worker has the last result. packets: (exponents, data) of each tree. The plan's rates hold."""
-    network = Network(topology, packet_bits)
+    """When the last worker has the last result. packets: (exponents, data) of each tree. buckets: packets that agents
+    may send at once, link_bytes: those of every link. The plan's rates hold."""
+    network = Network(topology, packet_bits, link_bytes * 8)
     values = packet_bits // 32 - HEADER_WORDS
     ends = [0.0]
     runs = []
-    for tree, (exponents, data), window in zip(plan.trees, packets, slots, strict=True):
+    for tree, (exponents, data), window, bucket in zip(plan.trees, packets, slots, buckets, strict=True):
         if data:
             interval = packet_bits / (plan.rate_mbps * tree.share * 1e6)
-            streams = {w: Stream(exponents, data, values, interval, window) for w in plan.job.workers}
+            streams = {
+                w: Stream(exponents, data, values, interval=interval, slots=window, bucket=bucket)
+                for w in plan.job.workers
+            }
             runs.append(TreeRun(network, tree, streams, ends))
-    for run in runs:
-        for worker in run.streams:
+
+    def wake(worker: str) -> None:
+        for run in runs:
             run.send(worker)
+
+    for run in runs:
+        run.wake = wake
+    for worker in plan.job.workers:
+        wake(worker)
     network.run()
     assert all(stream.base == stream.exponents + stream.data for run in runs for stream in run.streams.values())
     return max(ends)

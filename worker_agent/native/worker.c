@@ -1102,6 +1102,21 @@ static void trees_free(struct tree *trees, uint32_t count, struct label_map *lab
     label_map_free(labels);
 }
 
+static double packet_mbits(uint32_t values) { return 8e-6 * INART_FRAME_BYTES((double)values); }
+
+/* Packets of a tree that may leave at a time (controlplane/plan/pacing.py has the same; a test compares). `total_mbps`: of all
+ * trees of the worker. */
+double inart_worker_bucket(double rate_mbps, double total_mbps, uint32_t slots, uint32_t values)
+{
+    double wake = rate_mbps / packet_mbits(values) * BURST_SECONDS, most = (double)io_segments(values) * BURST_MESSAGES;
+    /* Many slow trees would wake the thread for every packet. */
+    double few = total_mbps / packet_mbits(values) * FEW_SECONDS;
+    few = few < FEW ? few : FEW;
+    few = few < slots / 4.0 ? few : slots / 4.0;
+    wake = wake > few ? wake : few;
+    return wake < 1 ? 1 : wake > most ? most : wake;
+}
+
 /* `total_mbps`: of all trees of this worker. */
 static void tree_setup(struct tree *t, const struct inart_tree_config *config, double total_mbps, uint32_t values, uint64_t now)
 {
@@ -1117,16 +1132,9 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, d
     t->resend_tokens = RESEND_BURST;
     t->resend_tokens_at = now;
     t->tokens_at = t->base_since = now;
-    double packet_mbits = 8e-6 * INART_FRAME_BYTES((double)values);
-    t->packets_per_second = config->rate_mbps / packet_mbits;
-    double wake = t->packets_per_second * BURST_SECONDS, slack = t->packets_per_second * SLACK_SECONDS;
-    double most = (double)io_segments(values) * BURST_MESSAGES;
-    /* Many slow trees would wake the thread for every packet. */
-    double few = total_mbps / packet_mbits * FEW_SECONDS;
-    few = few < FEW ? few : FEW;
-    few = few < config->slots / 4.0 ? few : config->slots / 4.0;
-    wake = wake > few ? wake : few;
-    t->tokens_wake = wake < 1 ? 1 : wake > most ? most : wake;
+    t->packets_per_second = config->rate_mbps / packet_mbits(values);
+    double slack = t->packets_per_second * SLACK_SECONDS;
+    t->tokens_wake = inart_worker_bucket(config->rate_mbps, total_mbps, config->slots, values);
     t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
     t->tokens = t->burst = t->tokens_wake;
 }

@@ -276,4 +276,4 @@ def cost(plan: Plan, topology: Topology) -> tuple[float, float, int]:
     """What the best plan has least of: time of the job's tensors, where packets' and tensors' sizes are known; then
     1 / rate; trees."""
     found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
-    return 0.0 if found is None else round(found.job_seconds(), 12), -plan.rate_mbps, len(plan.trees)
+    return 0.0 if found is None else round(found.job_seconds(estimated=True), 12), -plan.rate_mbps, len(plan.trees)
