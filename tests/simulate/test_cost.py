@@ -196,9 +196,10 @@ def test_buckets_are_those_of_the_engine():
     """Agents send ahead of their pace what the model lets them."""
     import ctypes
 
-    from worker_agent.native_engine import NATIVE, load_engine
+    from controlplane.native_build import load
+    from worker_agent.native_engine import NATIVE
 
-    bucket = load_engine(NATIVE / "worker.c", "inart_worker_sizes", []).inart_worker_bucket
+    bucket = load(NATIVE / "worker.c", include=[NATIVE]).inart_worker_bucket
     bucket.restype, bucket.argtypes = ctypes.c_double, [ctypes.c_double] * 2 + [ctypes.c_uint32] * 2
     generator = random.Random(1)
     for _ in range(500):
