@@ -1,7 +1,7 @@
 """How fast the hosts are, in one run side by side with what they replace.
 
     python -m evaluation.hosts [--bytes 25M] [--workers 4] [--mbps 200] [--values 256] [--repeat 3] [--no-gloo] [--json]
-    python -m evaluation.hosts --workers 2,4,8 --mbps 200,400,1000,2000,4000 --bytes 100M --duration 0.5 --limit 330 \
+    python -m evaluation.hosts --workers 2,4,8 --mbps 200,400,1000,2000,4000 --bytes 100M --duration 0.5 --limit 330 \\
         --plot docs/images/hosts-sweep.png
     python -m evaluation.hosts --mbps 4000 --bytes 100M --trees 2 --threads 2 --no-gloo
 
@@ -58,7 +58,9 @@ def line(result: Result, what: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m evaluation.hosts", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.hosts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bytes", type=parse_bytes, default=25_000_000, help="size of the tensor (25M)")
     parser.add_argument("--workers", type=_list, default=[4.0], help="how many; a list for a sweep (4)")
     parser.add_argument("--mbps", type=_list, default=[200.0], help="rate of every link; a list for a sweep (200)")

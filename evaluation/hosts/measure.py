@@ -27,7 +27,8 @@ from worker_agent.io_options import IoOptions
 
 WINDOW_SECONDS = 0.004  # of packets that may be under way, as rules.build allows for
 LEAST_WINDOW, MOST_WINDOW = 512, 2048  # slots
-BUSY = 0.95  # share of a thread's or of all cores' time from which on it is what gave out
+BUSY = 0.95  # share of a thread's or of all cores' time from which on it is what gave out, ...
+MET = 1.1  # ... unless the time was within this of size / bandwidth
 KEYS = (
     "workers",
     "mbps",
@@ -83,8 +84,9 @@ class Setting:
 class Result:
     """Seconds are medians; *_cpu_us_per_packet: of the cheapest repetition, by packets sent and answered (workers),
     received (root) and handled (switch): what else runs on the machine only adds to it. cpu_idle: share of the
-    machine's CPU time that was idle meanwhile. packets_per_message: super-frames of workers. gave_out: what was busy
-    nearly all of the time: "cores" (all of them), "switch", "root", "worker" (their threads); empty: nothing was."""
+    machine's CPU time that was idle meanwhile. packets_per_message: super-frames of workers. gave_out: where the bound
+    was not met, what was busy nearly all of the time: "cores" (all of them), "switch", "root", "worker" (their
+    threads); empty: nothing was."""
 
     workers: int
     mbps: float
@@ -190,8 +192,14 @@ def measure(setting: Setting) -> Result:
         packets_per_message=sum(s.packets_sent for s in stats) / sum(s.io.messages_sent for s in stats),
         resent=sum(s.resent for s in stats),
         kernel_drops=sum(s.kernel_drops for s in stats),
-        gave_out=next((who for who in costs[0][4] if statistics.median(cost[4][who] for cost in costs) >= BUSY), ""),
+        gave_out=_gave_out(setting, seconds, [cost[4] for cost in costs]),
     )
+
+
+def _gave_out(setting: Setting, seconds: list[float], busy: list[dict[str, float]]) -> str:
+    if statistics.median(seconds) <= MET * setting.bound_seconds:
+        return ""
+    return next((who for who in busy[0] if statistics.median(shares[who] for shares in busy) >= BUSY), "")
 
 
 def _tensors(workers: int, size: int, repetition: int) -> list[NDArray[np.float32]]:

@@ -24,13 +24,14 @@ def draw(results: Sequence[Result], path: Path) -> None:
             ("in the network", "tab:blue", [r.network_seconds for r in own]),
             ("gloo", "tab:orange", [r.gloo_seconds for r in own]),
         ):
-            pairs = [(m, s / r.bound_seconds, r.gave_out) for m, s, r in zip(rates, seconds, own, strict=True) if s]
-            axes.plot([p[0] for p in pairs], [p[1] for p in pairs], color=color, label=name)
-            for mbps, ratio, gave_out in pairs:
-                told = gave_out if name != "gloo" else ""
+            shown = [(r.mbps, s / r.bound_seconds, r) for r, s in zip(own, seconds, strict=True) if s]
+            axes.plot([mbps for mbps, _, _ in shown], [ratio for _, ratio, _ in shown], color=color, label=name)
+            for mbps, ratio, result in shown:
+                told = result.gave_out if name != "gloo" else ""
                 axes.plot(mbps, ratio, "o", color=color, markerfacecolor="white" if told else color)
-                below = {"textcoords": "offset points", "ha": "center", "fontsize": "x-small"}
-                axes.annotate(told, (mbps, ratio), (0, -12), **below)
+                above = result.network_seconds > (result.gloo_seconds or 0.0)
+                aside = {"textcoords": "offset points", "ha": "center", "fontsize": "x-small"}
+                axes.annotate(told, (mbps, ratio), (0, 6 if above else -12), **aside)
         axes.axhline(1.0, color="grey", linestyle=":", label="size / bandwidth")
         axes.set_xscale("log")
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
@@ -41,10 +42,10 @@ def draw(results: Sequence[Result], path: Path) -> None:
     slowest = max(max(r.network_seconds, r.gloo_seconds or 0.0) / r.bound_seconds for r in results)
     panels[0][0].set_ylim(0, 1.1 * slowest)  # of all panels: they share the axis
     panels[0][0].set_ylabel("time, size / bandwidth = 1")
-    panels[0][0].legend(fontsize="small")
+    panels[0][0].legend(fontsize="small", loc="lower left")
     sizes = sorted({round(result.bytes / 1e6) for result in results})
     size = f"{sizes[0]} MB" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} MB"
-    figure.suptitle(f"{size} all-reduced; hollow: what gave out", fontsize="medium")
+    figure.suptitle(f"{size} all-reduced; hollow, with its name: what gave out", fontsize="medium")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
