@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BMV2 = "simple_switch_grpc"
 CLONE_NEWNET = 0x40000000
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
+PACKET_AUXDATA = 8
+AUXDATA = struct.Struct("=IIIHHHH")
+"""The kernel's tpacket_auxdata: status, lengths (2), offsets (2), VLAN tag, its EtherType."""
+VLAN_VALID = 1 << 4
 NUMBERS = itertools.count()
 END_SECONDS = 10
 
@@ -58,6 +63,7 @@ def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
         for interface in interfaces:
             raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
             raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+            raw.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
             raw.bind((interface, 0))
             opened.append(raw)
     finally:
@@ -66,6 +72,17 @@ def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
         os.close(home)
         os.close(there)
     return opened
+
+
+def receive(raw: socket.socket) -> bytes:
+    """A frame from one of :func:`sockets_in`, as it was on the wire: the kernel takes a VLAN tag out and tells it."""
+    frame, extra, _, _ = raw.recvmsg(65536, socket.CMSG_SPACE(AUXDATA.size))
+    for level, kind, data in extra:
+        if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):
+            status, *_, tag, ether_type = AUXDATA.unpack_from(data)
+            if status & VLAN_VALID:
+                return frame[:12] + struct.pack(">HH", ether_type, tag) + frame[12:]
+    return frame
 
 
 class Cables:
