@@ -2,6 +2,7 @@
 
     python -m topologies.tofino_model --topology topologies/data/testbed_tofino.json --folder /tmp/tofino-model
     python -m topologies.tofino_model --topology topologies/data/testbed_tofino.json --folder /tmp/tofino-model --remove
+    python -m topologies.tofino_model --tofino 2 --topology topologies/data/testbed_tofino2.json --folder ...
 
     namespace inart-V1                                   namespace inart-W1
     tofino-model: p1-0 (front-panel port 1/0) ---------- eth0, 10.0.0.3
@@ -35,21 +36,26 @@ GATEWAY = "169.254.1.1"
 BRI_PORT = 50052
 MODEL_MBPS = 1.0
 """What a link of the model is taken to carry: it simulates every stage of every packet."""
-CONNECTORS = 64
+CONNECTORS = {"1": 64, "2": 32}
+"""Of the front panel, by the chip's generation."""
 
 
 class ModelError(Exception):
     """The wiring could not be made; the message says why."""
 
 
-def device_port(port: FrontPanelPort) -> int:
+def device_port(port: FrontPanelPort, tofino: str = "1") -> int:
     """The device port of a front-panel port of the model with four pipes, which is what tofino-model is by default.
 
-    As bf_switchd numbers them there; `pm show` in its shell has both (columns PORT and D_P). Raises ModelError.
+    As bf_switchd numbers them there; `pm show` in its shell has both (columns PORT and D_P). Of Tofino 2 that was not
+    looked up: in order, eight lanes a connector, behind a pipe's first eight. Raises ModelError.
     """
     connector = port.connector
-    if connector > CONNECTORS:
-        raise ModelError(f"the model has no front-panel port {port.name}: connectors are 1 to {CONNECTORS}")
+    if connector > CONNECTORS[tofino]:
+        raise ModelError(f"the model has no front-panel port {port.name}: connectors are 1 to {CONNECTORS[tofino]}")
+    if tofino == "2":
+        at, place = divmod(connector - 1, 8)
+        return 128 * at + 8 + 8 * place + port.channel
     # Rows of sixteen, the first and the third counted backwards.
     row, place = divmod(connector - 1, 16)
     mac = 16 * row + (15 - place if row % 2 == 0 else place)
@@ -61,10 +67,10 @@ def interface(port: FrontPanelPort) -> str:
     return f"p{port.connector}-{port.channel}"
 
 
-def port_file(topology: Topology, switch: str) -> dict[str, list[dict[str, int | str]]]:
+def port_file(topology: Topology, switch: str, tofino: str = "1") -> dict[str, list[dict[str, int | str]]]:
     """What tofino-model reads with -f: which interface a device port is."""
     ports = [*topology.front_panel(switch).values(), *topology.loopback_ports(switch)]
-    return {"PortToIf": [{"device_port": device_port(port), "if": interface(port)} for port in sorted(ports)]}
+    return {"PortToIf": [{"device_port": device_port(port, tofino), "if": interface(port)} for port in sorted(ports)]}
 
 
 def slow(topology: Topology, mbps: float) -> Topology:
@@ -81,16 +87,18 @@ class Wiring:
         folder: for what the model, the driver and `deploy` read.
         prefix: of the namespaces' names, and of the interfaces in this one.
         management: first two bytes of the addresses between this namespace and the switches'.
+        tofino: the chips' generation.
     """
 
     topology: Topology
     folder: Path
     prefix: str = "inart-"
     management: str = "172.30"
+    tofino: str = "1"
 
     def make(self, mbps: float = MODEL_MBPS) -> None:
         """Namespaces, links and files. Raises ModelError; nothing is left then."""
-        files = {switch: port_file(self.topology, switch) for switch in self.topology.switches}
+        files = {switch: port_file(self.topology, switch, self.tofino) for switch in self.topology.switches}
         there = [node for node in self.topology.nodes if self._exists(node)]
         if there:
             raise ModelError(f"there is a namespace {self.prefix}{there[0]} already: --remove takes all of them away")
@@ -143,12 +151,13 @@ class Wiring:
     def what_to_type(self) -> Iterator[str]:
         """The commands for the terminals."""
         yield "as root, with $SDE and $SDE_INSTALL set, each in a terminal of its own:"
+        arch = {"1": "tofino", "2": "tofino2"}[self.tofino]
         for switch in self.topology.switches:
             begin = f"cd {self.folder}/{switch} && {self.enter(switch)}"
-            yield f"  {switch}: {begin} $SDE/run_tofino_model.sh -p inart --arch tofino -f $PWD/ports.json -q"
-            yield f"  {switch}: {begin} $SDE/run_switchd.sh -p inart --arch tofino --skip-port-add"
+            yield f"  {switch}: {begin} $SDE/run_tofino_model.sh -p inart --arch {arch} -f $PWD/ports.json -q"
+            yield f"  {switch}: {begin} $SDE/run_switchd.sh -p inart --arch {arch} --skip-port-add"
         yield (
-            "  controller: .venv/bin/python -m controlplane.deploy --tofino --strategy inart --topology "
+            f"  controller: .venv/bin/python -m controlplane.deploy --tofino {self.tofino} --strategy inart --topology "
             f"{self.folder}/topology.json --switches {self.folder}/switches.json --serve unix:{self.folder}/controller"
         )
         for server in self.topology.servers:
@@ -235,13 +244,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="A.B",
         help="first two bytes of the addresses between the controller and the switches (default: %(default)s)",
     )
+    parser.add_argument("--tofino", choices=sorted(CONNECTORS), default="1", help="generation (default: %(default)s)")
     parser.add_argument("--remove", action="store_true", help="take the namespaces away again")
     arguments = parser.parse_args(argv)
     try:
         topology = parse_topology(arguments.topology)
         if os.geteuid():
             raise ModelError("making network namespaces needs root")
-        wiring = Wiring(topology, arguments.folder.resolve(), arguments.prefix, arguments.management)
+        folder = arguments.folder.resolve()
+        wiring = Wiring(topology, folder, arguments.prefix, arguments.management, arguments.tofino)
         if arguments.remove:
             wiring.remove()
         else:

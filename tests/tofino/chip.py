@@ -26,8 +26,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from controlplane.targets.bri.entries import Entry, Prefix
+from controlplane.targets.bri.chip import CHIPS as CHIP
+from controlplane.targets.bri.entries import Entry, Masked, Prefix
 from controlplane.targets.bri.ports import NO_LOOPBACK
+from controlplane.targets.bri.program import BRIDGE_TABLE, FIRST_PRIORITY, PRIORITY
 from controlplane.targets.bri.schema import local
 from p4src.artifacts import SWITCH, Artifact
 from p4src.tofino_toolchain import CHIPS
@@ -35,6 +37,8 @@ from p4src.tofino_toolchain import CHIPS
 VARIABLES = {"tna": "INART_TOFINO_MODEL", "t2na": "INART_TOFINO2_MODEL"}
 """Target -> environment variable with the program that drives a model of its chip."""
 THROUGH = "through"
+KEY_BITS = {"ingress_port": 9, "destination": 48}
+"""Of the bridge table."""
 SECONDS = 300.0
 """For one answer; a machine with much to do is slow, and the first answer comes after the binary is loaded."""
 
@@ -61,7 +65,7 @@ class Chip:
 
     def __init__(self, artifact: Artifact) -> None:
         self.target = target = artifact.manifest.target
-        built = artifact.directory / SWITCH
+        built = (artifact.directory / SWITCH).resolve()
         self._scratch = tempfile.TemporaryDirectory(prefix="inart-chip-")
         self._said: IO[str] = (Path(self._scratch.name) / "said").open("w+")
         program = os.environ[VARIABLES[target]]
@@ -125,6 +129,8 @@ class Chip:
                 self.tell(self._entry(entry))
             elif local(entry.table) == "ipv4_table":
                 routes.append(entry)
+            elif local(entry.table) == BRIDGE_TABLE:
+                self.tell(self._entry(entry, f" {FIRST_PRIORITY - int(str(key.pop(PRIORITY)))}"))
             elif entry.table == "$pre.node":
                 members[key["$MULTICAST_NODE_ID"]] = data["$DEV_PORT"]  # type: ignore[assignment]
             elif entry.table == "$PORT" and data.get("$LOOPBACK_MODE", NO_LOOPBACK) != NO_LOOPBACK:
@@ -137,15 +143,26 @@ class Chip:
                 self.multicast(int(str(dict(entry.key)["$MGID"])), members[nodes[0]])
         for priority, entry in enumerate(sorted(routes, key=_prefix_length)):
             self.tell(self._entry(entry, f" {priority}"))
-        for port in loopback:
+        for port in {*loopback, *self._recirculating(there)}:
             self.tell(f"wire {port} -> {port}")
         self.answer()
+
+    def _recirculating(self, entries: list[Entry]) -> set[int]:
+        """Ports inside the chip that bring back what these entries send there."""
+        chip = CHIP[self.target]
+        ports = [value for entry in entries for name, value in entry.data if name == "port" and isinstance(value, int)]
+        return {port for port in ports if chip.recirculates(port)}
 
     @staticmethod
     def _entry(entry: Entry, priority: str = "") -> str:
         matches = []
         for name, value in entry.key:
-            if isinstance(value, Prefix):
+            if name == PRIORITY:
+                continue
+            if isinstance(value, Masked):
+                assert isinstance(value.value, int)
+                matches.append(f"{name}:{_digits(value.value, value.mask, KEY_BITS[name])}")
+            elif isinstance(value, Prefix):
                 matches.append(f"{name}:0b{value.value:032b}"[: len(name) + 3 + value.length])
                 matches[-1] += "*" * (32 - value.length)
             else:
@@ -233,6 +250,12 @@ def _prefix_length(entry: Entry) -> int:
     return destination.length
 
 
+def _digits(value: int, mask: int, width: int) -> str:
+    """A ternary key, bit by bit."""
+    bits = range(width - 1, -1, -1)
+    return "0b" + "".join(str(value >> bit & 1) if mask >> bit & 1 else "*" for bit in bits)
+
+
 def static_ternary_entries(context: dict[str, Any]) -> list[str]:
     """Commands for what the program itself puts into its ternary tables.
 
@@ -250,9 +273,7 @@ def static_ternary_entries(context: dict[str, Any]) -> list[str]:
             matches = []
             for field in entry["match_key_fields_values"]:
                 value, mask = int(field["value"], 16), int(field.get("mask", "-1"), 16)
-                bits = range(widths[field["field_name"]] - 1, -1, -1)
-                digits = "".join(str(value >> bit & 1) if mask >> bit & 1 else "*" for bit in bits)
-                matches.append(f"{field['field_name']}:0b{digits}")
+                matches.append(f"{field['field_name']}:{_digits(value, mask, widths[field['field_name']])}")
             data = ", ".join(f"{one['parameter_name']}:{one['value']}" for one in entry["action_parameters_values"])
             action = names[entry["action_handle"]]
             commands.append(f"add {table['name']} {last - entry['priority']} {' '.join(matches)} {action}({data})")

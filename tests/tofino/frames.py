@@ -22,15 +22,14 @@ from controlplane.frontpanel import FrontPanelPort
 from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program
-from controlplane.targets.bri.schema import local
 from p4src.artifacts import Artifact, find, load
-from p4src.protocol import HEADER_OFFSET, Verdict
+from p4src.protocol import ETHERTYPE_IPV4, HEADER_OFFSET, Verdict
 from tests.model.packet import ours as is_ours
-from tests.model.switch import Aggregate, Forward, Replicate, Switch
+from tests.model.switch import Aggregate, Bridge, Forward, Replicate, Switch
 from tests.model.tofino import TofinoSwitch
 from tests.p4 import rig
 from tests.p4.comparison import readable
-from tests.p4.rig import GROUPS, PORTS, ROUTES, SLOTS, Arrival, Traffic
+from tests.p4.rig import BRIDGE, GROUPS, PORTS, ROUTES, SLOTS, Arrival, Traffic
 from tests.tofino.chip import Chip, missing
 
 
@@ -54,7 +53,8 @@ BATCH = 100
 
 def ours(artifact: Artifact) -> TofinoSwitch:
     """Our model with the rig's tables."""
-    return TofinoSwitch(artifact.manifest.values_per_packet, SLOTS, dict(LABELS), dict(GROUPS), dict(ROUTES))
+    tables = dict(LABELS), dict(GROUPS), dict(ROUTES)
+    return TofinoSwitch(artifact.manifest.values_per_packet, SLOTS, *tables, bridge=BRIDGE)
 
 
 def install(chip: Chip, artifact: Artifact) -> None:
@@ -74,18 +74,16 @@ def entries(artifact: Artifact, tables: Switch, devices: Mapping[int, int], loop
     panel = {port: FrontPanelPort(1 + index, 0, "100G") for index, port in enumerate(devices)}
     looping = FrontPanelPort(1 + len(panel), 0, "100G", loopback=True)
     named = {**{panel[port].name: device for port, device in devices.items()}, looping.name: loop}
-    ruleset = rules.RuleSet("switch", tuple(labels), groups, routes, (looping,))
-    made = Program.load(find("tna").program).entries(ruleset, PortMap(Panel(panel, (looping,)), named))
-    return made if artifact.manifest.target == "tna" else _in_one_pass(made)
+    bridge = tuple(_bridging(entry, len(tables.bridge) - place) for place, entry in enumerate(tables.bridge))
+    ruleset = rules.RuleSet("switch", tuple(labels), groups, routes, (looping,), bridge)
+    return Program.load(artifact.program).entries(ruleset, PortMap(Panel(panel, (looping,)), named))
 
 
-def _in_one_pass(made: list[Entry]) -> list[Entry]:
-    """As Tofino 2 has them, where no sum comes round."""
-    return [
-        replace(entry, data=tuple((name, value) for name, value in entry.data if local(name) != "loopback"))
-        for entry in made
-        if local(entry.action or "") != "read_out"
-    ]
+def _bridging(entry: Bridge, priority: int) -> rules.Bridge:
+    address, mask = (number.to_bytes(6, "big").hex(":") for number in (entry.address & entry.mask, entry.mask))
+    action = None if entry.action is None else _rule(entry.action)
+    assert not isinstance(action, rules.Aggregate)
+    return rules.Bridge(priority, entry.port, address, mask, action)
 
 
 def _rule(action: Forward | Replicate | Aggregate) -> rules.Forward | rules.Replicate | rules.Aggregate:
@@ -104,10 +102,10 @@ def differences(chip: Chip, model: TofinoSwitch, arrivals: Iterator[Arrival], nu
         number -= len(batch)
         left = chip.process_all((first + arrival.port, arrival.frame) for arrival in batch)
         for arrival, found in zip(batch, left, strict=True):
-            expected = readable(model.process(arrival.port, arrival.frame))
+            wanted = readable(model.process(arrival.port, arrival.frame))
             frames = readable([(port - first, frame) for port, frame in found])
-            if frames != expected:
-                yield f"{arrival.frame.hex(' ', -4)} on port {arrival.port}: ours {expected}, theirs {frames}"
+            if frames != wanted:
+                yield f"{arrival.frame.hex(' ', -4)} on port {arrival.port}: ours {wanted}, theirs {frames}"
 
 
 def counted(chip: Chip) -> dict[Verdict, int]:
@@ -115,12 +113,24 @@ def counted(chip: Chip) -> dict[Verdict, int]:
     return {verdict: chip.counter("verdict_counter", verdict)[0] for verdict in Verdict}
 
 
+def expected(model: TofinoSwitch, target: str) -> dict[Verdict, int]:
+    """What the chip's verdict counters should be. On Tofino 2 the number of *unknown* is action data of a default
+    entry, which a driver writes: without one it is counted as 0, *forwarded*."""
+    counts = {verdict: model.verdicts[verdict] for verdict in Verdict}
+    if target == "t2na":
+        counts[Verdict.FORWARDED] += counts[Verdict.UNKNOWN]
+        counts[Verdict.UNKNOWN] = 0
+    return counts
+
+
 def endless(traffic: Traffic) -> Iterator[Arrival]:
-    """Without what is ours and too short for a UDP header: an Ethernet has no such frames, and the parser, which sees
-    the frame check sequence behind them, takes that for ports."""
+    """Without what is ours and too short for a UDP header, and IPv4 to groups without a whole header: an Ethernet has
+    no such frames, and the parser, which sees the frame check sequence behind them, takes that for ports."""
     while True:
         arrival = traffic.arrival()
-        if len(arrival.frame) >= HEADER_OFFSET or not is_ours(arrival.frame):
+        frame = arrival.frame
+        to_group = frame[:1] and frame[0] & 1 and frame[12:14] == ETHERTYPE_IPV4.to_bytes(2, "big")
+        if len(frame) >= HEADER_OFFSET or not (is_ours(frame) or to_group):
             yield arrival
 
 
@@ -156,11 +166,11 @@ def main() -> int:
                     print(difference)
             done += some
             print(f"{done} frames, {wrong} differ, {time.monotonic() - began:.0f} s", flush=True)
-        theirs, expected = counted(chip), {verdict: model.verdicts[verdict] for verdict in Verdict}
+        theirs, wanted = counted(chip), expected(model, chip.target)
     print(", ".join(f"{verdict.name.lower()} {number}" for verdict, number in theirs.items()))
-    if theirs != expected:
-        print("ours: " + ", ".join(f"{verdict.name.lower()} {number}" for verdict, number in expected.items()))
-    return int(wrong > 0 or theirs != expected)
+    if theirs != wanted:
+        print("ours: " + ", ".join(f"{verdict.name.lower()} {number}" for verdict, number in wanted.items()))
+    return int(wrong > 0 or theirs != wanted)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Stands in for tofino-model and bf_switchd of one switch: our BRI server, and a model of the program on interfaces.
 
-    ip netns exec inart-V1 python -m tests.tofino.standin FOLDER/V1/ports.json [--chip] [--loss 0.01]
+    ip netns exec inart-V1 python -m tests.tofino.standin FOLDER/V1/ports.json [--tofino 2] [--chip] [--loss 0.01]
 
 What `python -m topologies.tofino_model` lays out is tried with it where there is no P4 Studio: deploy, agents and
 frames are real, the switch is not. --chip: Intel's model of the chip with our compiled program (chip.py), else our own
@@ -18,10 +18,11 @@ import sys
 from pathlib import Path
 
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.targets.bri.entries import Entry, KeyValue, Prefix
+from controlplane.targets.bri.entries import Entry, KeyValue, Masked, Prefix
 from controlplane.targets.bri.schema import local
 from p4src.artifacts import find
 from p4src.protocol import Verdict
+from p4src.tofino_install import GENERATIONS
 from tests.model.packet import decode, ours
 from tests.tofino.chip import Chip, missing
 from tests.tofino.dataplane import Switch
@@ -34,7 +35,8 @@ OUTGOING = 4
 """Packet sockets also see what the machine itself sends."""
 QUEUE = 64
 """Frames that wait in front of a chip; more are lost, as on a switch whose queue is full."""
-LABELS, ROUTES, GROUPS, NODES, PORTS = "label_table", "ipv4_table", "$pre.mgid", "$pre.node", "$PORT"
+LABELS, ROUTES, BRIDGE, GROUPS, NODES = "label_table", "ipv4_table", "bridge_table", "$pre.mgid", "$pre.node"
+PORTS = "$PORT"
 
 
 class Standin:
@@ -43,8 +45,10 @@ class Standin:
     ``loss``: of this share of the frames that come in, and of those that go out, nothing is seen.
     """
 
-    def __init__(self, ports: dict[int, str], *, chip: bool = False, loss: float = 0.0, seed: int = 0) -> None:
-        self.artifact = find("tna")
+    def __init__(
+        self, ports: dict[int, str], *, tofino: str = "1", chip: bool = False, loss: float = 0.0, seed: int = 0
+    ) -> None:
+        self.artifact = find(GENERATIONS[tofino])
         self.values = self.artifact.manifest.values_per_packet
         self.chip = Chip(self.artifact) if chip else None
         self.loss, self.random = loss, random.Random(seed)
@@ -53,7 +57,7 @@ class Standin:
             self.artifact.program,
             host="0.0.0.0",
             port=BRI_PORT,
-            devices=lambda connector, channel: device_port(FrontPanelPort(connector, channel, "100G")),
+            devices=lambda connector, channel: device_port(FrontPanelPort(connector, channel, "100G"), tofino),
         )
         self.plane = Switch({}, {})
         self.sockets: dict[int, socket.socket] = {}
@@ -163,7 +167,7 @@ class Standin:
         made = []
         for name, there in self.server.snapshot().items():
             table = schema.tables[name]
-            if local(name) not in (LABELS, ROUTES, *(local(fixed) for fixed in (GROUPS, NODES, PORTS))):
+            if local(name) not in (LABELS, ROUTES, BRIDGE, *(local(fixed) for fixed in (GROUPS, NODES, PORTS))):
                 continue
             names = {field.id: field.name for field in table.keys.values()}
             actions = {action.id: action for action in table.actions.values()}
@@ -185,8 +189,11 @@ def _key(key: bytes, names: dict[int, str]) -> list[tuple[str, KeyValue]]:
     """The key's fields, in order."""
     made: list[tuple[str, KeyValue]] = []
     for field in pb.TableKey.FromString(key).fields:
-        if field.WhichOneof("match_type") == "lpm":
+        kind = field.WhichOneof("match_type")
+        if kind == "lpm":
             value: KeyValue = Prefix(int.from_bytes(field.lpm.value, "big"), field.lpm.prefix_len)
+        elif kind == "ternary":
+            value = Masked(int.from_bytes(field.ternary.value, "big"), int.from_bytes(field.ternary.mask, "big"))
         else:
             value = int.from_bytes(field.exact.value, "big")
         made.append((names[field.field_id], value))
@@ -201,15 +208,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tofino.standin")
     parser.add_argument("ports", type=Path, help="ports.json")
     parser.add_argument("--chip", action="store_true", help="Intel's model of the chip, with the compiled program")
+    parser.add_argument("--tofino", choices=sorted(GENERATIONS), default="1", help="generation (default: %(default)s)")
     parser.add_argument("--loss", type=float, default=0.0, help="share of frames lost at each port")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    reason = missing(find("tna")) if options.chip else None
+    reason = missing(find(GENERATIONS[options.tofino])) if options.chip else None
     if reason:
         parser.error(reason)
     mapping = json.loads(options.ports.read_text())["PortToIf"]
     ports = {one["device_port"]: one["if"] for one in mapping}
-    switch = Standin(ports, chip=options.chip, loss=options.loss, seed=options.seed)
+    switch = Standin(ports, tofino=options.tofino, chip=options.chip, loss=options.loss, seed=options.seed)
     print(f"BRI on port {switch.server.port}", flush=True)
     switch.run()
     print(json.dumps(switch.counted()), flush=True)

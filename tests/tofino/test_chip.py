@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from controlplane.generators import parse_topology
 from controlplane.targets.bri.entries import Entry
 from controlplane.targets.bri.ports import PortMap
+from controlplane.targets.bri.program import Program
 from p4src.artifacts import Artifact, find
 from p4src.protocol import Verdict, frame_bytes
 from tests.model.packet import Packet, decode
@@ -21,13 +23,16 @@ from tests.p4.rig import Traffic
 from tests.tofino import frames
 from tests.tofino.chip import Chip, missing
 from tests.tofino.chip_system import TREES, ChipSimulation
-from tests.tofino.plans import deployment
+from tests.tofino.conftest import TESTBED
+from tests.tofino.plans import deployment, with_front_panel
 from tests.tofino.test_program import Network, all_reduce
 
+pytestmark = pytest.mark.timeout(1800)  # a model of a chip takes milliseconds for a packet
 
-@pytest.fixture(scope="module")
-def artifact() -> Artifact:
-    found = find("tna")
+
+@pytest.fixture(scope="module", params=["tna", "t2na"])
+def artifact(request: pytest.FixtureRequest) -> Artifact:
+    found = find(request.param)
     reason = missing(found)
     if reason:
         pytest.skip(reason)
@@ -46,7 +51,7 @@ def test_frames_of_every_kind(pair):
     chip, model = pair
     traffic = Traffic(random.Random(7), model.values_per_packet, 1000)
     assert list(frames.differences(chip, model, frames.endless(traffic), 400)) == []
-    assert frames.counted(chip) == {verdict: model.verdicts[verdict] for verdict in Verdict}
+    assert frames.counted(chip) == frames.expected(model, chip.target)
     assert all(model.verdicts[verdict] for verdict in Verdict)
 
 
@@ -77,9 +82,12 @@ class ChipSwitch:
         return left
 
 
-def test_a_plan_on_chips_with_two_pipes(artifact, program, topology):
-    """Entries of a real plan; the testbed's ports are in two pipes in turns, so flows meet through loopback ports."""
-    made = deployment(topology)
+def test_a_plan_on_chips_with_two_pipes(artifact):
+    """Entries of a real plan; the testbed's ports are in two pipes in turns, so flows meet through loopback ports, or
+    through the pipes' own."""
+    program = Program.load(artifact.program)
+    topology = with_front_panel(parse_topology(TESTBED), loopback=int(program.chip.rounds))
+    made = deployment(topology, target=artifact.manifest.target)
     switches: list[ChipSwitch] = []
 
     def chip(entries: list[Entry], ports: PortMap) -> ChipSwitch:
