@@ -65,6 +65,7 @@ p4: setup ## compile the P4 programs again (needs p4c)
 
 p4-tofino: setup ## compile and assemble the program for Tofino (needs p4c with its Tofino back end)
 	$(PY) -m p4src.build --target tna --if-possible
+	$(PY) -m p4src.build --target t2na --if-possible
 
 clean: ## remove results and caches (not .venv)
 	rm -rf results .pytest_cache .mypy_cache .ruff_cache .hypothesis

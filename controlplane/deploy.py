@@ -17,7 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.evaluate import evaluate
@@ -40,12 +40,14 @@ from controlplane.runtime.switches import Switches
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
+from controlplane.targets.bri.ports import FIRST_UNKNOWN
 from controlplane.targets.kinds import Kind, P4RuntimeKind, TofinoKind
 from controlplane.topology import Topology, TopologyError
 from p4src.artifacts import Artifact, ArtifactError, find, load
 
 DEFAULT_ARTIFACTS = "v1model-256"
-TOFINO_ARTIFACTS = "tna-64"
+TOFINO_TARGETS = {"1": "tna", "2": "t2na"}
+"""By the chip's generation."""
 
 
 class DeployError(Exception):
@@ -134,16 +136,25 @@ def load_artifact(name: str) -> Artifact:
 
 def kind_of(arguments: argparse.Namespace) -> Kind:
     """The kind of switches that the arguments ask for, with its program. Raises ArtifactError, SdeMissing."""
+    kind = _kind_of(arguments)
+    kind.bridge = arguments.bridge
+    if arguments.cpu_port is not None:
+        kind.cpu_port = arguments.cpu_port + (FIRST_UNKNOWN if arguments.tofino else 0)
+    return kind
+
+
+def _kind_of(arguments: argparse.Namespace) -> Kind:
     if not arguments.tofino:
         return P4RuntimeKind(_artifact_for("v1model", arguments.artifacts or DEFAULT_ARTIFACTS))
-    artifact = _artifact_for("tna", arguments.artifacts or TOFINO_ARTIFACTS)
+    target = TOFINO_TARGETS[arguments.tofino]
+    artifact = _artifact_for(target, arguments.artifacts) if arguments.artifacts else find(target)
     return TofinoKind(artifact) if arguments.dry_run else TofinoKind.with_sde(artifact)
 
 
 def _artifact_for(target: str, name: str) -> Artifact:
     artifact = load_artifact(name)
     if artifact.manifest.target != target:
-        option = "--bmv2 (or none)" if target == "v1model" else "--tofino"
+        option = {"v1model": "--bmv2 (or none)", "tna": "--tofino", "t2na": "--tofino 2"}[target]
         raise DeployError(f"{option} needs a program for {target}; {name} is for {artifact.manifest.target}")
     return artifact
 
@@ -214,6 +225,7 @@ def run(arguments: argparse.Namespace) -> None:
     plan = make_plan(arguments, limited(topology, kind.limits))
     deployment = deployment_of(plan, topology, kind, arguments.job_id)
     if arguments.dry_run:
+        deployment = replace(deployment, rulesets=kind.bridged(deployment.rulesets, topology))
         if arguments.json:
             print(json.dumps(kind.json(plan, deployment, topology), indent=2))
         else:
@@ -289,14 +301,26 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
     """Which switches, of which kind, with which program."""
     where = parser.add_argument_group("where")
     where.add_argument("--bmv2", action="store_true", help="P4Runtime switches: bmv2, softswitch or another")
-    where.add_argument("--tofino", action="store_true", help="Tofino switches over the Barefoot Runtime Interface")
+    where.add_argument(
+        "--tofino",
+        nargs="?",
+        const="1",
+        choices=sorted(TOFINO_TARGETS),
+        help="Tofino switches over the Barefoot Runtime Interface; --tofino 2: of the second generation",
+    )
     where.add_argument("--switches", type=Path, metavar="FILE", help='JSON: {"s1": {"address": "h:p", "device_id": 1}}')
     where.add_argument(
         "--artifacts",
         metavar="NAME",
-        help=f"compiled program (default: {DEFAULT_ARTIFACTS}, with --tofino {TOFINO_ARTIFACTS})",
+        help=f"compiled program (default: {DEFAULT_ARTIFACTS}, with --tofino that of the chip)",
     )
     where.add_argument("--timeout", type=float, default=15.0, metavar="S", help="for connecting to the switches")
+    where.add_argument(
+        "--bridge", action="store_true", help="pass ARP, IPv6, VLAN frames and multicast on (default: drop them)"
+    )
+    where.add_argument(
+        "--cpu-port", type=int, metavar="N", help="with --bridge: where what is for a switch itself goes (LLDP)"
+    )
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -344,6 +368,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise DeployError("--json needs --dry-run")
     if arguments.serve is not None and not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):
         raise DeployError(f"--serve needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
+    if arguments.cpu_port is not None and not (arguments.bridge and 0 <= arguments.cpu_port < 1 << 9):
+        raise DeployError("--cpu-port needs --bridge, and a port that the switch has: 0 to 511")
     if not 0 <= arguments.job_id < JOB_IDS:
         raise DeployError(f"--job-id must be in 0..{JOB_IDS - 1}, got {arguments.job_id}")
     tls_from(arguments)

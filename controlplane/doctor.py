@@ -1,6 +1,6 @@
 """What is installed, what is missing and what installs it, and whether this user and kernel can do what is needed.
 
-python -m controlplane.doctor [--json] [--interface NAME] [--controller HOST:PORT] [--switches FILE [--tofino]]
+python -m controlplane.doctor [--json] [--interface NAME] [--controller HOST:PORT] [--switches FILE [--tofino [2]]]
 
 Ends with 0 when everything that is required is there.
 """
@@ -268,14 +268,15 @@ def check_controller(address: str) -> Iterable[Check]:
         yield Check("switches", switch.name, switch.state == "connected", True, f"{switch.address} {switch.state}", fix)
 
 
-def check_switches(file: Path, tofino: bool = False) -> Iterable[Check]:
+def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
     """Every switch of a switches file: its P4Runtime server answers and has the device; its BRI server, our program."""
-    from controlplane.deploy import TOFINO_ARTIFACTS, DeployError, SwitchAddress, load_artifact, load_switches
+    from controlplane.deploy import TOFINO_TARGETS, DeployError, SwitchAddress, load_switches
     from controlplane.targets.base import TargetError
     from controlplane.targets.bri.program import Program
     from controlplane.targets.bri.sde import SdeMissing, load_client
     from controlplane.targets.bri.target import ask as ask_bri
     from controlplane.targets.p4runtime.session import ask as ask_p4runtime
+    from p4src.artifacts import find
 
     try:
         switches = list(load_switches(file).values())
@@ -288,9 +289,9 @@ def check_switches(file: Path, tofino: bool = False) -> Iterable[Check]:
         return
 
     def ask(switch: SwitchAddress) -> str:
-        if client is None:
+        if client is None or tofino is None:
             return str(ask_p4runtime(switch.name, switch.address, switch.device_id, NETWORK_SECONDS, switch.tls))
-        program = Program.load(load_artifact(TOFINO_ARTIFACTS).program)
+        program = Program.load(find(TOFINO_TARGETS[tofino]).program)
         return ask_bri(
             client,
             program,
@@ -331,7 +332,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--interface", metavar="NAME", help="also check this data interface of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
     parser.add_argument("--switches", type=Path, metavar="FILE", help="also check the switches of this file")
-    parser.add_argument("--tofino", action="store_true", help="with --switches: they are Tofino switches (BRI)")
+    parser.add_argument(
+        "--tofino", nargs="?", const="1", choices=("1", "2"), help="with --switches: they are Tofino switches (BRI)"
+    )
     arguments = parser.parse_args(argv)
     checks = [
         *check_packages(),

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SPEEDS_GBPS = {"1G": 1, "10G": 10, "25G": 25, "40G": 40, "50G": 50, "100G": 100}
+SPEEDS_GBPS = {"1G": 1, "10G": 10, "25G": 25, "40G": 40, "50G": 50, "100G": 100, "200G": 200, "400G": 400}
 FECS = ("none", "firecode", "rs")
 AUTONEGOTIATIONS = ("default", "on", "off")
-LANES = {"1G": 1, "10G": 1, "25G": 1, "40G": 4, "50G": 2, "100G": 4}
+LANES = {"1G": 1, "10G": 1, "25G": 1, "40G": 4, "50G": 2, "100G": 4, "200G": 4, "400G": 8}
 LAST_CONNECTOR = 65  # of the largest Tofino switches: 64 ports, and one of 10G
 SETTINGS = ("speed", "fec", "autoneg")
 

@@ -64,8 +64,24 @@ class Route:
 
 
 @dataclass(frozen=True)
+class Bridge:
+    """Frames that are neither ours nor IPv4 to a host: those from `ingress_port` (None: any) to an address that is
+    `mac` under `mask`. Of the entries that match, one with the highest priority counts. action None: dropped."""
+
+    priority: int
+    ingress_port: int | None
+    mac: str
+    mask: str
+    action: Forward | Replicate | None
+
+    @property
+    def key(self) -> tuple[int, int | None, str, str]:
+        return self.priority, self.ingress_port, self.mac, self.mask
+
+
+@dataclass(frozen=True)
 class RuleSet:
-    """Everything that one switch gets for one plan version (labels, groups) and for the topology (routes).
+    """Everything that one switch gets for one plan version (labels, groups) and for the topology (routes, bridge).
 
     ports: only for hardware switches, whose ports are configured with the rules.
     """
@@ -75,6 +91,7 @@ class RuleSet:
     groups: tuple[MulticastGroup, ...]
     routes: tuple[Route, ...]
     ports: tuple[FrontPanelPort, ...] = ()
+    bridge: tuple[Bridge, ...] = ()
 
 
 @dataclass(frozen=True)

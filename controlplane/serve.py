@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     log = EventLog(lambda line: print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True))
     if not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):
         raise DeployError(f"--listen needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
-    if arguments.bmv2 == arguments.tofino:
+    if arguments.bmv2 == bool(arguments.tofino):
         raise DeployError("say which kind of switches: --bmv2 (P4Runtime switches) or --tofino")
     topology = parse_topology(arguments.topology)
     kind = kind_of(arguments)

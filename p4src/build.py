@@ -4,11 +4,11 @@
     python -m p4src.build --values 128        one
     python -m p4src.build --check             compile and compare with what is there; write nothing
     python -m p4src.build --target tna        the program for Tofino: compile and assemble (p4src/tofino_toolchain.py)
-    python -m p4src.build --target t2na       the same for Tofino 2
+    python -m p4src.build --target t2na       the same program for Tofino 2
 
-v1model needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH; tna needs p4c's Tofino back end. Whoever does not change
-the P4 sources needs neither: the compiled programs are in the repository, and a test says when they do not match the
-sources.
+v1model needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH; tna and t2na need p4c's Tofino back end. Whoever does not
+change the P4 sources needs neither: the compiled programs are in the repository, and a test says when they do not match
+the sources.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ TARGET = "v1model"
 COMPILER = "p4c-bm2-ss"
 KEPT = (256, 64, 4)
 """Values per packet of the artifacts in the repository; 4 is for recorded test sequences."""
-KEPT_OF = {"v1model": KEPT, "tna": (64,)}
-USUAL = {**KEPT_OF, tofino_toolchain.OF_TOFINO_2: (64,)}
-"""Values per packet that are compiled without --values. Of Tofino 2 the repository keeps nothing yet."""
+KEPT_OF = {"v1model": KEPT, "tna": (64,), "t2na": (64,)}
+"""Values per packet that are compiled without --values."""
 POSSIBLE = (4, 8, 16, 32, 64, 128, 256)
 
 
@@ -123,7 +122,7 @@ def differences(built: Path, kept: Path, target: str = TARGET) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.build", description="compile the P4 program")
-    parser.add_argument("--target", choices=sorted(USUAL), default=TARGET, help="default: %(default)s")
+    parser.add_argument("--target", choices=sorted(KEPT_OF), default=TARGET, help="default: %(default)s")
     parser.add_argument("--values", type=int, action="append", help="values per packet (default: all that are kept)")
     parser.add_argument("--slots", type=int)
     parser.add_argument("--label-table-size", type=int, metavar="ENTRIES")
@@ -134,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--if-possible", action="store_true", help="without the compiler, say so and end well instead of with an error"
     )
     options = parser.parse_args(arguments)
-    defaults = tofino_toolchain.defaults(options.target)
+    defaults = PROTOCOL.targets[options.target]
     parent = options.output or ARTIFACTS
     given = (options.slots, options.label_table_size, options.route_table_size)
     usual = (defaults.slots, defaults.label_table_size, defaults.route_table_size)
@@ -142,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
     sizes = (slots, labels, routes)
     status = 0
     try:
-        for values in options.values or USUAL[options.target]:
+        for values in options.values or KEPT_OF[options.target]:
             name = f"{options.target}-{values}"
             if not options.check:
                 manifest = compile_target(options.target, values, sizes, parent / name)

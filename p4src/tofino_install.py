@@ -7,7 +7,8 @@
     share/tofinopd/inart/bf-rt.json                   the tables
     share/tofinopd/inart/pipe/tofino.bin, context.json
 
-What it takes from ``p4src/artifacts/tna-64/switch`` is not in the repository; ``make p4-tofino`` makes it.
+With --tofino 2 these are targets/tofino2/ and tofino2.bin. What it takes from ``p4src/artifacts/tna-64/switch`` (or
+``t2na-64``) is not in the repository; ``make p4-tofino`` makes it.
 """
 
 from __future__ import annotations
@@ -21,26 +22,28 @@ from pathlib import Path
 from typing import Any
 
 from p4src.artifacts import PROGRAMS, SWITCH, Artifact, ArtifactError, find, load, source_digest
-from p4src.tofino_toolchain import SWITCH_FILES, TARGET
+from p4src.tofino_toolchain import CHIPS, OF_TOFINO_2, TARGET, Chip
 
 NAME = "inart"
 PIPE = "pipe"
 """The name of the program's only pipeline (the variable in ``tofino/inart.p4``); all pipes of the chip run it."""
 PIPES = (0, 1, 2, 3)
 VARIABLE = "SDE_INSTALL"
+GENERATIONS = {"1": TARGET, "2": OF_TOFINO_2}
+"""Of the chip -> the target whose program it runs."""
 
 
 class InstallError(Exception):
     """The program cannot be installed; the message says why and what to do."""
 
 
-def configuration() -> dict[str, Any]:
+def configuration(chip: Chip) -> dict[str, Any]:
     """bf_switchd's configuration; paths are relative to its --install-dir."""
     share = f"share/tofinopd/{NAME}"
     return {
         "chip_list": [
             {
-                "chip_family": "tofino",
+                "chip_family": chip.family,
                 "instance": 0,
                 # Of one board; bf_switchd on a model does not look. docs/tofino.md says where a switch has its own.
                 "pcie_sysfs_prefix": "/sys/devices/pci0000:00/0000:00:03.0/0000:05:00.0",
@@ -58,7 +61,7 @@ def configuration() -> dict[str, Any]:
                             {
                                 "p4_pipeline_name": PIPE,
                                 "context": f"{share}/{PIPE}/context.json",
-                                "config": f"{share}/{PIPE}/tofino.bin",
+                                "config": f"{share}/{PIPE}/{chip.files[0]}",
                                 "pipe_scope": list(PIPES),
                                 "path": share,
                             }
@@ -74,14 +77,17 @@ def configuration() -> dict[str, Any]:
 
 def files(artifact: Artifact) -> dict[str, bytes]:
     """What a switch needs of a compiled program, by where it goes in an SDE's install folder. Raises InstallError."""
-    if artifact.manifest.target != TARGET:
-        raise InstallError(f"{artifact.directory} is for {artifact.manifest.target}, not for Tofino 1")
-    if artifact.manifest.sources != source_digest(TARGET):
+    target = artifact.manifest.target
+    if target not in CHIPS:
+        raise InstallError(f"{artifact.directory} is for {target}, not for Tofino")
+    chip = CHIPS[target]
+    if artifact.manifest.sources != source_digest(target):
         raise InstallError(f"{artifact.directory} was compiled from other sources than p4src/tofino: make p4-tofino")
     built = artifact.directory / SWITCH
     share = f"share/tofinopd/{NAME}"
-    made = {f"share/p4/targets/tofino/{NAME}.conf": (json.dumps(configuration(), indent=4) + "\n").encode()}
-    copies = {f"{share}/{PROGRAMS[TARGET]}": PROGRAMS[TARGET], **{f"{share}/{PIPE}/{n}": n for n in SWITCH_FILES}}
+    described = (json.dumps(configuration(chip), indent=4) + "\n").encode()
+    made = {f"share/p4/targets/{chip.family}/{NAME}.conf": described}
+    copies = {f"{share}/{PROGRAMS[target]}": PROGRAMS[target], **{f"{share}/{PIPE}/{n}": n for n in chip.files}}
     for destination, name in copies.items():
         if not (built / name).is_file():
             raise InstallError(f"{built / name} is missing: make p4-tofino (the repository keeps no binaries)")
@@ -117,15 +123,26 @@ def install(artifact: Artifact, root: Path) -> list[Path]:
     return write(files(artifact), root)
 
 
+def add_program_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which compiled program."""
+    parser.add_argument("--tofino", choices=sorted(GENERATIONS), default="1", help="which chip (default: %(default)s)")
+    parser.add_argument("--artifacts", type=Path, metavar="DIR", help="a compiled program (default: that of the chip)")
+
+
+def chosen(options: argparse.Namespace) -> Artifact:
+    """The compiled program that the arguments say. Raises ArtifactError."""
+    return load(options.artifacts) if options.artifacts else find(GENERATIONS[options.tofino])
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m p4src.tofino_install", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sde-install", type=Path, metavar="DIR", help=f"default: ${VARIABLE}")
-    parser.add_argument("--artifacts", type=Path, metavar="DIR", help="a compiled program (default: tna-64)")
+    add_program_arguments(parser)
     options = parser.parse_args(arguments)
     try:
         root = sde(options.sde_install)
-        for path in install(load(options.artifacts) if options.artifacts else find(TARGET), root):
+        for path in install(chosen(options), root):
             print(path)
     except (InstallError, ArtifactError, OSError) as error:
         print(f"p4src.tofino_install: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Files of the compiled program for a switch whose owner has an SDE and no p4c, as one archive.
 
-    python -m p4src.tofino_release make [--output FOLDER]                        after make p4-tofino
+    python -m p4src.tofino_release make [--tofino 2] [--output FOLDER]           after make p4-tofino
     python -m p4src.tofino_release install ARCHIVE [--sde-install DIR]           on the switch (default: $SDE_INSTALL)
 
 In the archive is what p4src/tofino_install.py writes into an SDE, under the same names, and release.json: the manifest
@@ -21,9 +21,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from p4src.artifacts import Artifact, ArtifactError, find, load
-from p4src.tofino_install import VARIABLE, InstallError, check_sde, files, sde, write
-from p4src.tofino_toolchain import TARGET
+from p4src.artifacts import Artifact, ArtifactError
+from p4src.tofino_install import (
+    VARIABLE,
+    InstallError,
+    add_program_arguments,
+    check_sde,
+    chosen,
+    files,
+    sde,
+    write,
+)
 
 DESCRIPTION = "release.json"
 FORMAT = 1
@@ -84,14 +92,14 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("make", help="write the archive (after make p4-tofino)")
     making.add_argument("--output", type=Path, default=Path(), metavar="FOLDER", help="default: here")
-    making.add_argument("--artifacts", type=Path, metavar="DIR", help="a compiled program (default: tna-64)")
+    add_program_arguments(making)
     installing = commands.add_parser("install", help="write what is in it into an SDE")
     installing.add_argument("archive", type=Path)
     installing.add_argument("--sde-install", type=Path, metavar="DIR", help=f"default: ${VARIABLE}")
     options = parser.parse_args(arguments)
     try:
         if options.command == "make":
-            path = make(load(options.artifacts) if options.artifacts else find(TARGET), options.output)
+            path = make(chosen(options), options.output)
             print(f"{path} {path.stat().st_size} bytes, sha256 {_digest(path.read_bytes())}")
             return 0
         root = sde(options.sde_install)

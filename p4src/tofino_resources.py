@@ -1,6 +1,7 @@
 """What the Tofino program takes of the chip, from the compiler's own reports, as a table in Markdown.
 
-    python -m p4src.tofino_resources [FOLDER]      FOLDER: an artifact's folder switch/ (default: that of tna)
+    python -m p4src.tofino_resources [--tofino 2]
+    python -m p4src.tofino_resources FOLDER        FOLDER: an artifact's folder switch/
 
 The reports are there after ``make p4-tofino``.
 """
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from p4src.artifacts import SWITCH, find
+from p4src.tofino_install import GENERATIONS
+from p4src.tofino_toolchain import CHIPS
 
 COLUMNS = {
     "SRAM": ("rams", "srams"),
@@ -58,12 +61,9 @@ def stages(report: dict[str, Any]) -> list[str]:
 
 
 def containers(report: dict[str, Any]) -> list[str]:
-    """Rows: packet header vector containers used, by width; tagalong ones only pass through."""
+    """Rows: packet header vector containers used, by width; ALUs see the normal ones whole, of the others less."""
     used = Counter((c["container_type"], c["bit_width"]) for c in report["containers"] if c["slices"])
-    chip = {
-        "normal": {8: 64, 16: 96, 32: 64},
-        "tagalong": {8: 32, 16: 48, 32: 32},
-    }
+    chip = next(chip for chip in CHIPS.values() if chip.family == report.get("target", "tofino")).containers
     rows = ["| containers | 8 bits | 16 bits | 32 bits |", "|---|---:|---:|---:|"]
     for kind, widths in chip.items():
         cells = " | ".join(f"{used[kind, bits]} of {number}" for bits, number in widths.items())
@@ -77,7 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m p4src.tofino_resources", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("folder", type=Path, nargs="?", help="an artifact's folder switch/")
-    folder = parser.parse_args(arguments).folder or find("tna").directory / SWITCH
+    parser.add_argument("--tofino", choices=sorted(GENERATIONS), default="1", help="which chip (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    folder = options.folder or find(GENERATIONS[options.tofino]).directory / SWITCH
     try:
         resources, vector = (json.loads((folder / name).read_text()) for name in ("resources.json", "phv.json"))
     except FileNotFoundError as error:

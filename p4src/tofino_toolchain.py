@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p4src.artifacts import ENTRIES, MANIFEST, P4INFO, PARSER, PROGRAMS, REGISTERS, SWITCH, Manifest, source_digest
-from p4src.protocol import DIRECTORY, PROTOCOL, TargetDefaults
+from p4src.protocol import DIRECTORY, PROTOCOL
 
 TARGET = "tna"
 OF_TOFINO_2 = "t2na"
@@ -36,10 +36,12 @@ class Chip:
     """What the compiler calls a chip, and options that only it needs.
 
     ``family``: the name of the chip, of its binary too. ``generation``: what ``__TARGET_TOFINO__`` is in P4.
+    ``containers``: by width in bits, how many of its header vector ALUs can see, and how many only pass through.
     """
 
     family: str
     generation: int
+    containers: dict[str, dict[int, int]]
     options: tuple[str, ...] = ()
 
     @property
@@ -49,16 +51,15 @@ class Chip:
 
 
 CHIPS = {
-    TARGET: Chip("tofino", 1),
+    TARGET: Chip("tofino", 1, {"normal": {8: 64, 16: 96, 32: 64}, "tagalong": {8: 32, 16: 48, 32: 32}}),
     # Clots, parts of headers outside containers: Intel's model stops at a packet that has a header, but not its clot.
-    OF_TOFINO_2: Chip("tofino2", 2, ("--no-clot",)),
+    OF_TOFINO_2: Chip(
+        "tofino2",
+        2,
+        {"normal": {8: 48, 16: 72, 32: 48}, "mocha": {8: 16, 16: 24, 32: 16}, "dark": {8: 16, 16: 24, 32: 16}},
+        ("--no-clot",),
+    ),
 }
-SWITCH_FILES = CHIPS[TARGET].files
-
-
-def defaults(target: str) -> TargetDefaults:
-    """Values in a packet and sizes without options; Tofino 2 has those of Tofino 1."""
-    return PROTOCOL.targets[TARGET if target == OF_TOFINO_2 else target]
 
 
 class BuildError(Exception):
@@ -193,7 +194,7 @@ def compile_program(
         target,
         values,
         *sizes,
-        defaults(target).multicast_groups,
+        PROTOCOL.targets[target].multicast_groups,
         source_digest(target),
         toolchain.version(),
     )

@@ -807,7 +807,7 @@ def only_switch(node: str, topology: Topology) -> tuple[str, ...]:
 
 
 def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:
-    """What belongs to the network and not to a job: IPv4 routes, and ports of hardware switches."""
+    """What belongs to the network and not to a job: IPv4 routes, bridging if wanted, and ports of hardware switches."""
     found = {}
     for switch, entries in routes(topology).items():
         panel = (
@@ -816,7 +816,7 @@ def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:
             else ()
         )
         found[switch] = RuleSet(switch, (), (), entries, tuple(sorted(panel)))
-    return found
+    return kind.bridged(found, topology)
 
 
 def found(targets: Sequence[SwitchTarget]) -> dict[int, dict[str, RuleSet]]:

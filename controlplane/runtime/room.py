@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from controlplane.bridging import is_flood
 from controlplane.plan import Plan
 from controlplane.plan.limits import DoesNotFit, Limits, Resource
 from controlplane.rules import (
@@ -51,7 +52,7 @@ def split(rules: RuleSet) -> dict[int, RuleSet]:
         if isinstance(entry.action, Replicate):
             owner[entry.action.group] = job_of(entry.label)
     groups: dict[int, list[MulticastGroup]] = {}
-    for group in rules.groups:
+    for group in part(rules).groups:
         groups.setdefault(owner.get(group.group, 1), []).append(group)
     return {
         job: RuleSet(rules.switch, tuple(labels.get(job, ())), tuple(groups.get(job, ())), ())
@@ -60,8 +61,9 @@ def split(rules: RuleSet) -> dict[int, RuleSet]:
 
 
 def part(rules: RuleSet) -> RuleSet:
-    """A job's part of a rule set: without what belongs to the network (IPv4 routes, ports)."""
-    return replace(rules, routes=(), ports=())
+    """A job's part of a rule set: without what belongs to the network (IPv4 routes, ports, bridging)."""
+    groups = tuple(group for group in rules.groups if not is_flood(group))
+    return replace(rules, groups=groups, routes=(), ports=(), bridge=())
 
 
 def union(base: RuleSet, parts: Iterable[RuleSet]) -> RuleSet:

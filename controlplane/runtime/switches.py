@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from controlplane.bridging import is_flood
 from controlplane.rules import RuleSet, Taken
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.room import part, union
@@ -19,7 +20,7 @@ class Switches:
 
     Args:
         targets: connected; nothing is written to them by this.
-        base: per switch what belongs to the network: its IPv4 routes and ports count. What it lacks has none.
+        base: per switch what belongs to the network: its IPv4 routes, bridging and ports count. What it lacks has none.
         jobs: what is there already: of each job (by number), per switch.
         log: gets one line per event.
     """
@@ -32,7 +33,7 @@ class Switches:
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._base = {
-            target.name: replace(base.get(target.name, empty(target.name)), labels=(), groups=()) for target in targets
+            target.name: _own(base.get(target.name, empty(target.name))) for target in targets
         }
         self._jobs = {job: {v: part(rules) for v, rules in parts.items()} for job, parts in (jobs or {}).items()}
         self._log = log
@@ -172,6 +173,11 @@ class Switches:
             keeper.stop()
         for keeper in self.keepers:
             keeper.close()
+
+
+def _own(rules: RuleSet) -> RuleSet:
+    """What belongs to the network."""
+    return replace(rules, labels=(), groups=tuple(group for group in rules.groups if is_flood(group)))
 
 
 def _write_one(keeper: Keeper) -> int | TargetError:

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Protocol
 
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 
-Item = LabelEntry | MulticastGroup | Route | FrontPanelPort
+Item = LabelEntry | MulticastGroup | Route | Bridge | FrontPanelPort
 
 RPC_SECONDS = 20.0
 """Deadline of one read or write. bmv2 takes about 0.1 ms for an entry; a batch has a few hundred."""
@@ -146,6 +146,8 @@ def difference(current: RuleSet, wanted: RuleSet) -> list[Change]:
     labels_then = {(entry.ingress_port, entry.label): entry for entry in wanted.labels}
     routes_now = {(route.address, route.prefix_length): route for route in current.routes}
     routes_then = {(route.address, route.prefix_length): route for route in wanted.routes}
+    bridge_now = {entry.key: entry for entry in current.bridge}
+    bridge_then = {entry.key: entry for entry in wanted.bridge}
 
     arriving: list[Change] = []
     leaving: list[Change] = []
@@ -154,6 +156,7 @@ def difference(current: RuleSet, wanted: RuleSet) -> list[Change]:
         (groups_now, groups_then),
         (labels_now, labels_then),
         (routes_now, routes_then),
+        (bridge_now, bridge_then),
     ):
         arriving += _arriving(now, then)
         leaving = [Change(Operation.DELETE, item) for key, item in now.items() if key not in then] + leaving
@@ -185,6 +188,10 @@ def describe(item: Item) -> str:
         return f"port {item}"
     if isinstance(item, Route):
         return f"ipv4_table: {item.address}/{item.prefix_length} -> route(mac={item.mac}, port={item.port})"
+    if isinstance(item, Bridge):
+        port = "any port" if item.ingress_port is None else f"port {item.ingress_port}"
+        action = "discard()" if item.action is None else _describe_action(item.action)
+        return f"bridge_table: {port}, {item.mac} under {item.mask}, priority {item.priority} -> {action}"
     return f"label_table: port {item.ingress_port}, label {item.label} -> {_describe_action(item.action)}"
 
 

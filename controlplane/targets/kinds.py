@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from controlplane.bridging import bridged
 from controlplane.frontpanel import SPEEDS_GBPS
 from controlplane.plan import Plan
 from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, limited
@@ -38,6 +39,12 @@ class Kind(ABC):
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
+        self.bridge = False
+        self.cpu_port: int | None = None
+
+    def bridged(self, rulesets: dict[str, RuleSet], topology: Topology) -> dict[str, RuleSet]:
+        """The rules of every switch with what bridges, where that is wanted."""
+        return bridged(topology, rulesets, self.cpu_port) if self.bridge else rulesets
 
     @property
     def limits(self) -> Limits:
@@ -92,7 +99,10 @@ class P4RuntimeKind(Kind):
 
 
 class TofinoKind(Kind):
-    """Tofino 1 over the Barefoot Runtime Interface. client: the SDE's; None: nothing can be connected, only printed."""
+    """Tofino 1 or 2 over the Barefoot Runtime Interface, as the program is.
+
+    client: the SDE's; None: nothing can be connected, only printed.
+    """
 
     front_panel = True
 
@@ -113,8 +123,16 @@ class TofinoKind(Kind):
         return BriTarget(name, address, device_id, self.program, self.client, panel=panel, tls=tls)
 
     def check(self, plan: Plan, topology: Topology) -> None:
-        """Every sum passes a loopback port once: those of a switch must carry what its aggregation points send."""
+        """Also what ports the chip has. On Tofino 1 every sum passes a loopback port once: those of a switch must carry
+        what its aggregation points send."""
         super().check(plan, topology)
+        chip = self.program.chip
+        for switch in topology.switches:
+            for port in Panel.of(topology, switch).ports:
+                if port.speed not in chip.speeds:
+                    raise TopologyError(f"switch {switch}: port {port}: {chip.name} has {', '.join(chip.speeds)}")
+        if not chip.rounds:
+            return
         sums: Counter[str] = Counter()
         for tree in plan.trees:
             sums.update(dict.fromkeys(tree.points, plan.rate_mbps * tree.share))

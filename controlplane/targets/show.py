@@ -34,6 +34,7 @@ def _ruleset_json(rules: RuleSet) -> dict[str, Any]:
         "groups": [{"group": group.group, "ports": list(group.ports)} for group in rules.groups],
         "routes": [asdict(route) for route in rules.routes],
         **({"ports": [asdict(port) for port in rules.ports]} if rules.ports else {}),
+        **({"bridge": [describe(entry) for entry in rules.bridge]} if rules.bridge else {}),
     }
 
 
@@ -46,6 +47,8 @@ def rule_lines(rules: RuleSet, flows: Mapping[int, str]) -> Iterator[str]:
         yield f"{describe(entry)}   # {flows.get(entry.label, 'partial sums')}"
     for route in rules.routes:
         yield describe(route)
+    for bridge in rules.bridge:
+        yield describe(bridge)
 
 
 def deployment_lines(

@@ -1,5 +1,5 @@
 // The IPv4 header checksum of ordinary traffic: verified on arrival (a bad one sets checksum_error), computed anew on
-// departure. Aggregation packets keep their IPv4 header as it is; their hosts check it.
+// departure. Aggregation packets and what is bridged keep their IPv4 header as it is; their hosts check it.
 //
 // Limit: headers without options; others do not leave the switch (route.p4).
 #ifndef INART_CHECKSUM_P4
@@ -17,7 +17,8 @@ control InartVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
 
 control InartComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        update_checksum(hdr.ipv4.isValid() && !meta.ours, INART_IPV4_FIELDS, hdr.ipv4.checksum, HashAlgorithm.csum16);
+        update_checksum(hdr.ipv4.isValid() && !meta.ours && hdr.ethernet.destination[40:40] == 0,
+                        INART_IPV4_FIELDS, hdr.ipv4.checksum, HashAlgorithm.csum16);
     }
 }
 

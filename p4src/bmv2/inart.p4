@@ -3,8 +3,8 @@
 //   parser -> UDP to our group and ports: well formed? -> label -> forward, replicate
 //          |                                                    -> aggregate: slots -> values
 //          |                              verdicts (every packet, also malformed ones)
-//          -> other IPv4: route
-//          -> other:      dropped
+//          -> IPv4 to a host: route
+//          -> other:          bridge
 //
 // An aggregation packet that passes keeps its Ethernet, IPv4 and UDP headers; only what an aggregation point sends on has
 // no UDP checksum (0): its values are new (label.p4).
@@ -26,6 +26,7 @@
 #include "slots.p4"
 #include "values.p4"
 #include "route.p4"
+#include "bridge.p4"
 
 control InartIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Label() label;
@@ -33,6 +34,7 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Values() values;
     Verdicts() verdicts;
     Route() route;
+    Bridge() bridge;
 
     apply {
         mark_to_drop(standard_metadata);    // unless something below sends it
@@ -49,8 +51,10 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, inout standard_
                 }
             }
             verdicts.apply(hdr, meta, standard_metadata);
-        } else if (hdr.ipv4.isValid()) {
+        } else if (hdr.ipv4.isValid() && hdr.ethernet.destination[40:40] == 0) {
             route.apply(hdr, meta, standard_metadata);
+        } else if (hdr.ipv4.isValid() || (hdr.ethernet.isValid() && hdr.ethernet.ether_type != ETHERTYPE_IPV4)) {
+            bridge.apply(hdr, standard_metadata);
         }
     }
 }

@@ -2,7 +2,7 @@
 //
 //   start -> ethernet --0x0800--> ipv4 --UDP without options to our group--> group
 //                     |                --other--> accept                              (ordinary traffic)
-//                     --other---> accept                                              (dropped in ingress)
+//                     --other---> accept                                              (bridged)
 //
 //   group --a fragment--> accept                                                      (malformed)
 //         --otherwise---> udp --a port of ours--> inart -> values -> accept

@@ -3,7 +3,8 @@
 //   destination --longest prefix--> route(destination MAC, port): TTL - 1, source MAC = gateway, new header checksum
 //               --miss------------> dropped
 //
-// Hosts send everything to the gateway's MAC address by a static neighbour entry, so there is no ARP.
+// Whatever MAC address it came to: hosts send everything to the gateway's, by a static neighbour entry, or to each other's,
+// which they ask for by ARP where that is bridged (bridge.p4).
 // Limits: no options, no ICMP errors; a packet with a bad checksum, with options, to a group MAC address or at the end
 // of its TTL is dropped. Routed packets have no verdict.
 #ifndef INART_ROUTE_P4
@@ -31,7 +32,7 @@ control Route(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
 
     apply {
         if (hdr.ipv4.version == 4 && hdr.ipv4.header_words == 5 && standard_metadata.checksum_error == 0 &&
-            hdr.ipv4.ttl > 1 && hdr.ethernet.destination[40:40] == 0) {
+            hdr.ipv4.ttl > 1) {
             ipv4_table.apply();
         }
     }

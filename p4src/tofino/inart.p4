@@ -3,8 +3,8 @@
 //   parser -> UDP to our group and ports: well formed? -> label -> forward, replicate
 //          |          -> aggregate: slots -> values -> drop, send on, or once round for the rest
 //          |                              verdicts
-//          -> other IPv4: route
-//          -> other:      dropped
+//          -> IPv4 to a host: route
+//          -> other:          bridge
 //
 // File by file what p4src/bmv2/ is for v1model, with the same constants and wire format. What differs, and why, is in
 // docs/tofino.md; a model of the register actions that the tests run is in tests/model/tofino.py.
@@ -32,6 +32,7 @@
 #include "values.p4"
 #include "finish.p4"
 #include "route.p4"
+#include "bridge.p4"
 #include "egress.p4"
 
 #ifdef INART_ONE_PASS
@@ -49,6 +50,7 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
     Finish() finish;
     Verdicts() verdicts;
     Route() route;
+    Bridge() bridge;
 
     apply {
         if (meta.ours) {
@@ -62,8 +64,12 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
                 ig_dprsr_md.drop_ctl = 1;
             }
             verdicts.apply(meta);
-        } else if (hdr.ipv4.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
-            route.apply(hdr, meta, ig_dprsr_md, ig_tm_md);
+        } else if (ig_prsr_md.parser_err == PARSER_ERROR_OK) {
+            if (hdr.ipv4.isValid()) {
+                route.apply(hdr, meta, ig_dprsr_md, ig_tm_md);
+            } else {
+                bridge.apply(hdr, ig_intr_md, ig_dprsr_md, ig_tm_md);
+            }
         } else {
             ig_dprsr_md.drop_ctl = 1;
         }

@@ -1,14 +1,14 @@
 // Ingress parser and deparser.
 //
 //   start -> ethernet --0x0800 to a group MAC--> UDP without options to our group? --yes--> group
-//                     |                                                            --no---> accept   (dropped in ingress)
+//                     |                                                            --no---> accept   (bridged)
 //                     --0x0800 to another------> ipv4 -> accept                                      (routed)
-//                     --other------------------> accept                                              (dropped in ingress)
+//                     --other------------------> accept                                              (bridged)
 //
 //   group --a fragment------> accept                                                     (malformed)
 //         --a port of ours--> outer --lengths--> inart --version--> first -> second -> tail -> accept
 //         |                         --other----> accept --other---> accept               (malformed)
-//         --another port----> accept                                                     (dropped in ingress)
+//         --another port----> accept                                                     (bridged)
 //
 // What a packet is must be known before IPv4 is extracted, as outer or as ipv4: so it is looked at first. The MAC address
 // is asked at once, since it follows from the group: a bit of it that is kept for later takes a match register from what

@@ -11,9 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from p4src.protocol import ETHERTYPE_IPV4, GATEWAY_MAC, Verdict
+from p4src.protocol import ETHERNET_BYTES, ETHERTYPE_IPV4, GATEWAY_MAC, UDP_OFFSET, Verdict
 from tests.model.merge import Values, merger
 from tests.model.packet import Packet, decode, internet_checksum, ours
+
+IPV4_END = UDP_OFFSET
+"""Bytes of Ethernet and an IPv4 header without options."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,18 @@ class Aggregate:
     next_label: int
     partial_label: int
     port: int
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """What is neither ours nor IPv4 to a host, and comes from ``port`` (None: any) to an address that is ``address``
+    where ``mask`` has ones. Addresses are ints. ``action`` None: dropped.
+    """
+
+    port: int | None
+    address: int
+    mask: int
+    action: Forward | Replicate | None
 
 
 class Slot(NamedTuple):
@@ -87,8 +102,8 @@ def aggregate(slot: Slot, packet: Packet, action: Aggregate) -> tuple[Slot, Verd
 class Switch:
     """A switch with its tables and state. Ports and labels are ints; MAC addresses bytes; IPv4 addresses ints.
 
-    ``routes``: (address, prefix length) -> (destination MAC, port). Registers are forgotten by :meth:`reboot`, the
-    tables are not (the controller would install them again).
+    ``routes``: (address, prefix length) -> (destination MAC, port). ``bridge``: the first that matches counts.
+    Registers are forgotten by :meth:`reboot`, the tables are not (the controller would install them again).
     """
 
     values_per_packet: int
@@ -100,6 +115,7 @@ class Switch:
     label_packets: Counter[tuple[int, int]] = field(default_factory=Counter)
     label_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
     registers: dict[int, Slot] = field(default_factory=dict)
+    bridge: tuple[Bridge, ...] = ()
 
     def reboot(self) -> None:
         """Forget every slot."""
@@ -108,9 +124,9 @@ class Switch:
     def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """What leaves, as (port, frame), when ``frame`` arrives on ``port``. Order among ports means nothing."""
         if int.from_bytes(frame[12:14], "big") != ETHERTYPE_IPV4:
-            return []
+            return self._bridge(port, frame)
         if not ours(frame):
-            return self._route(frame)
+            return self._bridge(port, frame) if frame[0] & 1 and len(frame) >= IPV4_END else self._route(frame)
         packet = decode(frame, self.values_per_packet)
         if packet is None:
             self.verdicts[Verdict.MALFORMED] += 1
@@ -136,7 +152,7 @@ class Switch:
 
     def _route(self, frame: bytes) -> list[tuple[int, bytes]]:
         """IPv4 without options, to the longest matching prefix; anything that is not routable is dropped."""
-        if len(frame) < 34 or frame[0] & 1 or frame[14] != 0x45 or internet_checksum(frame[14:34]) != 0:
+        if len(frame) < IPV4_END or frame[0] & 1 or frame[14] != 0x45 or internet_checksum(frame[14:34]) != 0:
             return []
         ttl = frame[22]
         destination = int.from_bytes(frame[30:34], "big")
@@ -154,4 +170,18 @@ class Switch:
         header[8] = ttl - 1
         header[10:12] = b"\0\0"
         header[10:12] = struct.pack(">H", internet_checksum(bytes(header)))
-        return [(port, mac + GATEWAY_MAC + frame[12:14] + bytes(header) + frame[34:])]
+        return [(port, mac + GATEWAY_MAC + frame[12:14] + bytes(header) + frame[IPV4_END:])]
+
+    def _bridge(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
+        """Unchanged, to where the first entry says."""
+        if len(frame) < ETHERNET_BYTES:
+            return []
+        address = int.from_bytes(frame[:6], "big")
+        for entry in self.bridge:
+            if entry.port in (None, port) and (address ^ entry.address) & entry.mask == 0:
+                if isinstance(entry.action, Forward):
+                    return [(entry.action.port, frame)]
+                if isinstance(entry.action, Replicate):
+                    return [(out, frame) for out in self.groups.get(entry.action.group, ())]
+                break
+        return []

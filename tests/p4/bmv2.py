@@ -12,7 +12,7 @@ from p4src.protocol import Verdict
 from tests.model.packet import Packet, decode, ours
 from tests.model.switch import Switch
 from tests.p4.p4runtime import Client
-from tests.p4.targets import Frames, Target, parameters
+from tests.p4.targets import PORT_MASK, Frames, Target, bridging, parameters, priority
 from tests.support import switches
 from tests.support.switches import Cables
 
@@ -62,6 +62,10 @@ class Bmv2Target(Target):
         for (address, length), (mac, port) in self.configuration.routes.items():
             values_ = [int.from_bytes(mac, "big"), port]
             entries.append(client.entry("ipv4_table", [(address, length)], "route", values_))
+        for place, one in enumerate(self.configuration.bridge):
+            keys = [(one.port or 0, 0 if one.port is None else PORT_MASK), (one.address, one.mask)]
+            name, numbers = bridging(one)
+            entries.append(client.entry("bridge_table", keys, name, numbers, priority(self.configuration, place)))
         client.insert(entries)
         # The new program is in force from some packet on: frames that are lost before it are sent again.
         end = time.monotonic() + DEADLINE
@@ -99,7 +103,7 @@ class Bmv2Target(Target):
             if not ready:
                 raise TimeoutError(f"no answer on ports {sorted(pending.values())} after {wait} s")
             for raw in ready:
-                frame = raw.recv(65536)
+                frame = switches.receive(raw)
                 if frame == sentinel:
                     del pending[raw]
                 elif not self._is_sentinel(frame):

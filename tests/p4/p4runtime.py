@@ -37,18 +37,29 @@ class Client(p4runtime.Client):
         self.write(*(p4runtime_pb2.Update(type=INSERT, entity=entity) for entity in entities))
 
     def entry(
-        self, table: str, match: Sequence[int | tuple[int, int]], action: str, values: Sequence[int]
+        self,
+        table: str,
+        match: Sequence[int | tuple[int, int]],
+        action: str,
+        values: Sequence[int],
+        priority: int = 0,
     ) -> p4runtime_pb2.Entity:
-        """A table entry; a match field is an exact value, or (value, prefix length)."""
+        """A table entry; a match field is a value, or (value, prefix length), with ``priority`` (value, mask)."""
         entity = p4runtime_pb2.Entity()
         entry = entity.table_entry
         entry.table_id = self._id("tables", table)
         for index, key in enumerate(match):
+            if priority and isinstance(key, tuple):
+                if key[1]:
+                    field = entry.match.add(field_id=index + 1)
+                    field.ternary.value, field.ternary.mask = as_bytes(key[0] & key[1]), as_bytes(key[1])
+                continue
             field = entry.match.add(field_id=index + 1)
             if isinstance(key, tuple):
                 field.lpm.value, field.lpm.prefix_len = as_bytes(key[0]), key[1]
             else:
                 field.exact.value = as_bytes(key)
+        entry.priority = priority
         entry.action.action.action_id = self._id("actions", action)
         for index, value in enumerate(values):
             entry.action.action.params.add(param_id=index + 1, value=as_bytes(value))

@@ -21,7 +21,7 @@ from p4src.protocol import (
     Flag,
 )
 from tests.model.packet import ETHERNET, Packet, envelope, internet_checksum
-from tests.model.switch import Aggregate, Forward, Replicate, Switch
+from tests.model.switch import Aggregate, Bridge, Forward, Replicate, Switch
 
 PORTS = (1, 2, 3, 4, 5, 6)
 SLOTS = 2048
@@ -67,9 +67,24 @@ ROUTES = {
 }
 
 
+WHOLE = (1 << 48) - 1
+GROUP_BIT = 1 << 40
+BRIDGE = (
+    Bridge(None, 0x0180C2000000, WHOLE - 15, None),
+    Bridge(1, int.from_bytes(GATEWAY_MAC, "big"), WHOLE, Forward(2)),
+    Bridge(None, WHOLE, WHOLE, Replicate(3)),
+    Bridge(5, int.from_bytes(GROUP_MAC, "big"), WHOLE, Forward(6)),
+    Bridge(None, int.from_bytes(GROUP_MAC, "big"), WHOLE, None),
+    Bridge(3, 0, 0, Forward(4)),
+    Bridge(None, GROUP_BIT, GROUP_BIT, Replicate(1)),
+    Bridge(6, 0, 0, Replicate(2)),
+)
+"""What is bridged, first match first: neither all ports nor all addresses are."""
+
+
 def switch(values_per_packet: int) -> Switch:
     """The reference model in this configuration."""
-    return Switch(values_per_packet, SLOTS, dict(LABELS), dict(GROUPS), dict(ROUTES))
+    return Switch(values_per_packet, SLOTS, dict(LABELS), dict(GROUPS), dict(ROUTES), bridge=BRIDGE)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from p4src.artifacts import Artifact
 from p4src.protocol import Verdict
-from tests.model.switch import Aggregate, Forward, Replicate, Switch
+from tests.model.switch import Aggregate, Bridge, Forward, Replicate, Switch
 
 Frames = list[tuple[int, bytes]]
 
@@ -45,6 +45,23 @@ def parameters(action: Forward | Replicate | Aggregate) -> tuple[str, list[tuple
     return "aggregate", [(name, getattr(action, name)) for name in names]
 
 
+PORT_MASK = 0x1FF
+
+
+def bridging(entry: Bridge) -> tuple[str, list[int]]:
+    """A bridge entry's action and its parameters."""
+    if entry.action is None:
+        return "discard", []
+    if isinstance(entry.action, Forward):
+        return "bridge", [entry.action.port]
+    return "flood", [entry.action.group]
+
+
+def priority(configuration: Switch, place: int) -> int:
+    """The first entry's is the highest."""
+    return len(configuration.bridge) - place
+
+
 class SoftswitchTarget(Target):
     """softswitch in this process, frame by frame, past its queues."""
 
@@ -70,6 +87,11 @@ class SoftswitchTarget(Target):
         for (address, length), (mac, port) in self.configuration.routes.items():
             prefix = (Match("lpm", address, prefix_len=length),)
             self.device.insert("ipv4_table", prefix, "route", [int.from_bytes(mac, "big"), port])
+        for place, entry in enumerate(self.configuration.bridge):
+            port = Match("ternary", entry.port or 0, 0 if entry.port is None else PORT_MASK)
+            keys = (port, Match("ternary", entry.address & entry.mask, entry.mask))
+            name, numbers = bridging(entry)
+            self.device.insert("bridge_table", keys, name, numbers, priority=priority(self.configuration, place))
 
     def process(self, port: int, frame: bytes) -> Frames:
         return self.device.process(port, frame)

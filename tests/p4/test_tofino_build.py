@@ -17,24 +17,28 @@ from p4src.tofino_toolchain import BuildError, CompilerMissing, Toolchain
 
 DEFAULTS = PROTOCOL.targets["tna"]
 SIZES = (DEFAULTS.slots, DEFAULTS.label_table_size, DEFAULTS.route_table_size)
+both = pytest.mark.parametrize("target", ["tna", "t2na"])
 
 
-def tables() -> dict[str, dict[str, object]]:
+def tables(target: str) -> dict[str, dict[str, object]]:
     """bf-rt.json's tables by the last part of their names."""
-    schema = json.loads(artifacts.find("tna").program.read_text())
+    schema = json.loads(artifacts.find(target).program.read_text())
     return {table["name"].rpartition(".")[2]: table for table in schema["tables"]}
 
 
-def test_the_manifest_matches_the_sources() -> None:
-    manifest = artifacts.find("tna").manifest
-    assert manifest.sources == artifacts.source_digest("tna"), "run make p4-tofino"
-    assert (manifest.slots, manifest.label_table_size, manifest.route_table_size) == SIZES
-    assert manifest.values_per_packet == DEFAULTS.values_per_packet
-    assert manifest.multicast_groups == DEFAULTS.multicast_groups
+@both
+def test_the_manifest_matches_the_sources(target: str) -> None:
+    manifest, defaults = artifacts.find(target).manifest, PROTOCOL.targets[target]
+    assert manifest.sources == artifacts.source_digest(target), "run make p4-tofino"
+    assert manifest.slots == defaults.slots
+    assert (manifest.label_table_size, manifest.route_table_size) == SIZES[1:]
+    assert manifest.values_per_packet == defaults.values_per_packet
+    assert manifest.multicast_groups == defaults.multicast_groups
 
 
-def test_the_manifest_matches_the_program() -> None:
-    manifest, found = artifacts.find("tna").manifest, tables()
+@both
+def test_the_manifest_matches_the_program(target: str) -> None:
+    manifest, found = artifacts.find(target).manifest, tables(target)
     assert found["label_table"]["size"] == manifest.label_table_size
     assert found["ipv4_table"]["size"] == manifest.route_table_size
     registers = {name: table["size"] for name, table in found.items() if table["table_type"] == "Register"}
@@ -42,22 +46,26 @@ def test_the_manifest_matches_the_program() -> None:
     assert 2 * sum(name.startswith("sum_") for name in registers) == manifest.values_per_packet
 
 
-def test_files_are_small_enough_for_the_repository() -> None:
-    kept = [path for path in artifacts.find("tna").directory.iterdir() if path.is_file()]
+@both
+def test_files_are_small_enough_for_the_repository(target: str) -> None:
+    kept = [path for path in artifacts.find(target).directory.iterdir() if path.is_file()]
     assert sum(path.stat().st_size for path in kept) < 300_000
 
 
 @pytest.mark.timeout(900)
-def test_compiling_again_gives_the_same(tmp_path: Path) -> None:
+@both
+def test_compiling_again_gives_the_same(tmp_path: Path, target: str) -> None:
     try:
         toolchain = Toolchain.find()
     except CompilerMissing as error:
         pytest.skip(str(error))
-    kept = artifacts.find("tna")
+    kept = artifacts.find(target)
     if toolchain.version() != kept.manifest.compiler:
         pytest.skip(f"{toolchain.version()} is here, {kept.manifest.compiler} compiled the artifact")
-    tofino_toolchain.compile_program(toolchain, kept.manifest.values_per_packet, SIZES, tmp_path)
-    assert build.differences(tmp_path, kept.directory, "tna") == []
+    manifest = kept.manifest
+    sizes = manifest.slots, manifest.label_table_size, manifest.route_table_size
+    tofino_toolchain.compile_program(toolchain, manifest.values_per_packet, sizes, tmp_path, target=target)
+    assert build.differences(tmp_path, kept.directory, target) == []
 
 
 def test_without_the_compiler_make_skips_and_the_command_fails(
@@ -152,8 +160,16 @@ def test_tofino_2_is_another_target_of_the_same_sources(tmp_path: Path, monkeypa
     assert (made.directory / "switch" / "tofino2.bin").is_file()
     said = (folder / "backends/tofino/bf-p4c/said").read_text()
     assert "--target tofino2 --arch t2na" in said and "-D__TARGET_TOFINO__=2" in said and "-DINART_VALUES=64" in said
-    with pytest.raises(tofino_install.InstallError, match="is for t2na, not for Tofino 1"):
-        tofino_install.files(made)
+    placed = tofino_install.files(made)
+    described = json.loads(placed["share/p4/targets/tofino2/inart.conf"])
+    assert described["chip_list"][0]["chip_family"] == "tofino2"
+    assert "share/tofinopd/inart/pipe/tofino2.bin" in placed
+    assert described["p4_devices"][0]["p4_programs"][0]["p4_pipelines"][0]["config"].endswith("/tofino2.bin")
+    release = tofino_release.make(made, tmp_path)
+    assert release.name.startswith("inart-t2na-64-") and set(tofino_release.read(release)[1]) == set(placed)
+    other = artifacts.Artifact(made.directory, replace(made.manifest, target="v1model"))
+    with pytest.raises(tofino_install.InstallError, match="is for v1model, not for Tofino"):
+        tofino_install.files(other)
 
 
 def test_a_compiler_that_drops_what_the_parser_selects_by_is_refused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from controlplane.targets.bri.ports import PORTS_PER_PIPE
+from controlplane.targets.bri.chip import PORTS_PER_PIPE
 from p4src.protocol import Verdict
 from tests.model.packet import Packet
 from tests.model.tofino import LOOPBACK, Cell, Contribution, ReadOut, ingress
@@ -48,9 +48,13 @@ class Switch:
             if outcome.packet is None:
                 return []
             packet, out = outcome.packet, outcome.port
-            if out == LOOPBACK:
+            if out == LOOPBACK and "loopback" in data:
                 out = data["loopback"]
                 self.round += 1
+            elif out == LOOPBACK:  # Tofino 2 has both halves at once
+                _, outcome = ingress(self.cells[index], packet, ReadOut(data["port"]))
+                assert outcome.packet is not None
+                packet, out = outcome.packet, outcome.port
         if out in self.loopback:
             return self.process(out, packet)
         return [(out, packet)]

@@ -13,8 +13,10 @@ from controlplane.topology import Topology
 from p4src.artifacts import find
 
 
-def deployment(topology: Topology, strategy: str = "inart", job: str = "workers=6,ps=2", **numbers: Any) -> Deployment:
-    limits = TofinoKind(find("tna")).limits
+def deployment(
+    topology: Topology, strategy: str = "inart", job: str = "workers=6,ps=2", target: str = "tna", **numbers: Any
+) -> Deployment:
+    limits = TofinoKind(find(target)).limits
     plan = get_strategy(strategy)(limited(topology, limits), parse_job(job, topology), seed=0)
     return build(plan, topology, limits, job_id=1, epoch=0, **numbers)
 

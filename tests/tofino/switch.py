@@ -359,9 +359,11 @@ class TofinoSwitch:
         for part in sorted(key.fields, key=lambda part: part.field_id):
             wanted = by_id[part.field_id]
             kind = part.WhichOneof("match_type")
-            if kind != {"Exact": "exact", "LPM": "lpm"}.get(wanted.match):
+            if kind != {"Exact": "exact", "LPM": "lpm", "Ternary": "ternary"}.get(wanted.match):
                 raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{wanted.name}: match by {kind}")
-            self._number(wanted, part.exact.value if kind == "exact" else part.lpm.value)
+            self._number(wanted, getattr(part, kind).value)
+            if kind == "ternary":
+                self._number(wanted, part.ternary.mask)
             ordered.fields.add().CopyFrom(part)
         return ordered.SerializeToString(deterministic=True)
 

@@ -104,12 +104,12 @@ def test_installs_again_and_removes_without_a_topology(command, switches, capsys
 def test_doctor_asks_switches_without_taking_the_program(command, switches, monkeypatch, client):
     monkeypatch.setattr(sde, "load_client", lambda: client)
     file = Path(command[1])
-    found = list(doctor.check_switches(file, tofino=True))
+    found = list(doctor.check_switches(file, tofino="1"))
     assert [check.ok for check in found] == [True, True]
     assert "BRI, runs program inart as compiled here" in found[0].detail
     assert [switch.binds for switch in switches.values()] == [0, 0]
     switches["V2"].stop()
-    one, two = doctor.check_switches(file, tofino=True)
+    one, two = doctor.check_switches(file, tofino="1")
     assert one.ok and not two.ok and two.required
     assert "nobody answers; is bf_switchd running there" in two.detail
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from controlplane.plan.limits import DoesNotFit
 from controlplane.rules import Deployment, RuleSet, build
+from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_2
 from controlplane.targets.bri.entries import Entry
-from controlplane.targets.bri.ports import PORTS_PER_PIPE, Panel, PortMap
+from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.schema import local
 from controlplane.targets.kinds import TofinoKind
 from controlplane.topology import Topology
@@ -50,7 +51,9 @@ def switch(entries: list[Entry], ports: PortMap) -> Switch:
         if entry.table == "$pre.mgid":
             (node,) = dict(entry.data)["$MULTICAST_NODE_ID"]  # type: ignore[misc, union-attr]
             groups[entry.key[0][1]] = nodes[node]  # type: ignore[index]
-    return Switch(labels, groups, {ports.named(port.name) for port in ports.panel.loopback})  # type: ignore[misc]
+    loopback = {ports.named(port.name) for port in ports.panel.loopback}
+    loopback |= {PORTS_PER_PIPE * at + port for at in range(2) for port in TOFINO_2.recirculation}
+    return Switch(labels, groups, loopback)  # type: ignore[arg-type]
 
 
 class Network:
@@ -70,7 +73,7 @@ class Network:
         self.switches: dict[str, Any] = {}
         for name, rules in rulesets.items():
             panel = Panel.of(topology, name)
-            devices = {port.name: port.connector % 2 * PORTS_PER_PIPE + port.connector for port in panel.ports}
+            devices = {port.name: port.connector % 2 * PORTS_PER_PIPE + 8 + port.connector for port in panel.ports}
             self.ports[name] = PortMap(panel, devices)
             self.switches[name] = make(program.entries(rules, self.ports[name]), self.ports[name])
         self.arrived: dict[str, list[Packet]] = {server: [] for server in topology.servers}

@@ -8,10 +8,12 @@ import socket
 import grpc
 import pytest
 
+from controlplane.bridging import bridged
 from controlplane.rules import Aggregate, Forward, LabelEntry, Taken
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference, empty
 from controlplane.targets.bri import session, target
+from controlplane.targets.bri.ports import FIRST_UNKNOWN
 from p4src.protocol import VERDICTS
 from tests.tofino.conftest import BFRT
 from tests.tofino.plans import deployment
@@ -355,3 +357,17 @@ def test_large_rule_set_goes_in_batches(make_target, switches, rules, monkeypatc
     fabric.install([t], {"V1": fabric.RuleSet("V1", many, (), (), rules["V1"].ports)})
     assert switches["V1"].count("label_table") == 40
     assert switches["V1"].writes == 1 + 3
+
+
+def test_what_bridges_is_written_read_back_and_removed(targets, switches, rules, topology):
+    """Ternary keys with priorities, floods by port, and the CPU's port, which no topology has."""
+    wanted = bridged(topology, rules, FIRST_UNKNOWN + 320)
+    installed(targets, wanted)
+    for t in targets:
+        assert difference(t.read(), wanted[t.name]) == []
+    assert switches["V1"].count("bridge_table") == len(wanted["V1"].bridge) == 1 + 8 + 6
+    assert [one.changes for one in fabric.install(targets, wanted)] == [0, 0]
+    fabric.install(targets, rules)
+    assert switches["V1"].count("bridge_table") == 0
+    fabric.remove(targets)
+    assert [switch.snapshot() for switch in switches.values()] == [{}, {}]

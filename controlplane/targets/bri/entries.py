@@ -37,7 +37,23 @@ class Prefix:
 
 
 Port = int | PortName
-KeyValue = int | str | PortName | Prefix
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A ternary key: bits of `value` where `mask` has ones; others may be anything."""
+
+    value: Port
+    mask: int
+
+    def __str__(self) -> str:
+        if not self.mask:
+            return "any"
+        value = f"{self.value:#x}" if isinstance(self.value, int) else self.value
+        return f"{value}/{self.mask:#x}"
+
+
+KeyValue = int | str | PortName | Prefix | Masked
 DataValue = int | str | bool | PortName | tuple[bool, ...] | tuple[Port, ...]
 
 
@@ -94,6 +110,8 @@ def _plain(value: KeyValue | DataValue) -> Any:
         return [_plain(one) for one in value]
     if isinstance(value, Prefix):
         return {"value": value.value, "prefix_length": value.length}
+    if isinstance(value, Masked):
+        return {"value": _plain(value.value), "mask": value.mask}
     return value.name if isinstance(value, PortName) else value
 
 
@@ -140,8 +158,13 @@ def _key_problems(table: Table, entry: Entry) -> Iterable[str]:
             yield f"no key field {name!r}; there are {', '.join(table.keys)}"
             continue
         field = table.keys[name]
-        if ("LPM" if isinstance(value, Prefix) else "Exact") != field.match:
+        if {Prefix: "LPM", Masked: "Ternary"}.get(type(value), "Exact") != field.match:
             yield f"key field {name} matches by {field.match}, got {value}"
+        elif isinstance(value, Masked):
+            yield from _value_problems(field, value.value)
+            yield from _value_problems(field, value.mask)
+            if isinstance(value.value, int) and value.value & ~value.mask:
+                yield f"key field {name}: {value} has bits where its mask has none"
         elif isinstance(value, Prefix):
             yield from _prefix_problems(field, value)
         else:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from controlplane.plan.limits import MAXIMUM_FLOWS
 from controlplane.rules import Aggregate, LabelEntry, RuleSet
 from controlplane.targets.base import TargetError
+from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_1, Chip
 from controlplane.targets.bri.entries import Port
-from controlplane.targets.bri.ports import PORTS_PER_PIPE, PortMap
-
-FLOWS = MAXIMUM_FLOWS["tna"]
+from controlplane.targets.bri.ports import PortMap
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,10 @@ class Flow:
 
 @dataclass(frozen=True)
 class Point:
-    """Everything that is added up under one next label. Ports are device ports, or names where no switch was asked."""
+    """Everything that is added up under one next label. Ports are device ports, or names where no switch was asked.
+
+    loopback: where flows of other pipes, and on Tofino 1 all sums, come in again; None where nothing does.
+    """
 
     next_label: int
     partial_label: int
@@ -42,11 +44,11 @@ class Point:
     slot_mask: int
     everyone: int
     port: Port
-    loopback: Port
+    loopback: Port | None
     flows: tuple[Flow, ...]
 
 
-def points(rules: RuleSet, ports: PortMap, *, strict: bool = True) -> list[Point]:
+def points(rules: RuleSet, ports: PortMap, *, chip: Chip = TOFINO_1, strict: bool = True) -> list[Point]:
     """The aggregation points. Raises TargetError for one that Tofino cannot be; not strict: leaves it out."""
     members: dict[int, list[LabelEntry]] = {}
     for entry in rules.labels:
@@ -55,24 +57,25 @@ def points(rules: RuleSet, ports: PortMap, *, strict: bool = True) -> list[Point
     found = []
     for entries in members.values():
         try:
-            found.append(_point(rules.switch, entries, ports))
+            found.append(_point(rules.switch, entries, ports, chip))
         except TargetError:
             if strict:
                 raise
     return found
 
 
-def _point(switch: str, entries: list[LabelEntry], ports: PortMap) -> Point:
+def _point(switch: str, entries: list[LabelEntry], ports: PortMap, chip: Chip) -> Point:
     ordered = sorted(entries, key=lambda entry: (entry.ingress_port, entry.label))
     actions = [entry.action for entry in ordered if isinstance(entry.action, Aggregate)]
     first = actions[0]
     where = f"switch {switch}, aggregation to label {first.next_label}"
+    most = MAXIMUM_FLOWS[chip.target]
     shared = {(a.slot_base, a.slot_mask, a.everyone, a.next_label, a.partial_label, a.port) for a in actions}
     if len(shared) > 1:
         raise TargetError(f"{where}: its flows differ in slots, bits of all flows, labels or port; that is no plan's")
-    if len(ordered) > FLOWS:
+    if len(ordered) > most:
         raise TargetError(
-            f"{where}: {len(ordered)} flows come in, Tofino adds up at most {FLOWS} at one point; use "
+            f"{where}: {len(ordered)} flows come in, Tofino adds up at most {most} at one point; use "
             "fewer workers, or a strategy that aggregates at several switches"
         )
     if first.slot_base & first.slot_mask:
@@ -82,16 +85,16 @@ def _point(switch: str, entries: list[LabelEntry], ports: PortMap) -> Point:
         if action.flow.bit_count() != 1 or bits & action.flow:
             raise TargetError(f"{where}: the bit of a flow is {action.flow:#x}; each has one of its own")
         bits |= action.flow
-    if bits != first.everyone or bits >> FLOWS:
-        raise TargetError(f"{where}: expects {first.everyone:#x}, its flows bring {bits:#x}; there are {FLOWS} bits")
+    if bits != first.everyone or bits >> most:
+        raise TargetError(f"{where}: expects {first.everyone:#x}, its flows bring {bits:#x}; there are {most} bits")
     devices = [ports.device(entry.ingress_port) for entry in ordered]
-    loopback = _loopback(where, first.next_label, devices, ports)
+    loopback = _loopback(where, first.next_label, devices, ports, chip)
     flows = tuple(
         Flow(
             (entry.ingress_port, entry.label),
             device,
             action.flow,
-            pipe(device) != pipe(loopback),
+            loopback is not None and pipe(device) != pipe(loopback),
         )
         for entry, action, device in zip(ordered, actions, devices, strict=True)
     )
@@ -112,15 +115,22 @@ def pipe(port: Port) -> int | None:
     return port // PORTS_PER_PIPE if isinstance(port, int) else None
 
 
-def _loopback(where: str, next_label: int, devices: Iterable[Port], ports: PortMap) -> Port:
-    """A loopback port in the pipe where most flows arrive that has one; several share the points by their labels."""
+def _loopback(where: str, next_label: int, devices: Iterable[Port], ports: PortMap, chip: Chip) -> Port | None:
+    """A loopback port in the pipe where most flows arrive that has one; several share the points by their labels.
+
+    None where none is needed: no sum goes round, and all flows arrive in one pipe.
+    """
     candidates = [ports.named(port.name) for port in ports.panel.loopback]
+    arrivals = Counter(pipe(device) for device in devices)
+    if not chip.rounds:
+        if len(arrivals) == 1:
+            return None
+        candidates += [PORTS_PER_PIPE * at + port for at in arrivals if at is not None for port in chip.recirculation]
     if not candidates:
         raise TargetError(
             f"{where}: the sum's second half needs a loopback port; give the switch one in the topology file: "
             '"loopback_ports": [{"front_panel": "31/0", "speed": "100G"}], in the pipe of the workers\' ports'
         )
-    arrivals = Counter(pipe(device) for device in devices)
     best = max(candidates, key=lambda port: arrivals[pipe(port)])
     same = [port for port in candidates if pipe(port) == pipe(best)]
     return same[next_label % len(same)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.frontpanel import FrontPanelPort
+from controlplane.frontpanel import SPEEDS_GBPS, FrontPanelPort
 from controlplane.targets.base import TargetError
 from controlplane.targets.bri.entries import Entry, Port, PortName
 from controlplane.topology import Topology
@@ -13,9 +13,7 @@ from controlplane.topology import Topology
 FIRST_UNKNOWN = 1 << 16
 """Numbers from here stand for device ports that the topology does not have: can be read and removed, not planned."""
 
-PORTS_PER_PIPE = 128
-
-SPEEDS = {f"{gbps}G": f"BF_SPEED_{gbps}G" for gbps in (1, 10, 25, 40, 50, 100)}
+SPEEDS = {speed: f"BF_SPEED_{speed}" for speed in SPEEDS_GBPS}
 FECS = {"none": "BF_FEC_TYP_NONE", "firecode": "BF_FEC_TYP_FIRECODE", "rs": "BF_FEC_TYP_REED_SOLOMON"}
 FEC_ALIASES = {"BF_FEC_TYP_FC": "firecode", "BF_FEC_TYP_RS": "rs"}
 """Other names that a switch may give back."""

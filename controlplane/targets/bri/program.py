@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
-from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Port, Prefix
+from controlplane.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.targets.bri.chip import TOFINO_1, TOFINO_2, Chip
+from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Masked, Port, Prefix
 from controlplane.targets.bri.points import Point, points
 from controlplane.targets.bri.ports import PortMap, port_data, read_port
 from controlplane.targets.bri.schema import Schema, SchemaError, local
 
-LABEL_TABLE, ROUTE_TABLE = "label_table", "ipv4_table"
+LABEL_TABLE, ROUTE_TABLE, BRIDGE_TABLE = "label_table", "ipv4_table", "bridge_table"
 VERDICT_COUNTER = "verdict_counter"
 GROUPS, NODES, PORTS, PORT_NAMES = "$pre.mgid", "$pre.node", "$PORT", "$PORT_HDL_INFO"
 FIXED = Path(__file__).with_name("fixed.json")
 ACTIONS = {
-    LABEL_TABLE: ("forward", "replicate", "aggregate", "read_out"),
+    LABEL_TABLE: ("forward", "replicate", "aggregate"),
     ROUTE_TABLE: ("route",),
+    BRIDGE_TABLE: ("bridge", "flood", "discard"),
 }
+READ_OUT = "read_out"
+"""What only a program has whose sums go round."""
 
 OF_THE_PROGRAM = ("MatchAction_Direct", "Register", "Counter")
 """Kinds of tables that the P4 program decides; others are the compiler's (snapshots, hashes, debugging)."""
@@ -35,6 +39,11 @@ FIRST_NODE = 0x1A0000
 """Multicast node FIRST_NODE + g is that of our group g. Groups with other nodes are somebody else's and left alone."""
 
 REPLICATION_ID = 0
+
+PRIORITY = "$MATCH_PRIORITY"
+FIRST_PRIORITY = 1 << 16
+"""BRI's smallest number comes first, a rule's largest."""
+PORT_MASK, MAC_MASK = (1 << 9) - 1, (1 << 48) - 1
 
 BROKEN_PORT = 0
 """No port of a topology. What a switch holds of an aggregation that is not as it should be is read as forwarding there,
@@ -64,6 +73,12 @@ class Program:
                 own.table(table).action(action)
         return cls(name, own, own.with_tables(fixed_tables()))
 
+    @property
+    def chip(self) -> Chip:
+        """What the program is for."""
+        actions = map(local, self.own.table(LABEL_TABLE).actions)
+        return TOFINO_1 if READ_OUT in actions else TOFINO_2
+
     def other_than(self, running: Schema) -> str:
         """How a program that a switch runs differs from ours, in words; empty when it is ours. Ids do not count."""
         for name, table in self.own.tables.items():
@@ -77,7 +92,7 @@ class Program:
 
     def tables(self) -> list[str]:
         """Full names of the tables that rule sets are written to, in an order in which they can be filled."""
-        return [self.schema.table(name).name for name in (PORTS, NODES, GROUPS, LABEL_TABLE, ROUTE_TABLE)]
+        return [self.schema.table(name).name for name in (PORTS, NODES, GROUPS, LABEL_TABLE, ROUTE_TABLE, BRIDGE_TABLE)]
 
     # -- rule sets to entries ------------------------------------------------------------------------------------
 
@@ -86,7 +101,7 @@ class Program:
         made = [self._port(port, ports) for port in rules.ports]
         made += [self._node(group, ports) for group in rules.groups]
         made += [self._group(group.group) for group in rules.groups]
-        for point in points(rules, ports):
+        for point in points(rules, ports, chip=self.chip):
             made += self._point(point)
         for entry in rules.labels:
             key = ports.device(entry.ingress_port), entry.label
@@ -96,7 +111,8 @@ class Program:
                 made.append(self._labelled(key, "forward", {"port": ports.device(entry.action.port)}))
             elif isinstance(entry.action, Replicate):
                 made.append(self._labelled(key, "replicate", {"group": entry.action.group}))
-        return made + [self._route(route, ports) for route in rules.routes]
+        made += [self._route(route, ports) for route in rules.routes]
+        return made + [self._bridge(entry, ports) for entry in rules.bridge]
 
     def _port(self, port: FrontPanelPort, ports: PortMap) -> Entry:
         return Entry(PORTS, (("$DEV_PORT", ports.named(port.name)),), None, port_data(port))
@@ -119,24 +135,28 @@ class Program:
         return Entry(GROUPS, (("$MGID", number),), None, data)
 
     def _point(self, point: Point) -> Iterable[Entry]:
-        """Entries of an aggregation point: of each flow, and of the sum's second half."""
+        """Entries of an aggregation point: of each flow, and where sums go round, of their second half."""
         slots = {"slot_base": point.slot_base, "slot_mask": point.slot_mask}
-        for label in dict.fromkeys((point.next_label, point.partial_label)):
-            yield self._labelled((point.loopback, label), "read_out", {**slots, "port": point.port})
+        if self.chip.rounds and point.loopback is not None:
+            for label in dict.fromkeys((point.next_label, point.partial_label)):
+                yield self._labelled((point.loopback, label), READ_OUT, {**slots, "port": point.port})
         for flow in point.flows:
-            values = {
+            values: dict[str, DataValue] = {
                 **slots,
                 "flow": flow.bit,
                 "everyone": point.everyone,
                 "next_label": point.next_label,
                 "partial_label": point.partial_label,
                 "port": point.port,
-                "loopback": point.loopback,
             }
-            if flow.through_loopback:
-                yield self._labelled((flow.port, flow.label), "forward", {"port": point.loopback})
-            key = (point.loopback if flow.through_loopback else flow.port), flow.label
-            yield self._labelled(key, "aggregate", values)
+            entrance = flow.port
+            if point.loopback is not None:
+                if self.chip.rounds:
+                    values["loopback"] = point.loopback
+                if flow.through_loopback:
+                    yield self._labelled((flow.port, flow.label), "forward", {"port": point.loopback})
+                    entrance = point.loopback
+            yield self._labelled((entrance, flow.label), "aggregate", values)
 
     def _labelled(self, key: tuple[Port, int], action: str, values: Mapping[str, DataValue]) -> Entry:
         table = self.schema.table(LABEL_TABLE)
@@ -152,6 +172,23 @@ class Program:
         mac = int(route.mac.replace(":", ""), 16)
         values = {"destination_mac": mac, "port": ports.device(route.port)}
         return self._with_action(ROUTE_TABLE, [(destination, prefix)], "route", values)
+
+    def _bridge(self, entry: Bridge, ports: PortMap) -> Entry:
+        table = self.schema.table(BRIDGE_TABLE)
+        port = Masked(0, 0)
+        if entry.ingress_port is not None:
+            port = Masked(ports.device(entry.ingress_port), PORT_MASK)
+        mac, mask = (int(address.replace(":", ""), 16) for address in (entry.mac, entry.mask))
+        keys: list[tuple[str, KeyValue]] = [
+            (table.key("ingress_port").name, port),
+            (table.key("destination").name, Masked(mac, mask)),
+            (PRIORITY, FIRST_PRIORITY - entry.priority),
+        ]
+        if entry.action is None:
+            return self._with_action(BRIDGE_TABLE, keys, "discard", {})
+        if isinstance(entry.action, Forward):
+            return self._with_action(BRIDGE_TABLE, keys, "bridge", {"port": ports.device(entry.action.port)})
+        return self._with_action(BRIDGE_TABLE, keys, "flood", {"group": entry.action.group})
 
     def _with_action(
         self, name: str, key: Iterable[tuple[str, KeyValue]], action: str, values: Mapping[str, DataValue]
@@ -172,7 +209,12 @@ class Program:
         there = list(entries)
         labels = self._labels(there, ports)
         rules = RuleSet(
-            switch, labels, self._groups(there, ports), self._routes(there, ports), self._ports(there, ports)
+            switch,
+            labels,
+            self._groups(there, ports),
+            self._routes(there, ports),
+            self._ports(there, ports),
+            self._bridges(there, ports),
         )
         return self._without_broken(rules, there, ports)
 
@@ -182,7 +224,11 @@ class Program:
             if entry.table == self.schema.table(LABEL_TABLE).name:
                 keys[entry] = self.label_key(entry)
                 values[entry] = self._values(entry)
-        loopbacks = {(given["loopback"], keys[entry][1]) for entry, given in values.items() if "loopback" in given}
+        loopbacks = {
+            (given.get("loopback", keys[entry][0]), keys[entry][1])
+            for entry, given in values.items()
+            if "next_label" in given and (self.chip.rounds or self._comes_back(keys[entry][0], ports))
+        }
         # A flow from another pipe: forwarded to the loopback port, and aggregated as it comes in there.
         entrances = {
             (given["port"], keys[entry][1]): keys[entry][0]
@@ -195,7 +241,7 @@ class Program:
         for entry, given in values.items():
             device, label = keys[entry]
             action = local(entry.action or "")
-            if action == "read_out" or entrances.get((given.get("port", -1), label)) == device:
+            if action == READ_OUT or entrances.get((given.get("port", -1), label)) == device:
                 continue
             port = ports.number(entrances.get((device, label), device) if "next_label" in given else device)
             rule: Forward | Replicate | Aggregate
@@ -218,9 +264,15 @@ class Program:
             found[port, label] = LabelEntry(port, label, rule)
         return tuple(found.values())
 
+    def _comes_back(self, device: int, ports: PortMap) -> bool:
+        """Whether what arrives on a device port had left by it."""
+        own = {ports.named(port.name) for port in ports.panel.loopback}
+        return device in own or self.chip.recirculates(device)
+
     def _without_broken(self, rules: RuleSet, entries: list[Entry], ports: PortMap) -> RuleSet:
         """The rule set with everything whose entries are not exactly those of `entries` marked as broken."""
-        whole = [point for point in points(rules, ports, strict=False) if set(self._point(point)) <= set(entries)]
+        there, possible = set(entries), points(rules, ports, chip=self.chip, strict=False)
+        whole = [point for point in possible if set(self._point(point)) <= there]
         good = {flow.key for point in whole for flow in point.flows}
         labels = {
             (label.ingress_port, label.label): label
@@ -230,11 +282,11 @@ class Program:
         }
         explained = {entry for point in whole for entry in self._point(point)}
         for entry in entries:
-            if entry.action is not None and local(entry.action) == "read_out" and entry not in explained:
+            if entry.action is not None and local(entry.action) == READ_OUT and entry not in explained:
                 device, label = self.label_key(entry)
                 key = ports.number(device), label
                 labels.setdefault(key, LabelEntry(*key, Forward(BROKEN_PORT)))
-        return RuleSet(rules.switch, tuple(labels.values()), rules.groups, rules.routes, rules.ports)
+        return replace(rules, labels=tuple(labels.values()))
 
     def _groups(self, entries: Iterable[Entry], ports: PortMap) -> tuple[MulticastGroup, ...]:
         members: dict[int, tuple[int, ...]] = {}
@@ -263,6 +315,25 @@ class Program:
                 mac = values["destination_mac"].to_bytes(6, "big").hex(":")
                 address = str(ipaddress.IPv4Address(prefix.value))
                 found.append(Route(address, prefix.length, mac, ports.number(values["port"])))
+        return tuple(found)
+
+    def _bridges(self, entries: Iterable[Entry], ports: PortMap) -> tuple[Bridge, ...]:
+        found = []
+        for entry in entries:
+            if entry.table == self.schema.table(BRIDGE_TABLE).name:
+                key = {local(name): value for name, value in entry.key}
+                port, address, priority = key["ingress_port"], key["destination"], key[PRIORITY]
+                assert isinstance(port, Masked) and isinstance(address, Masked)
+                assert isinstance(port.value, int) and isinstance(address.value, int) and isinstance(priority, int)
+                values = self._values(entry)
+                action: Forward | Replicate | None = None
+                if "port" in values:
+                    action = Forward(ports.number(values["port"]))
+                elif "group" in values:
+                    action = Replicate(values["group"])
+                mac, mask = (number.to_bytes(6, "big").hex(":") for number in (address.value, address.mask))
+                at = ports.number(port.value) if port.mask else None
+                found.append(Bridge(FIRST_PRIORITY - priority, at, mac, mask, action))
         return tuple(found)
 
     def _ports(self, entries: Iterable[Entry], ports: PortMap) -> tuple[FrontPanelPort, ...]:

@@ -19,7 +19,7 @@ from google.rpc import code_pb2
 from controlplane.rpc.channels import open_channel
 from controlplane.rpc.tls import Tls, switch_name
 from controlplane.targets.base import RPC_SECONDS, NotPrimary, Operation, TargetError
-from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Prefix, Step
+from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Masked, Prefix, Step
 from controlplane.targets.bri.schema import Schema, Table
 from controlplane.targets.connecting import WriteRejected
 
@@ -316,6 +316,8 @@ class Session:
         for name, value in key:
             if isinstance(value, Prefix):
                 made.append(self.client.KeyTuple(name, value=value.value, prefix_len=value.length))
+            elif isinstance(value, Masked):
+                made.append(self.client.KeyTuple(name, value=value.value, mask=value.mask))
             else:
                 made.append(self.client.KeyTuple(name, value=value))
         return made
@@ -353,6 +355,9 @@ def _entry(table: Table, key: Mapping[str, Mapping[str, Any]], data: Mapping[str
         given = key.get(name, {"value": 0})
         if field.match == "LPM":
             keys.append((name, Prefix(given["value"], given.get("prefix_len", 0))))
+        elif field.match == "Ternary":
+            mask = given.get("mask", 0)
+            keys.append((name, Masked(given["value"] & mask, mask)))
         else:
             keys.append((name, given["value"]))
     values: list[tuple[str, DataValue]] = []

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from controlplane.targets.base import Operation
 from controlplane.targets.bri.entries import Entry, KeyValue, Step
-from controlplane.targets.bri.program import PORTS, Program
+from controlplane.targets.bri.program import PORTS, READ_OUT, Program
 from controlplane.targets.bri.schema import local
 
 Key = tuple[str, tuple[tuple[str, KeyValue], ...]]
@@ -22,7 +22,7 @@ def steps(program: Program, now: Iterable[Entry], wanted: Iterable[Entry]) -> li
     tables = program.tables()
 
     def rank(entry: Entry) -> tuple[int, bool]:
-        return tables.index(entry.table), entry.action is None or local(entry.action) != "read_out"
+        return tables.index(entry.table), entry.action is None or local(entry.action) != READ_OUT
 
     present, future = _by_key(program, now), _by_key(program, wanted)
     inserts: list[Step] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from controlplane.frontpanel import FrontPanelPort
 from controlplane.rpc.tls import Tls
-from controlplane.rules import LabelEntry, MulticastGroup, RuleSet
+from controlplane.rules import Bridge, LabelEntry, MulticastGroup, RuleSet
 from controlplane.targets.base import (
     RPC_SECONDS,
     Change,
@@ -290,13 +290,13 @@ def _suits(wanted: FrontPanelPort, there: FrontPanelPort) -> bool:
 
 def _changed(rules: RuleSet, changes: Sequence[Change]) -> RuleSet:
     """The rule set after the changes."""
-    there: tuple[Item, ...] = (*rules.labels, *rules.groups, *rules.routes, *rules.ports)
+    there: tuple[Item, ...] = (*rules.labels, *rules.groups, *rules.routes, *rules.ports, *rules.bridge)
     items = {_identity(item): item for item in there}
     for change in changes:
         items.pop(_identity(change.item), None)
         if change.operation is not Operation.DELETE:
             items[_identity(change.item)] = change.item
-    kinds: dict[str, list[Any]] = {"labels": [], "groups": [], "routes": [], "ports": []}
+    kinds: dict[str, list[Any]] = {"labels": [], "groups": [], "routes": [], "ports": [], "bridge": []}
     for (kind, _), item in items.items():
         kinds[kind].append(item)
     return RuleSet(rules.switch, **{kind: tuple(of) for kind, of in kinds.items()})
@@ -309,4 +309,6 @@ def _identity(item: Item) -> tuple[str, object]:
         return "labels", (item.ingress_port, item.label)
     if isinstance(item, MulticastGroup):
         return "groups", item.group
+    if isinstance(item, Bridge):
+        return "bridge", item.key
     return "routes", (item.address, item.prefix_length)

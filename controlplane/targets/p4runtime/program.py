@@ -11,12 +11,13 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.rules import Aggregate, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
+from controlplane.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
 from controlplane.targets.base import Change, Item, Operation, TargetError, describe
 from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
 
 LABEL_TABLE = "label_table"
 ROUTE_TABLE = "ipv4_table"
+BRIDGE_TABLE = "bridge_table"
 VERDICT_COUNTER = "verdict_counter"
 
 LAST_GROUP = (1 << 15) - 1
@@ -64,9 +65,9 @@ class Program:
             _actions={_local(action.preamble): action for action in info.actions},
             _counters={_local(counter.preamble): counter for counter in info.counters},
         )
-        for table in (LABEL_TABLE, ROUTE_TABLE):
+        for table in (LABEL_TABLE, ROUTE_TABLE, BRIDGE_TABLE):
             program.table(table)
-        for action in ("forward", "replicate", "aggregate", "route"):
+        for action in ("forward", "replicate", "aggregate", "route", "bridge", "flood", "discard"):
             program.action(action)
         return program
 
@@ -106,6 +107,8 @@ class Program:
                 self._fill_label(update.entity.table_entry, item, bare)
             elif isinstance(item, FrontPanelPort):
                 raise ProgramMismatch(f"port {item.name}: P4Runtime cannot configure ports")
+            elif isinstance(item, Bridge):
+                self._fill_bridge(update.entity.table_entry, item, bare)
             else:
                 self._fill_route(update.entity.table_entry, item, bare)
         return request
@@ -149,6 +152,28 @@ class Program:
             mac = int(item.mac.replace(":", ""), 16)
             self._set_action(entry, "route", item, destination_mac=mac, port=item.port)
 
+    def _fill_bridge(self, entry: p4runtime_pb2.TableEntry, item: Bridge, bare: bool) -> None:
+        table = self.table(BRIDGE_TABLE)
+        entry.table_id = table.preamble.id
+        entry.priority = item.priority
+        mac, mask = (int(address.replace(":", ""), 16) for address in (item.mac, item.mask))
+        port = (0, 0) if item.ingress_port is None else (item.ingress_port, None)
+        for name, (value, wanted) in (("ingress_port", port), ("destination", (mac, mask))):
+            match_field = _match_field(table, name)
+            bits = (1 << match_field.bitwidth) - 1 if wanted is None else wanted
+            if bits:  # P4Runtime leaves out what may be anything
+                match = entry.match.add(field_id=match_field.id)
+                match.ternary.value = _encode(value, match_field.bitwidth, item, name)
+                match.ternary.mask = _encode(bits, match_field.bitwidth, item, name)
+        if bare:
+            return
+        if item.action is None:
+            self._set_action(entry, "discard", item)
+        elif isinstance(item.action, Forward):
+            self._set_action(entry, "bridge", item, port=item.action.port)
+        else:
+            self._set_action(entry, "flood", item, group=item.action.group)
+
     def _set_action(self, entry: p4runtime_pb2.TableEntry, name: str, item: Item, **values: int) -> None:
         action = self.action(name)
         entry.action.action.action_id = action.preamble.id
@@ -166,7 +191,7 @@ class Program:
         """Wildcard reads of everything that a rule set consists of."""
         tables = [
             p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry(table_id=self.table(name).preamble.id))
-            for name in (LABEL_TABLE, ROUTE_TABLE)
+            for name in (LABEL_TABLE, ROUTE_TABLE, BRIDGE_TABLE)
         ]
         groups = p4runtime_pb2.Entity()
         groups.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0
@@ -174,7 +199,7 @@ class Program:
 
     def rule_set(self, switch: str, entities: Iterable[p4runtime_pb2.Entity]) -> RuleSet:
         """What a switch answered to `read_requests`, as a rule set."""
-        labels, groups, routes = [], [], []
+        labels, groups, routes, bridge = [], [], [], []
         for entity in entities:
             if entity.HasField("packet_replication_engine_entry"):
                 group = entity.packet_replication_engine_entry.multicast_group_entry
@@ -189,7 +214,9 @@ class Program:
                     labels.append(self._read_label(entry))
                 elif entry.table_id == self.table(ROUTE_TABLE).preamble.id:
                     routes.append(self._read_route(entry))
-        return RuleSet(switch=switch, labels=tuple(labels), groups=tuple(groups), routes=tuple(routes))
+                elif entry.table_id == self.table(BRIDGE_TABLE).preamble.id:
+                    bridge.append(self._read_bridge(entry))
+        return RuleSet(switch, tuple(labels), tuple(groups), tuple(routes), bridge=tuple(bridge))
 
     def label_key(self, entry: p4runtime_pb2.TableEntry) -> tuple[int, int]:
         """(ingress port, label) of an entry of the label table."""
@@ -217,6 +244,26 @@ class Program:
             address, length = int.from_bytes(match.lpm.value, "big"), match.lpm.prefix_len
         mac = values["destination_mac"].to_bytes(6, "big").hex(":")
         return Route(str(ipaddress.IPv4Address(address)), length, mac, values["port"])
+
+    def _read_bridge(self, entry: p4runtime_pb2.TableEntry) -> Bridge:
+        table = self.table(BRIDGE_TABLE)
+        name, values = self._read_action(entry)
+        found = {match.field_id: match.ternary for match in entry.match}
+        port = found.get(_match_field(table, "ingress_port").id)
+        address = found.get(_match_field(table, "destination").id)
+        value, mask = (address.value, address.mask) if address is not None else (b"", b"")
+        action: Forward | Replicate | None = None
+        if name == "bridge":
+            action = Forward(values["port"])
+        elif name == "flood":
+            action = Replicate(values["group"])
+        return Bridge(
+            entry.priority,
+            None if port is None else int.from_bytes(port.value, "big"),
+            value.rjust(6, b"\0").hex(":"),
+            mask.rjust(6, b"\0").hex(":"),
+            action,
+        )
 
     def _read_action(self, entry: p4runtime_pb2.TableEntry) -> tuple[str, dict[str, int]]:
         for name, action in self._actions.items():

@@ -73,6 +73,7 @@ class KeyTuple:
     name: str
     value: int | str | None = None
     prefix_len: int | None = None
+    mask: int | None = None
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,8 @@ class TableClient:
             assert one.value is not None
             if one.prefix_len is not None:
                 part.lpm.value, part.lpm.prefix_len = _encode(field, one.value), one.prefix_len
+            elif one.mask is not None:
+                part.ternary.value, part.ternary.mask = _encode(field, one.value), _encode(field, one.mask)
             else:
                 part.exact.value = _encode(field, one.value)
         return Key({}, message)
@@ -301,6 +304,9 @@ class TableClient:
             kind = part.WhichOneof("match_type")
             if kind == "exact":
                 fields[field.name] = {"value": _decode(field, part.exact.value)}
+            elif kind == "ternary":
+                value, mask = _decode(field, part.ternary.value), _decode(field, part.ternary.mask)
+                fields[field.name] = {"value": value, "mask": mask}
             else:
                 fields[field.name] = {"value": _decode(field, part.lpm.value), "prefix_len": part.lpm.prefix_len}
         return Key(fields, message)

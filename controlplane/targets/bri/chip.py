@@ -1,0 +1,35 @@
+"""The chips that the program is compiled for, as far as the control plane sees a difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PORTS_PER_PIPE = 128
+"""Device ports are numbered 128 * pipe + port in the pipe."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One chip.
+
+    ``target``: of the program. ``rounds``: a sum goes round once before it leaves, for the second half of its values.
+    ``recirculation``: ports of every pipe that nothing can be plugged into, and whose packets come back by themselves.
+    ``speeds``: of its ports.
+    """
+
+    target: str
+    name: str
+    rounds: bool
+    recirculation: tuple[int, ...]
+    speeds: tuple[str, ...]
+
+    def recirculates(self, device: int) -> bool:
+        """Whether a device port is one of those that bring packets back."""
+        return device % PORTS_PER_PIPE in self.recirculation
+
+
+TOFINO_1 = Chip("tna", "Tofino 1", True, (), ("1G", "10G", "25G", "40G", "50G", "100G"))
+# Ports 0 to 7 of a pipe are inside the chip; pipe 0 has the CPU at 0 and 2 to 5, so 6 and 7 are free in all of them
+# (bf_pm_recirc_devports_get in open-p4studio's bf-drivers, 1f97778f: 100 Gbit/s each).
+TOFINO_2 = Chip("t2na", "Tofino 2", False, (6, 7), ("10G", "25G", "40G", "50G", "100G", "200G", "400G"))
+CHIPS = {chip.target: chip for chip in (TOFINO_1, TOFINO_2)}

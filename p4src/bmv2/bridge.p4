@@ -1,0 +1,45 @@
+// What is neither ours nor IPv4 to a host, so that the switch can share an ordinary network: ARP, IPv6, LLDP, frames with a
+// VLAN tag, other multicast. By Ethernet addresses, as a bridge that does not look at VLANs does; tags stay as they are.
+//
+//   (ingress port, destination MAC)  --first that matches--> bridge(port)     unchanged, to one port (the CPU's too)
+//                                    |                       flood(group)     unchanged, to every port of a group
+//                                    --none---------------> dropped
+//
+// A flood must not come back: a group of those ports of a tree that are not the one of arrival. The control plane sees to it.
+// Bridged frames have no verdict. Nothing is learnt; without entries all of them are dropped.
+#ifndef INART_BRIDGE_P4
+#define INART_BRIDGE_P4
+
+#define INART_BRIDGE_TABLE_SIZE 512
+
+control Bridge(in headers_t hdr, inout standard_metadata_t standard_metadata) {
+    @name(".bridge") @id(7)
+    action bridge(port_t port) {
+        standard_metadata.egress_spec = port;
+    }
+
+    @name(".flood") @id(8)
+    action flood(bit<16> group) {
+        standard_metadata.mcast_grp = group;
+    }
+
+    @name(".discard") @id(9)
+    action discard() {}
+
+    @name(".bridge_table") @id(3)
+    table bridge_table {
+        key = {
+            standard_metadata.ingress_port: ternary @name("ingress_port");
+            hdr.ethernet.destination: ternary @name("destination");
+        }
+        actions = { bridge; flood; discard; }
+        const default_action = discard();
+        size = INART_BRIDGE_TABLE_SIZE;
+    }
+
+    apply {
+        bridge_table.apply();
+    }
+}
+
+#endif

@@ -1,0 +1,157 @@
+"""Switches that share an ordinary network: what is neither ours nor IPv4 to a host reaches whom it is for, once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+
+import pytest
+
+from controlplane.bridging import FLOOD_GROUPS, bridged, is_flood
+from controlplane.deploy import main
+from controlplane.generators import parse_topology
+from controlplane.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
+from controlplane.runtime.room import split
+from controlplane.runtime.switches import Switches
+from controlplane.targets import fabric
+from controlplane.targets.base import difference, empty
+from controlplane.topology import Topology
+from tests.deploy.rules import small
+from tests.model import switch as model
+
+NETWORKS = ["testbed", "fattree:k=4", "topologies/data/testbed_tofino.json"]
+ARP, IPV6, VLAN, LLDP = 0x0806, 0x86DD, 0x8100, 0x88CC
+BROADCAST, TO_THE_BRIDGE = "ff:ff:ff:ff:ff:ff", "01:80:c2:00:00:0e"
+CPU = 64
+
+
+def number(mac: str) -> int:
+    return int(mac.replace(":", ""), 16)
+
+
+def switches(topology: Topology, cpu_port: int | None = None) -> dict[str, model.Switch]:
+    """The reference model of every switch with its bridging."""
+    made = {}
+    rulesets = bridged(topology, {name: empty(name) for name in topology.switches}, cpu_port)
+    for name, rules in rulesets.items():
+        entries = []
+        for entry in sorted(rules.bridge, key=lambda entry: -entry.priority):
+            action: model.Forward | model.Replicate | None = None
+            if isinstance(entry.action, Forward):
+                action = model.Forward(entry.action.port)
+            elif entry.action is not None:
+                action = model.Replicate(entry.action.group)
+            entries.append(model.Bridge(entry.ingress_port, number(entry.mac), number(entry.mask), action))
+        groups = {group.group: group.ports for group in rules.groups}
+        made[name] = model.Switch(4, 16, groups=groups, bridge=tuple(entries))
+    return made
+
+
+def reached(topology: Topology, network: dict[str, model.Switch], server: str, frame: bytes) -> Counter[str]:
+    """Servers that a frame reaches ("CPU of V1": a switch's), and how often."""
+    found: Counter[str] = Counter()
+    queue = deque([(server, topology.access_switch(server))])
+    steps = 0
+    while queue:
+        before, node = queue.popleft()
+        steps += 1
+        assert steps < 1000, "it goes round"
+        if node not in network:
+            found[node] += 1
+            continue
+        neighbours = {topology.port(node, other): other for other in topology.neighbours(node)}
+        for out, leaving in network[node].process(topology.port(node, before), frame):
+            assert leaving == frame
+            if out in neighbours:
+                queue.append((node, neighbours[out]))
+            else:
+                found[f"CPU of {node}"] += 1
+    return found
+
+
+def frame(topology: Topology, source: str, destination: str, ether_type: int) -> bytes:
+    macs = number(destination).to_bytes(6, "big") + number(topology.mac(source)).to_bytes(6, "big")
+    return macs + ether_type.to_bytes(2, "big") + bytes(46)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_who_gets_what(name):
+    """Broadcasts and unknown addresses: everybody else, once. A server's address: it. To the bridge: nobody."""
+    topology = parse_topology(name)
+    network = switches(topology)
+    servers = topology.servers
+    for server in servers[:3]:
+        others = Counter(other for other in servers if other != server)
+        for destination, kind in ((BROADCAST, ARP), ("33:33:00:00:00:01", IPV6), ("02:99:00:00:00:01", VLAN)):
+            assert reached(topology, network, server, frame(topology, server, destination, kind)) == others
+        for other in servers:
+            if other != server:
+                sent = frame(topology, server, topology.mac(other), ARP)
+                assert reached(topology, network, server, sent) == Counter([other])
+        assert not reached(topology, network, server, frame(topology, server, TO_THE_BRIDGE, LLDP))
+
+
+def test_what_is_for_the_switch_goes_to_its_cpu_where_that_has_a_port():
+    topology = parse_topology("fattree:k=4")
+    server = topology.servers[0]
+    found = reached(topology, switches(topology, CPU), server, frame(topology, server, TO_THE_BRIDGE, LLDP))
+    assert found == Counter([f"CPU of {topology.access_switch(server)}"])
+
+
+def rules_of(topology: Topology, name: str, labels: RuleSet | None = None) -> RuleSet:
+    return bridged(topology, {name: labels or empty(name)}, 500)[name]
+
+
+def test_a_switch_takes_it_and_gives_it_back(target):
+    """Over P4Runtime, on softswitch and where it is installed bmv2, beside a job's entries."""
+    rules = bridged(parse_topology("testbed"), {"V1": empty("V1")})["V1"]
+    both = RuleSet("s1", small("s1").labels, (*small("s1").groups, *rules.groups), (), bridge=rules.bridge)
+    fabric.install([target], {"s1": both})
+    assert difference(target.read(), both) == []
+    assert fabric.install([target], {"s1": both})[0].changes == 0
+    fabric.install([target], {"s1": small("s1")})
+    assert difference(target.read(), small("s1")) == []
+    fabric.remove([target])
+    assert target.read() == empty("s1")
+
+
+def test_floods_are_the_networks_and_no_jobs():
+    """Reading a switch, its groups for floods are nobody's; a job that goes leaves them there."""
+    flood = MulticastGroup(FLOOD_GROUPS + 1, (2, 3))
+    job = MulticastGroup(1, (1, 2))
+    held = RuleSet("s1", (LabelEntry(1, 5, Replicate(1)),), (job, flood), ())
+    assert is_flood(flood) and not is_flood(job)
+    assert split(held)[1].groups == (job,)
+
+
+def test_jobs_come_and_go_beside_it(targets):
+    rules = rules_of(parse_topology("testbed"), "V1")
+    base = RuleSet("s1", (), rules.groups, (), bridge=rules.bridge)
+    fabric.connect(targets[:1], 5.0)
+    network = Switches(targets[:1], {"s1": base})
+    network.install(1, {"s1": small("s1")})
+    assert difference(targets[0].read(), RuleSet("s1", small("s1").labels, (*base.groups, *small("s1").groups), (),
+                                                 bridge=base.bridge)) == []  # fmt: skip
+    network.remove(1)
+    assert difference(targets[0].read(), base) == []
+
+
+@pytest.mark.parametrize("kind", [[], ["--tofino"], ["--tofino", "2"]])
+def test_a_dry_run_shows_it(kind, capsys):
+    number = {"--tofino": "", "2": "2"}.get(kind[-1] if kind else "", "")
+    file = f"topologies/data/testbed_tofino{number}.json"
+    assert main([*kind, "--topology", file, "--dry-run", "--bridge", "--cpu-port", "320"]) == 0
+    text = capsys.readouterr().out
+    assert "bridge_table" in text and "01:80:c2:00:00:00" in text.replace("0x180c2000000", "01:80:c2:00:00:00")
+    assert main([*kind, "--topology", file, "--dry-run", "--bridge", "--json"]) == 0
+    bridge = json.loads(capsys.readouterr().out)["switches"]["V1"]["bridge"]
+    assert len(bridge) == 1 + 8 + 6
+    assert main([*kind, "--topology", file, "--dry-run"]) == 0
+    assert "bridge_table" not in capsys.readouterr().out
+
+
+def test_a_cpu_port_without_bridging_is_refused(capsys):
+    assert main(["--topology", "testbed", "--dry-run", "--cpu-port", "3"]) == 2
+    assert "--cpu-port needs --bridge" in capsys.readouterr().err
+
+

@@ -1,0 +1,173 @@
+"""Tofino 2: the same plans without a second round, over ports of 400G, and through recirculation ports of its own."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controlplane.deploy import main
+from controlplane.generators import parse_topology
+from controlplane.targets import fabric, kinds
+from controlplane.targets.base import difference
+from controlplane.targets.bri.chip import TOFINO_1, TOFINO_2
+from controlplane.targets.bri.entries import problems
+from controlplane.targets.bri.ports import Panel, PortMap
+from controlplane.targets.bri.program import Program
+from controlplane.targets.bri.schema import local
+from controlplane.targets.bri.target import BriTarget
+from controlplane.targets.kinds import TofinoKind
+from p4src.artifacts import find
+from tests.tofino.conftest import TESTBED
+from tests.tofino.plans import deployment, with_front_panel
+from tests.tofino.switch import TofinoSwitch
+from tests.tofino.test_program import Network, all_reduce
+
+TESTBED_2 = "topologies/data/testbed_tofino2.json"
+PLAN = ["--tofino", "2", "--topology", TESTBED_2, "--job", "workers=6,ps=2", "--strategy", "inart"]
+
+
+@pytest.fixture(scope="module")
+def topology():
+    return parse_topology(TESTBED_2)
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program.load(find("t2na").program)
+
+
+def two_pipes(connector: int, channel: int) -> int:
+    """Device ports of two pipes in turns, behind those that are inside the chip."""
+    return connector % 2 * 128 + 8 * connector + channel
+
+
+def test_a_program_knows_its_chip(program):
+    assert program.chip == TOFINO_2
+    assert Program.load(find("tna").program).chip == TOFINO_1
+    assert "loopback" not in {local(name) for name in program.schema.table("label_table").action("aggregate").fields}
+
+
+def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch):
+    monkeypatch.delenv("SDE_INSTALL", raising=False)
+    assert main([*PLAN, "--dry-run", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    for name in ("V1", "V2"):
+        entries = data["switches"][name]["entries"]
+        ports = [entry["data"] for entry in entries if entry["table"] == "$PORT"]
+        assert {port["$SPEED"] for port in ports} == {"BF_SPEED_400G"}
+        assert not any("$LOOPBACK_MODE" in port for port in ports)
+        actions = {local(entry["action"] or "") for entry in entries}
+        assert {"aggregate", "replicate"} <= actions and "read_out" not in actions
+    values = {config["values_per_packet"] for config in data["agents"].values()}
+    assert values == {find("t2na").manifest.values_per_packet}
+
+
+@pytest.mark.parametrize(
+    ("options", "speed", "message"),
+    [
+        (["--tofino"], "400G", "Tofino 1 has 1G, 10G, 25G, 40G, 50G, 100G"),
+        (["--tofino", "2"], "1G", "Tofino 2 has 10G, 25G"),
+        (["--tofino", "2", "--artifacts", "tna-64"], "400G", "--tofino 2 needs a program for t2na; tna-64 is for tna"),
+    ],
+)
+def test_chip_ports_and_program_must_fit(options, speed, message, tmp_path, capsys):
+    data = json.loads(Path(TESTBED_2).read_text())
+    for edge in data["edges"]:
+        edge.update(speed=speed, bandwidth_mbps=1000)
+    for node in data["nodes"][:2]:
+        node["loopback_ports"] = [{"front_panel": "31/0", "speed": "100G"}]
+    file = tmp_path / "topology.json"
+    file.write_text(json.dumps(data))
+    assert main([*options, "--topology", str(file), "--dry-run"]) != 0
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("one_pipe", [True, False])
+def test_flows_meet_through_the_pipes_own_ports(program, topology, one_pipe):
+    """Nothing goes round where all flows arrive in one pipe; else those of the others do, by ports 6 and 7."""
+    through = set()
+    for name, rules in deployment(topology, target="t2na").rulesets.items():
+        panel = Panel.of(topology, name)
+        devices = {port.name: two_pipes(2 * port.connector if one_pipe else port.connector, 0) for port in panel.ports}
+        ports = PortMap(panel, devices)
+        entries = program.entries(rules, ports)
+        assert problems(program.schema, entries) == []
+        assert difference(program.rule_set(name, entries, ports), rules) == []
+        for entry in entries:
+            if local(entry.action or "") == "forward":
+                through |= {int(value) % 128 for _, value in entry.data if TOFINO_2.recirculates(int(value))}  # type: ignore[arg-type]
+    assert not through if one_pipe else through <= {6, 7} and through
+
+
+def test_own_loopback_ports_can_help(program, topology):
+    """What a topology file names counts too; flows of another pipe then come in there, or by the pipe's own."""
+    nodes = {"V1": {"loopback_ports": [{"front_panel": "9/0", "speed": "100G"}]}}
+    larger = topology.replace(nodes=nodes)
+    rules = deployment(larger, target="t2na").rulesets["V1"]
+    panel = Panel.of(larger, "V1")
+    ports = PortMap(panel, {port.name: two_pipes(port.connector, 0) for port in panel.ports})
+    entries = program.entries(rules, ports)
+    assert difference(program.rule_set("V1", entries, ports), rules) == []
+
+
+def test_sums_of_two_pipes_are_exact(program):
+    """The whole chain without a switch, as tests/tofino/test_program.py has it for Tofino 1."""
+    hardware = with_front_panel(parse_topology(TESTBED), loopback=0)
+    made = deployment(hardware, target="t2na")
+    network = Network(hardware, made.rulesets, program)
+    all_reduce(network, made, random.Random(3))
+    assert all(switch.round == 0 for switch in network.switches.values())
+
+
+def test_installs_reads_back_and_removes(client, program, topology, tmp_path, monkeypatch):
+    servers = {name: TofinoSwitch(program_path(), devices=two_pipes) for name in ("V1", "V2")}
+    targets = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    try:
+        for name, server in servers.items():
+            panel = Panel.of(topology, name)
+            targets.append(BriTarget(name, server.address, 0, program, client, panel=panel))
+        rules = deployment(topology, target="t2na").rulesets
+        fabric.connect(targets, 5.0)
+        fabric.install(targets, rules)
+        for target in targets:
+            assert difference(target.read(), rules[target.name]) == []
+        assert [one.changes for one in fabric.install(targets, rules)] == [0, 0]
+        fabric.remove(targets)
+        assert [server.snapshot() for server in servers.values()] == [{}, {}]
+    finally:
+        for target in targets:
+            target.close()
+        for server in servers.values():
+            server.stop()
+
+
+def program_path() -> Path:
+    return find("t2na").program
+
+
+def test_the_other_chips_program_is_refused(client, tmp_path, monkeypatch, capsys):
+    """Whoever forgets the 2 is told so before anything is written."""
+    servers = {name: TofinoSwitch(program_path(), devices=two_pipes) for name in ("V1", "V2")}
+    monkeypatch.setattr(kinds, "load_client", lambda: client)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = tmp_path / "switches.json"
+    file.write_text(json.dumps({name: {"address": s.address, "device_id": 0} for name, s in servers.items()}))
+    try:
+        plan = ["--tofino", "--topology", TESTBED, "--job", "workers=6,ps=2"]
+        assert main([*plan, "--switches", str(file), "--timeout", "5"]) == 1
+        assert "runs another build of inart" in capsys.readouterr().err
+        assert [server.snapshot() for server in servers.values()] == [{}, {}]
+    finally:
+        for server in servers.values():
+            server.stop()
+
+
+def test_limits_come_from_the_manifest():
+    artifact = find("t2na")
+    smaller = TofinoKind(replace(artifact, manifest=replace(artifact.manifest, values_per_packet=4, slots=64)))
+    assert (smaller.limits.values_per_packet, smaller.limits.slots, smaller.limits.fan_in) == (4, 64, 31)
