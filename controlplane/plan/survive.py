@@ -8,7 +8,7 @@ them, and a change of shares is all that is left to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -117,6 +117,10 @@ class Pool:
         """Mbit/s of these trees with the best shares."""
         return float(self._rates(trees, [], np.inf).sum()) * self.scale
 
+    def rates(self, trees: list[Tree]) -> np.ndarray:
+        """Of each of these trees, with the best shares, in units of the scale."""
+        return self._rates(trees, [], np.inf)
+
     def few(self, trees: list[Tree], new: list[Tree], mbps: float) -> tuple[float, list[Tree]]:
         """(the rate that is reached of this one, the new trees that it needs beside the others)."""
         rates = self._rates(trees, new, mbps)
@@ -139,6 +143,34 @@ class Pool:
             uses = [1.0] if column is None else [*column.uses, 1.0]
             program.add_column(-1.0 + NEW * (index >= len(trees)), rows, uses, upper=0.0 if column is None else np.inf)
         return program.solve().values
+
+
+UNUSED_SHARE = 1e-9
+"""Of a tree that is to carry nothing: no packet of any tensor falls to it."""
+
+
+def has_backups(plan: Plan) -> bool:
+    """Whether the plan has trees that `hardened` has added."""
+    return any(abs(tree.share - BACKUP_SHARE) < BACKUP_SHARE * SLACK for tree in plan.trees)
+
+
+def reshared(plan: Plan, state: Topology, alive: Sequence[bool]) -> Plan | None:
+    """The same trees in the same order, with the best shares for those that are alive in this state of the network; the
+    others carry nothing. The rate is that of the new shares. None: those that are alive can carry nothing."""
+    job = plan.job
+    if not any(alive) or any(server not in state for server in (*job.workers, *job.parameter_servers)):
+        return None
+    pool = Pool(plan, state)
+    left = [tree for tree, good in zip(plan.trees, alive, strict=True) if good]
+    rates = iter(pool.rates(left))
+    units = [float(next(rates)) if good else 0.0 for good in alive]
+    total = sum(units)
+    if total <= SLACK:
+        return None
+    least = [BACKUP_SHARE if good else UNUSED_SHARE for good in alive]
+    shares = [max(unit / total, share) for unit, share in zip(units, least, strict=True)]
+    trees = tuple(replace(tree, share=share / sum(shares)) for tree, share in zip(plan.trees, shares, strict=True))
+    return replace(plan, trees=trees, rate_mbps=total * pool.scale / sum(shares))
 
 
 def cut_off(job: Job, topology: Topology, scenario: Scenario) -> tuple[str, ...]:

@@ -641,6 +641,8 @@ class Network:
                 continue
             began = time.monotonic()
             try:
+                if self._reshared(job):
+                    continue
                 trees, moved = job.updater.repair(self.state_of(job))
             except (UpdateError, ValueError) as error:
                 self.log(f"job {job.name} {error}")
@@ -649,6 +651,15 @@ class Network:
                 ways = ", ".join(sorted({f"{after} adds instead of {before}" for _, before, after in moved}))
                 took = f"{1e3 * (time.monotonic() - began):.0f} ms"
                 self.log(f"job {job.name}: {trees} trees led around it in {took}{'; ' if ways else ''}{ways}")
+
+    def _reshared(self, job: RunningJob) -> bool:
+        """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""
+        assert job.updater is not None
+        before = job.updater.plan.version
+        rate = job.updater.reshare(self.state_of(job))
+        if rate is not None and job.updater.plan.version != before:
+            self.log(f"job {job.name}: new shares for trees that are intact, {rate:.4g} Mbit/s; no switch is written")
+        return rate is not None
 
     def _replan_soon(self) -> None:
         """Plan all jobs again, from a thread of its own: a change of plan waits for operations to end."""
@@ -693,6 +704,12 @@ class Network:
         # One after the other: each is planned on what the others leave.
         for job in sorted(self._sharers(), key=lambda one: one.name in late):
             if self._closed or not self._runs(job):
+                continue
+            try:
+                if self._reshared(job):
+                    continue
+            except ValueError as error:
+                failures[job.name] = str(error)
                 continue
             done, failed = change_over({job.name: self._work(job)}, drain=0.0)
             update = done.get(job.name)

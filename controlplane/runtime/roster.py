@@ -278,9 +278,9 @@ class Roster:
                 self._abort(reason, next(iter(self._gone)))
                 self._start_or_wait()
 
-    def prepare(self, configs: Mapping[str, AgentConfig], timeout: float) -> Handover:
-        """Make all agents ready for `configs`; workers hold their operations back until switch_over or withdraw. Where
-        one is gone that is not in `configs`, they stop what is under way, and start it again then.
+    def prepare(self, configs: Mapping[str, AgentConfig], timeout: float, *, again: bool = False) -> Handover:
+        """Make all agents ready for `configs`; workers hold their operations back until switch_over or withdraw. With
+        `again`, and where one is gone that is not in `configs`, they stop what is under way, and start it again then.
 
         Raises:
             HandoverError: one cannot, or does not say so within `timeout` seconds. It is withdrawn then.
@@ -303,7 +303,7 @@ class Roster:
             handover = Handover(
                 epoch,
                 {node: replace(config, epoch=epoch) for node, config in configs.items()},
-                again=bool(self._gone) or self._stopped,
+                again=again or bool(self._gone) or self._stopped,
                 fewer=any(node not in configs for node, one in self.configs.items() if one.role == "worker"),
             )
             self._handover = handover

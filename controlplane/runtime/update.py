@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from controlplane.agentconfig import AgentConfig
 from controlplane.evaluate import evaluate
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
@@ -17,6 +18,7 @@ from controlplane.plan.limits import DoesNotFit, Limits, limited
 from controlplane.plan.repair import CannotRepair, Repair, intact, repair
 from controlplane.plan.replan import Difference, difference, replan
 from controlplane.plan.slots import aligned
+from controlplane.plan.survive import has_backups, reshared
 from controlplane.rules import Deployment, Places, RuleSet, Taken, build
 from controlplane.runtime.handover import HandoverError
 from controlplane.runtime.room import build_beside, union
@@ -30,6 +32,8 @@ PREPARE_SECONDS = 15.0
 SAME = 1e-6
 LEAST_MBPS = 1e-6
 """A plan with less is none."""
+BACKUPS_CARRY = 0.5
+"""Of the plan's rate, what backup trees have to carry: with less, a new plan is made."""
 
 
 class UpdateError(Exception):
@@ -101,7 +105,7 @@ class Updater:
         self.job = job or plan.job
         self.topology = topology
         self._whole = topology
-        self._current = Version(plan, deployment)
+        self._current = self._planned = Version(plan, deployment)  # _planned: before shares went to backup trees
         self._beside: Version | None = None  # installed, but not switched over to
         self._draining: Version | None = None  # switched over from, but not retired
         self._spent: dict[str, set[tuple[int, int]]] = {}  # slots that the running epoch has used and left
@@ -228,16 +232,76 @@ class Updater:
                     moved += found.moved
                 if trees:
                     self._draining, current, self._beside = after
-                    self._current = current or self._current
+                    self._current = self._planned = current or self._current
                     self._install()
             except (CannotRepair, DoesNotFit, UpdateError) as error:
                 self._draining, current, self._beside = before
-                self._current = current or self._current
+                self._current = self._planned = current or self._current
                 self._spent = spent
                 raise UpdateError(f"cannot be led around what is gone: {error}") from None
         if trees:
             self._changed()
         return trees, tuple(moved)
+
+    def reshare(self, topology: Topology) -> float | None:
+        """Of a plan with backup trees (plan/survive.py): give what broken trees carry to those that are intact in
+        `topology`, the network's present state, and back when all are. Only agents learn it, by a new epoch with the
+        same labels and slots, in which they start again what is under way: no switch is written. The rate that the job
+        has then.
+
+        None: the plan has no backup trees, too little would be left, or the agents cannot change over now.
+        """
+        if not has_backups(self._planned.plan) or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            planned = self._planned
+            if self._ended or len(self.versions) > 1:
+                return None
+            state = self._left(topology)
+            alive = [intact(tree, state) for tree in planned.plan.trees]
+            plan: Plan | None = planned.plan if all(alive) else reshared(planned.plan, state, alive)
+            if plan is None or plan.rate_mbps < BACKUPS_CARRY * planned.plan.rate_mbps:
+                return None
+            if [tree.share for tree in plan.trees] == [tree.share for tree in self.plan.trees]:
+                return plan.rate_mbps  # as it runs
+            agents = {node: self._with_rates(config, plan) for node, config in planned.deployment.agents.items()}
+            if not self._hand_over(agents):
+                return None
+            with self._placing:
+                version = plan.with_version(self.plan.version + 1)
+                self._current = Version(version, replace(planned.deployment, agents=agents))
+            self._changed()
+            return plan.rate_mbps
+        finally:
+            self._lock.release()
+
+    def _hand_over(self, agents: Mapping[str, AgentConfig]) -> bool:
+        """To other shares of the trees that are there."""
+        if self._roster.exchange(agents):
+            return True
+        try:
+            handover = self._roster.prepare(agents, PREPARE_SECONDS, again=True)
+            self._roster.switch_over(handover)
+        except HandoverError as error:
+            self._log(f"the shares stay as they are: {error}")
+            return False
+        try:
+            self._roster.retire(handover)
+        except HandoverError as error:
+            self._log(f"the job stopped while its shares changed; it begins anew with the new ones: {error}")
+        return True
+
+    def _with_rates(self, config: AgentConfig, plan: Plan) -> AgentConfig:
+        """The same labels and slots, with the shares and rates of this plan, which has the same trees."""
+        trees = tuple(
+            replace(
+                tree,
+                share=plan.trees[tree.tree].share,
+                rate_mbps=plan.tree_rate_mbps(tree.tree) * self._pace,
+            )
+            for tree in config.worker_trees
+        )
+        return replace(config, worker_trees=trees)
 
     def _repaired(
         self, version: Version, topology: Topology, gaps: dict[str, list[tuple[int, int]]]
@@ -348,6 +412,7 @@ class Updater:
         with self._placing:
             assert self._beside is not None
             self._draining, self._current, self._beside = self._current, self._beside, None
+            self._planned = self._current
             self.topology = topology
         self._changed()
         moved()
