@@ -42,8 +42,7 @@
 #define RTO_LOWEST (20 * MS)
 #define RTO_LOWEST_START (50 * MS) /* while nothing has been answered: peers seldom start at once */
 #define RTO_LOWEST_RESENT (5 * MS) /* of a chunk that was resent: waits for no peer */
-#define BACKOFF_LONGEST_GAP (250 * MS) /* back-off goes up to here, */
-#define BACKOFF_LONGEST (500 * MS)     /* unless the round trip is longer anyway */
+#define BACKOFF_LONGEST (250 * MS) /* unless the round trip is longer anyway */
 #define ROUND_TRIP_MOST (250 * MS)
 #define RECENT (500 * MS)
 #define BACKOFF_MOST 6
@@ -690,8 +689,7 @@ static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
                 t->stats.resent_gap++;
             else
                 t->stats.resent_timeout++;
-            uint64_t most = c->gap ? BACKOFF_LONGEST_GAP : BACKOFF_LONGEST;
-            most = wait > most ? wait : most;
+            uint64_t most = wait > BACKOFF_LONGEST ? wait : BACKOFF_LONGEST;
             unsigned doublings = c->gap ? c->resends / 2 : c->resends + 1;
             wait <<= doublings < BACKOFF_MOST ? doublings : BACKOFF_MOST;
             if (wait > most)
