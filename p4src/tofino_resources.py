@@ -46,12 +46,12 @@ def sizes(stage: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def stages(report: dict[str, Any]) -> list[str]:
-    """Rows: one a stage, the sum, and what the chip has."""
+def stages(report: dict[str, Any], number: int | None = None) -> list[str]:
+    """Rows: one a stage, the sum, and what the chip has, in ``number`` stages (default: those that are used)."""
     found = report["resources"]["mau"]["mau_stages"]
     used = [{column: len(stage[part][key]) for column, (part, key) in COLUMNS.items()} for stage in found]
     total = {column: sum(row[column] for row in used) for column in COLUMNS}
-    whole = {column: sum(sizes(stage)[column] for stage in found) for column in COLUMNS}
+    whole = {column: sizes(found[0])[column] * (number or len(found)) for column in COLUMNS}
     share = {column: f"{100 * total[column] / whole[column]:.0f} %" for column in COLUMNS}
     rows = [("stage", {column: column for column in COLUMNS}), ("---", dict.fromkeys(COLUMNS, "---:"))]
     for name, counts in [*((str(s["stage_number"]), row) for s, row in zip(found, used, strict=True)), ("all", total)]:
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     except FileNotFoundError as error:
         print(f"{error.filename} is missing: make p4-tofino writes it", file=sys.stderr)
         return 1
-    print("\n".join([*stages(resources), "", *containers(vector)]))
+    print("\n".join([*stages(resources, vector.get("nStages")), "", *containers(vector)]))
     return 0
 
 

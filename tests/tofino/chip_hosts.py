@@ -1,7 +1,7 @@
 """Real agents in namespaces around Intel's model of a chip: an all-reduce with loss, or training beside gloo.
 
     export INART_TOFINO_MODEL=... INART_TOFINO2_MODEL=...          (tests/tofino/chip.py)
-    python -m tests.tofino.chip_hosts --bytes 64K --loss 0.01 [--tofino 2] [--ours]
+    python -m tests.tofino.chip_hosts --bytes 64Ki --loss 0.01 [--tofino 2] [--ours]
     python -m tests.tofino.chip_hosts --train 20 --loss 0.01 [--tofino 2] [--ours]
 
 As root. One switch, workers and a parameter server; deploy, agents and frames are real, the driver is our BRI server
@@ -189,7 +189,7 @@ def main() -> int:
     )
     parser.add_argument("--tofino", choices=sorted(GENERATIONS), default="1", help="generation (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--bytes", default="64K", help="of a worker's tensor (default: %(default)s)")
+    parser.add_argument("--bytes", default="64Ki", help="of a worker's tensor (default: %(default)s)")
     parser.add_argument("--train", type=int, default=0, metavar="STEPS", help="train so many steps instead")
     parser.add_argument("--loss", type=float, default=0.01, help="share of frames lost at each port, each way")
     parser.add_argument("--mbps", type=float, default=0.05, help="what links carry (default: %(default)s)")
