@@ -69,6 +69,7 @@ class Snapshots:
             "measured_at": reading.at,
             "topology": topology.name,
             "without": dict(network.kept_off),
+            "congested": dict(network.slow),
             "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],
             "links": [
                 {
