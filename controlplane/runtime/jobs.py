@@ -34,6 +34,9 @@ from p4src.protocol import VERSION
 
 LOST = "lost"
 REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
+PATIENCE_SECONDS = 30.0
+AGAIN_SECONDS = 0.3
+"""A job that lost an agent while a switch does not answer tries again to go on, so often and for so long."""
 TURN_SECONDS = 2.0
 """How long a change of a job's plan waits for the one before it."""
 ATTEMPTS = 3
@@ -203,6 +206,7 @@ class Network:
         self._changing = threading.RLock()  # one order at a time; an order may wait for operations to end
         self._lock = threading.RLock()  # of what follows; never held for long: failures must not wait for orders
         self.off: dict[str, str] = {}  # what is kept off, and why: "lost", "silent", "operator"
+        self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.slow: dict[str, float] = {}  # links ("V1-V2", one direction) that carry less than they should: Mbit/s
         self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
         self._fair = False  # a job was added with the others: all are planned together from then on
@@ -416,11 +420,14 @@ class Network:
                 before = {name: job.plan.rate_mbps for name, job in jobs.items()}
                 less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
                 failures: dict[str, str] = {}
+                done: dict[str, Update | None] = {}
                 for names in (less, [name for name in jobs if name not in less]):
                     if not failures:
-                        _, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
+                        made_way, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
+                        done |= made_way
                         # One that was removed meanwhile leaves more than was planned.
                         failures = {name: words for name, words in failures.items() if self._runs(jobs[name])}
+                self.answers["plans changed"] += sum(update is None or update.changed for update in done.values())
                 for name, job in jobs.items():
                     rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
                 late |= failures
@@ -515,6 +522,7 @@ class Network:
         """A link carries less than it should: plans are made for what it does."""
         with self._lock:
             self.slow = self.slow | {"-".join(link): mbps}
+        self.answers["congested links"] += 1
         self.log(why)
         self._replan_soon()
 
@@ -587,6 +595,7 @@ class Network:
         with self._lock:
             self.off = self.off | dict.fromkeys(causes, reason)
         for cause in causes.values():
+            self.answers["switches and links lost"] += 1
             self.log(f"lost: {cause}")
         self._lead_around()
         self._replan_soon()
@@ -611,20 +620,37 @@ class Network:
             job.without = job.without | {node: LOST}
             job.losses[node] += 1
             before = job.updater.plan
-            for attempt in range(ATTEMPTS):
+            attempt = 0
+            while True:
+                attempt += 1
                 gone = job.roster.gone()
                 job.without = job.without | dict.fromkeys(gone, LOST)
+                waiting = job.roster.waiting()
+                if all(root in job.without for root in job.updater.job.parameter_servers):
+                    # None is left but those that are back and not steady yet.
+                    job.without = {one: why for one, why in job.without.items() if one not in waiting}
                 try:
                     update = job.updater.update(self.state_of(job), wait=-1)
                     break
                 except (UpdateError, TargetError, ValueError) as error:
-                    if job.roster.gone().keys() <= gone.keys() or attempt == ATTEMPTS - 1:
+                    if not self._runs(job) or node in job.roster.members():  # all stopped meanwhile, and it is back
+                        job.without = {one: why for one, why in job.without.items() if one != node}
+                        return
+                    more = job.roster.gone().keys() - gone.keys()
+                    # A switch that does not answer now is led around soon, or is back; until then all wait anyway.
+                    waits = self.switches.off() and time.monotonic() - began < PATIENCE_SECONDS
+                    if waits and not more:
+                        time.sleep(AGAIN_SECONDS)
+                    elif not more or attempt >= ATTEMPTS:
                         job.without = {one: why for one, why in job.without.items() if one not in gone}
                         if self._runs(job):
                             self.log(f"job {job.name} cannot go on without {node}: {error}")
                             job.roster.give_up(f"{reason}; the job cannot go on without it: {error}")
                         return
         if update.changed:
+            self.answers["agents gone on without"] += 1
+            self.answers["operations done again"] += update.repeated[0]
+            self.answers["bytes done again"] += update.repeated[1]
             self.log(f"job {job.name}: {moved(before, update, time.monotonic() - began)}")
         if self._fair:
             self._replan_soon()
@@ -648,6 +674,7 @@ class Network:
                 self.log(f"job {job.name} {error}")
                 continue
             if trees:
+                self.answers["trees led around"] += trees
                 ways = ", ".join(sorted({f"{after} adds instead of {before}" for _, before, after in moved}))
                 took = f"{1e3 * (time.monotonic() - began):.0f} ms"
                 self.log(f"job {job.name}: {trees} trees led around it in {took}{'; ' if ways else ''}{ways}")
@@ -714,6 +741,7 @@ class Network:
             done, failed = change_over({job.name: self._work(job)}, drain=0.0)
             update = done.get(job.name)
             if job.name in done and (update is None or update.changed):
+                self.answers["plans changed"] += 1
                 self.log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
             failures |= failed if self._runs(job) else {}
         return failures

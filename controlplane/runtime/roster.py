@@ -464,9 +464,13 @@ class Roster:
     def _words_for_waiting(self, node: str) -> str:
         return f"the job goes on without {node} for now; it waits to be used again"
 
+    def _spares(self) -> list[str]:
+        """Parameter servers that wait, and can begin while the others run."""
+        return [node for node in self._reserve if self._known[node].role == "parameter_server"]
+
     def _can_go_on(self, node: str) -> bool:
         """Whether the job that runs may go on without this node, too."""
-        left = [one for one in self.configs if one in self._members and one != node]
+        left = [one for one in self._known if (one in self._members or one in self._spares()) and one != node]
         workers = [one for one, config in self.configs.items() if config.role == "worker"]
         done = any(one not in self._members and one not in self._gone and one != node for one in workers)
         return self._running and not self._closed and not done and self._spare(left)

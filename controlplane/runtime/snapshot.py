@@ -70,6 +70,7 @@ class Snapshots:
             "topology": topology.name,
             "without": dict(network.kept_off),
             "congested": dict(network.slow),
+            "answers": dict(network.answers),
             "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],
             "links": [
                 {

@@ -82,6 +82,9 @@ class Collector:
         yield _gauge("kept_off", "1 for what no plan uses.", ("name", "why"), [
             ((name, why), 1) for name, why in now["without"].items()
         ])  # fmt: skip
+        yield _counter("answers", "What was done about failures.", ("what",), [
+            ((what,), count) for what, count in now["answers"].items()
+        ])  # fmt: skip
         yield _gauge("congested_mbps", "What a congested link is planned at.", ("link",), [
             ((link,), mbps) for link, mbps in now["congested"].items()
         ])  # fmt: skip

@@ -2,6 +2,7 @@
 
     python -m evaluation.jobs soak --seconds 600 --seed 1             k = 6, up to 20 jobs at a time
     python -m evaluation.jobs soak --k 4 --jobs 4 --arrivals 8        until so many jobs have come and gone
+    python -m evaluation.jobs soak --servers 0.3                      parameter servers are killed, too
 
 Every job is added and removed as an operator does it, over gRPC; its agents are real ones, and add up made-up gradients
 all the time. A job ends in one of three ways: its workers leave, it is removed while it works, or its agents are
@@ -51,7 +52,8 @@ class Settings:
     """jobs: at most so many at a time. The soak ends after `seconds`, or when so many have come (None: no such end).
 
     life, pause: mean seconds of a job, and between its all-reduces. faults: mean seconds between two failures.
-    length: the longest that one lasts. share: of the jobs that are planned together with the others.
+    length: the longest that one lasts. share: of the jobs that are planned together with the others. servers: of the
+    failures, those of a parameter server whose job has another one.
     """
 
     k: int = 6
@@ -64,6 +66,7 @@ class Settings:
     faults: float = 15.0
     length: float = 12.0
     share: float = 0.3
+    servers: float = 0.0
     seed: int = 1
 
 
@@ -153,6 +156,9 @@ class Soak:
         while not self.over.wait(draw.expovariate(1 / self.settings.faults)):
             length = draw.uniform(1.0, self.settings.length)
             kind = draw.choice(("link", "switch", "reboot"))
+            if self.settings.servers and draw.random() < self.settings.servers:
+                self._kill_server(draw, length)
+                continue
             u, v = draw.choice(links)
             switch = draw.choice(switches)
             name = f"{u}-{v}" if kind == "link" else switch
@@ -175,6 +181,29 @@ class Soak:
             timer = threading.Timer(length, self._back, (kind, name, u, v))
             timer.daemon = True
             timer.start()
+
+    def _kill_server(self, draw: random.Random, length: float) -> None:
+        """A job with another one goes on without it, and has it again later."""
+        lives = [life for life in self._lives if life.works and len(life.job.parameter_servers) > 1]
+        lives = [life for life in lives if not self._failed.intersection(life.job.parameter_servers)]
+        if not lives:
+            return
+        life = draw.choice(lives)
+        node = draw.choice(life.job.parameter_servers)
+        self._failed.add(node)
+        self.findings.faults["parameter servers"] += 1
+        self.say(f"{node}: parameter server of {life.job.name} is killed for {length:.1f} s")
+        life.agents.kill(node)
+
+        def back() -> None:
+            self._failed.discard(node)
+            with life.lock:
+                if life.works:
+                    life.agents.restart(node)
+
+        timer = threading.Timer(length, back)
+        timer.daemon = True
+        timer.start()
 
     def _back(self, kind: str, name: str, u: str, v: str) -> None:
         if kind == "link" and not self.over.is_set():
@@ -242,6 +271,8 @@ class _Life(threading.Thread):
         super().__init__(name=drawn.job.name, daemon=True)
         self.soak, self.drawn, self.job = soak, drawn, drawn.job
         self.end = threading.Event()
+        self.works = False
+        self.lock = threading.Lock()
         address = soak.service.address
         self.agents = JobAgents(
             soak.emulation, soak.zygote, address, drawn.job, seed=drawn.seed, patience=OPERATION_SECONDS
@@ -278,9 +309,12 @@ class _Life(threading.Thread):
         self.agents.start()
         self.agents.ready(OPERATION_SECONDS)
         until = time.monotonic() + self.drawn.life
+        self.works = True
         while time.monotonic() < until and not self.end.is_set():
             self._check(self.agents.allreduce_next(draw.choice(SIZES), OPERATION_SECONDS))
             self.end.wait(draw.expovariate(1 / settings.pause))
+        with self.lock:
+            self.works = False
         how = self.drawn.how
         if how == "leave":
             self._check(self.agents.allreduce_next(SIZES[0], OPERATION_SECONDS))
@@ -345,13 +379,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=float, default=usual.faults, help="mean seconds between two (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=usual.bandwidth, help="Mbit/s of each link (%(default)s)")
     parser.add_argument("--share", type=float, default=usual.share, help="of jobs: planned with others (%(default)s)")
+    parser.add_argument("--servers", type=float, default=usual.servers, help="of failures: of a server (%(default)s)")
     parser.add_argument("--seed", type=int, default=usual.seed)
     parser.add_argument("--quiet", action="store_true", help="only what came of it")
     arguments = parser.parse_args(argv)
     seconds = arguments.seconds if arguments.seconds or arguments.arrivals else usual.seconds
     settings = Settings(
         k=arguments.k, jobs=arguments.jobs, seconds=seconds, arrivals=arguments.arrivals, life=arguments.life,
-        faults=arguments.faults, bandwidth=arguments.bandwidth, share=arguments.share, seed=arguments.seed,
+        faults=arguments.faults, bandwidth=arguments.bandwidth, share=arguments.share, servers=arguments.servers,
+        seed=arguments.seed,
     )  # fmt: skip
     say: Say = (lambda line: None) if arguments.quiet else stopwatch()
 

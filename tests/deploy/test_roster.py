@@ -373,6 +373,19 @@ def test_second_loss_withdraws_the_change_and_the_next_is_a_repetition_too(pair)
     assert "abort" in kinds(members["w1"]), "nobody is left to take over"
 
 
+def test_server_that_is_back_and_waits_takes_over_from_the_last_one(pair):
+    roster, members, lost = pair
+    roster.leave(members["ps1"])
+    assert change(roster, members, without("ps1")) == 0
+    back = roster.join(request("ps1"))
+    roster.leave(members["ps2"])
+    assert lost == ["ps1", "ps2"]
+    assert "abort" not in kinds(members["w1"])
+    assert change(roster, {**members, "ps1": back}, without("ps2"), w1=4, w2=3) == 3
+    assert kinds(back)[:3] == ["waiting", "prepare", "switch_over"]
+    assert roster.status().state == "running"
+
+
 def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_replaced(pair):
     roster, members, _ = pair
     roster.leave(members["ps1"])
