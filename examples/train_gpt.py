@@ -5,7 +5,8 @@
     torchrun --nproc-per-node 2 examples/train_gpt.py --how gloo
 
 how: gloo (DDP as it is), hook (DDP with inart_hook), backend (DDP over the backend "inart"), fsdp2 (sharded inside the
-node, the network between nodes) or hsdp (the same by a mesh of two dimensions over gloo, to compare with).
+node, the network between nodes) or hsdp (the same by a mesh of two dimensions over gloo, to compare with), full
+(sharded over all ranks, over the backend "inart") or full-gloo (the same over gloo).
 Bytes are the tokens: 600 KB of text (pydoc_data.topics), no download. Everything random comes from --seed.
 """
 
@@ -26,7 +27,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-HOW = ("gloo", "hook", "backend", "fsdp2", "hsdp")
+HOW = ("gloo", "hook", "backend", "fsdp2", "hsdp", "full", "full-gloo")
+THROUGH_BACKEND = ("backend", "full")
 
 
 @dataclass
@@ -119,6 +121,11 @@ def distribute(model: GPT, arguments: argparse.Namespace, device: torch.device) 
     from torch.distributed.fsdp import fully_shard
 
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if arguments.how.startswith("full"):
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        return model, None
     names = ("replicate", "shard")
     mesh = init_device_mesh(device.type, (dist.get_world_size() // ranks, ranks), mesh_dim_names=names)
     sharding = mesh["shard"] if arguments.how == "fsdp2" else mesh
@@ -159,7 +166,7 @@ def train(arguments: argparse.Namespace) -> Report:
             report.losses.append(loss.item())
             if rank == 0 and (step % 10 == 0 or step == arguments.steps - 1):
                 print(f"step {step}: loss {report.losses[-1]:.4f}, {report.step_seconds[-1]:.3f} s", flush=True)
-        network = getattr(dist.group.WORLD, "network", None) if arguments.how == "backend" else state
+        network = getattr(dist.group.WORLD, "network", None) if arguments.how in THROUGH_BACKEND else state
         if network is not None:
             report.metrics = network.metrics()
             report.in_network = network.in_network and not report.metrics["falls"]
@@ -172,6 +179,17 @@ def train(arguments: argparse.Namespace) -> Report:
     return report
 
 
+def initialise(arguments: argparse.Namespace) -> None:
+    """The process group, with the backend that `how` asks for."""
+    if arguments.how in THROUGH_BACKEND:
+        from worker_agent.backend import BackendOptions
+
+        options = BackendOptions(controller=arguments.controller, agent=arguments.agent, node=arguments.node)
+        dist.init_process_group("cpu:inart,cuda:inart", pg_options=options)
+    else:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if arguments.device == "cuda" else "gloo")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     torch.set_num_threads(1)
@@ -180,13 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     if arguments.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if arguments.how == "backend":
-        from worker_agent.backend import BackendOptions
-
-        options = BackendOptions(controller=arguments.controller, agent=arguments.agent, node=arguments.node)
-        dist.init_process_group("cpu:inart,cuda:inart", pg_options=options)
-    else:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if arguments.device == "cuda" else "gloo")
+    initialise(arguments)
     try:
         report = train(arguments)
         if dist.get_rank() == 0:

@@ -1,0 +1,151 @@
+"""How long fully sharded training takes through the switches and over gloo, on the same links, in one run.
+
+    python -m evaluation.sharded [--workers 4] [--servers 2] [--mbps 25] [--bytes 4M] [--steps 6] [--width 128]
+        [--layers 4] [--json]
+
+A fat-tree with k = 4 (softswitch), one rank a host; every link has the given rate. First each collective
+on an array of --bytes (of all ranks together), then FSDP2 of the example's GPT over all ranks. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from controlplane.generators import fattree
+from controlplane.inputs import parse_bytes
+from controlplane.job import JobError, place_job
+from controlplane.plan.limits import DoesNotFit
+from controlplane.strategies import Infeasible, get_strategy
+from controlplane.targets.base import TargetError
+from controlplane.topology import TopologyError
+from topologies import Emulation, EmulationError
+from topologies.command import Say, guarded, stopwatch
+from topologies.deployment import Fabric, Service
+from topologies.zygote import HostFailure, Zygote
+
+HERE = "evaluation.sharded.ranks"
+PORT = 29530
+SECONDS = 300.0
+MODULES = ("torch", "torch.distributed.fsdp", "worker_agent.backend", "examples.train_gpt", HERE, "topologies.hosts")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.sharded", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--servers", type=int, default=2, help="parameter servers")
+    parser.add_argument("--mbps", type=float, default=25.0, help="of every link")
+    parser.add_argument("--bytes", type=parse_bytes, default=parse_bytes("4M"), help="of a collective's whole array")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+class Runs:
+    """The same functions on all workers, over and over."""
+
+    def __init__(self, arguments: argparse.Namespace, say: Say) -> None:
+        self.arguments, self.say = arguments, say
+        self._runs = 0
+
+    def all(self) -> dict[str, Any]:
+        """Both, through the switches and over gloo. Raises what the emulation and the planner raise; HostFailure."""
+        arguments = self.arguments
+        self.topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
+        self.job = place_job(self.topology, arguments.workers, arguments.servers, seed=arguments.seed)
+        plan = get_strategy("inart")(self.topology, self.job, seed=arguments.seed)
+        self.say(f"planned: {plan.rate_mbps:.4g} of {arguments.mbps:g} Mbit/s")
+        with ExitStack() as stack:
+            self.emulation = stack.enter_context(Emulation(self.topology, "softswitch", seed=arguments.seed))
+            self.zygote = stack.enter_context(Zygote(self.emulation, MODULES))
+            fabric = stack.enter_context(Fabric(self.emulation))
+            service = stack.enter_context(fabric.serve(plan))
+            self.say("the network is up")
+            self.zygote.wait_ready()
+            found: dict[str, Any] = {"workers": arguments.workers, "mbps": arguments.mbps, "bytes": arguments.bytes}
+            model = ["--width", str(arguments.width), "--layers", str(arguments.layers), "--batch", "2"]
+            model += ["--steps", str(arguments.steps), "--seed", str(arguments.seed)]
+            for name, over in (("inart", service), ("gloo", None)):
+                reports = self._run("collectives", over, backend=name, size=arguments.bytes, repeat=arguments.repeat)
+                found[name] = {key: max(report[key] for report in reports) for key in reports[0]}
+                self.say(f"collectives over {name}: done")
+                how = "full" if over is not None else "full-gloo"
+                reports = self._run("train", over, options=["--how", how, *model])
+                found[name]["step"] = statistics.median(reports[0]["step_seconds"][1:])
+                found[name]["losses"] = reports[0]["losses"]
+                found["parameters"] = reports[0]["parameters"]
+                self.say(
+                    f"trained over {name}: {found[name]['step']:.2f} s a step, loss {reports[0]['losses'][-1]:.4f}"
+                )
+                if over is not None and not (found[name]["in_network"] and all(one["in_network"] for one in reports)):
+                    raise HostFailure("the workers fell back to gloo: nothing would be measured")
+        return found
+
+    def _run(self, function: str, service: Service | None, **more: Any) -> list[dict[str, Any]]:
+        self._runs += 1
+        job, processes = self.job, []
+        controller = service.address if service is not None else ""
+        if controller:
+            for node in job.parameter_servers:
+                server = {"controller": controller}
+                processes.append(self.zygote.spawn(node, "topologies.hosts:parameter_server", server))
+        roots = len(processes)
+        for number, node in enumerate(job.workers):
+            environment = {
+                "RANK": str(number),
+                "WORLD_SIZE": str(len(job.workers)),
+                "MASTER_ADDR": self.topology.address(job.workers[0]),
+                "MASTER_PORT": str(PORT + self._runs),
+                "GLOO_SOCKET_IFNAME": self.emulation.interface(node),
+                "INART_CONTROLLER": controller,
+            }
+            processes.append(self.zygote.spawn(node, f"{HERE}:{function}", {"environment": environment, **more}))
+        try:
+            return [process.receive(SECONDS) for process in processes[roots:]]
+        finally:
+            for process in processes:
+                process.end()
+
+
+def table(found: dict[str, Any]) -> str:
+    """In words."""
+    bits = 8 * found["bytes"] / 1e6 / found["mbps"]
+    lines = [
+        f"{found['workers']} workers, {found['mbps']:g} Mbit/s, {found['bytes']} bytes: {bits:.2f} s at link rate",
+        f"{'seconds':30}{'InArt':>9}{'gloo':>9}{'gloo/InArt':>12}",
+    ]
+    for name in [key for key in found["gloo"] if key not in ("in_network", "losses", "step")] + ["step"]:
+        mine, theirs = found["inart"][name], found["gloo"][name]
+        label = f"FSDP2 step ({found['parameters']} param.)" if name == "step" else name
+        lines.append(f"{label:30}{mine:9.3f}{theirs:9.3f}{theirs / mine:12.2f}")
+    most = max(abs(a - b) / abs(b) for a, b in zip(found["inart"]["losses"], found["gloo"]["losses"], strict=True))
+    lines.append(f"losses differ by {most:.1e} at most")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 all well, 1 failed, 130 interrupted."""
+    arguments = make_parser().parse_args(argv)
+    say = (lambda line: None) if arguments.json else stopwatch()
+
+    def work() -> int:
+        found = Runs(arguments, say).all()
+        print(json.dumps(found) if arguments.json else table(found))
+        return 0
+
+    refusals = (EmulationError, TargetError, TopologyError, JobError, DoesNotFit, Infeasible, HostFailure)
+    return guarded("evaluation.sharded", work, *refusals)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
