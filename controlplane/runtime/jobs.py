@@ -570,6 +570,10 @@ class Network:
                 for one in ([job] if job is not None else self.jobs)
                 if one.updater is not None
             }
+            for one in self.jobs:
+                if one.updater is not None:  # before anything is changed for anybody
+                    nodes = {node for node in (*later, *one.without) if node not in restored}
+                    one.updater.job.among([node for node in self.topology.servers if node not in nodes])
             if not dry_run:
                 self.off = later
                 for one in self.jobs:

@@ -358,9 +358,7 @@ class Updater:
             planner = get_strategy(strategy or self.plan.strategy)
             new = planner(limited(topology, self._limits), job, seed=self.plan.seed or 0)
             new = new.with_version(self.plan.version + 1)
-            if any(node not in job.workers for node in self.plan.job.workers):
-                before = 0.0  # a worker is lost: the running plan waits for it
-        if strategy is None and before > new.rate_mbps * (1 - SAME):
+        if strategy is None and job.workers == self.plan.job.workers and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
         if not new.rate_mbps > LEAST_MBPS:
             raise UpdateError(f"nothing is left for it: {evaluate(new, topology).bottleneck.name} is full")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from controlplane.controller import main as operate
 from controlplane.deploy import main as deploy
 from controlplane.generators import fattree
-from controlplane.job import Job
+from controlplane.job import Job, JobError
 from controlplane.plan.limits import DoesNotFit
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import fetch_status
@@ -339,6 +339,40 @@ def test_parameter_server_that_is_kept_off_gives_its_part_to_the_others(rig, unt
     rig.network.replan(restored=[SERVERS[10]])
     assert set(running.updater.plan.job.parameter_servers) == {SERVERS[6], SERVERS[10]}
     until(lambda: agents.events[SERVERS[10]][-3:] == ["prepare", "switch_over", "retire"], "and is used again")
+    running.roster.close()
+    agents.end()
+
+
+def test_order_that_leaves_a_job_without_servers_is_refused_and_changes_nothing(rig):
+    rig.add(ONE)
+    two = rig.add(Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[5]), 1_000_000))
+    before = two.updater.plan
+    with pytest.raises(JobError, match="job 'one' has no parameter server left"):
+        rig.network.replan(off=[SERVERS[5]])
+    assert not rig.network.off
+    assert two.updater.plan is before
+
+
+def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, until):
+    running = rig.add(Job("may-lose", SERVERS[:4], (SERVERS[6],), 1_000_000, at_least=3))
+    agents = Agents(running.roster)
+    agents.join()
+    first = running.roster.epoch
+    lost = SERVERS[2]
+    running.roster.leave(agents.members[lost])
+    until(lambda: running.updater.plan.job.workers == (SERVERS[0], SERVERS[1], SERVERS[3]), "the others go on")
+    until(lambda: running.roster.epoch > first and agents.events[SERVERS[0]][-1] == "retire", "without a stop")
+    assert "abort" not in agents.events[SERVERS[0]]
+    assert rig.network.kept_off == {lost: "lost, job may-lose"}
+    until(lambda: rig.network.answers["agents gone on without"] == 1, "it is counted")
+    back = running.roster.join(pb.JoinRequest(node=lost, role="worker", version=VERSION))
+    with pytest.raises(JobsError, match="h9 is not kept off; kept off: h3"):
+        rig.network.replan(restored=["h9"])
+    rig.network.replan(restored=[lost])
+    assert running.updater.plan.job.workers == SERVERS[:4]
+    assert running.roster.running
+    until(lambda: agents.events[SERVERS[0]][-2:] == ["abort", "configuration"], "all begin anew")
+    assert back.events.qsize() >= 1
     running.roster.close()
     agents.end()
 
