@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -130,6 +131,35 @@ def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: 
     assert server.unknown > 0 and server.other_epoch > 0
     assert sum(tree.refused for tree in server.trees) > 0
     reduce_and_check(rig, 2, 1000)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_another_group_port_or_source_is_nobodys(make_rig: MakeRig, backend: str) -> None:
+    """What would be a contribution if it had been sent where it should: nobody counts it as a packet."""
+    rig = make_rig((TreeShape(),), workers=1, without=["w0", "s1"], io=IoOptions(backend))
+    server, to_server, own = rig.servers[0], rig.raw_port("s0"), rig.job.servers[0]
+    with inside(rig.network.hosts["s0"]):
+        link = json.loads(run("ip", "-json", "link", "show", "dev", "data0"))[0]
+    label, port = own.root_trees[0].flows[0].label, own.root_trees[0].port
+
+    def frame(group: str = str(GROUP), **where: Any) -> bytes:
+        made = packet([5] * VALUES, job=7, label=label, epoch=1, sequence=0, **{"port": port, **where})
+        made[IP].dst = group
+        return bytes(made)
+
+    others = [
+        frame(group="239.73.78.66"),
+        frame(port=port ^ 1),  # another tree's
+        frame(port=0x4FFF),
+        frame(source=link["address"], address=own.address),  # its own, come back
+    ]
+    for other in others * 5:
+        to_server.send(other)
+    to_server.send(frame(address="10.9.3.1"))
+    wait_until(lambda: server.stats().packets_received > 0, "the one that is right")
+    stats = server.stats()
+    assert (stats.packets_received, stats.malformed, stats.trees[0].added) == (1, 0, 1)
+    assert stats.io.foreign == (5 if backend == "raw" else 0), "an ordinary user's socket does not even see them"
 
 
 @pytest.mark.parametrize("sizes", [(1000, 1001), (10, 100_000)])
