@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections import Counter, deque
+from contextlib import ExitStack
 
 import pytest
 
 from controlplane.bridging import FLOOD_GROUPS, bridged, is_flood
 from controlplane.deploy import main
 from controlplane.generators import parse_topology
-from controlplane.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
+from controlplane.rules import Forward, LabelEntry, MulticastGroup, Replicate, RuleSet, routes
 from controlplane.runtime.room import split
 from controlplane.runtime.switches import Switches
 from controlplane.targets import fabric
 from controlplane.targets.base import difference, empty
+from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.topology import Topology
 from tests.deploy.rules import small
 from tests.model import switch as model
+from tests.support import switches as switches_
+from tests.support.switches import Cables, missing_with_cables, run
 
 NETWORKS = ["testbed", "fattree:k=4", "topologies/data/testbed_tofino.json"]
 ARP, IPV6, VLAN, LLDP = 0x0806, 0x86DD, 0x8100, 0x88CC
@@ -155,3 +161,39 @@ def test_a_cpu_port_without_bridging_is_refused(capsys):
     assert "--cpu-port needs --bridge" in capsys.readouterr().err
 
 
+@pytest.mark.namespaces
+@pytest.mark.parametrize("kind", ["softswitch", "bmv2"])
+def test_hosts_without_neighbour_entries_reach_each_other(kind, tmp_path, program):
+    """Real hosts in namespaces ask by ARP, and their IPv4 is routed."""
+    reason = missing_with_cables(kind)
+    if reason:
+        pytest.skip(reason)
+    hosts = {f"h{port}": f"inart-t-h{os.getpid()}-{port}" for port in (1, 2, 3)}
+    nodes = {name: {"kind": "server", "ip": f"10.0.0.{name[1]}", "mac": f"02:00:0a:00:00:0{name[1]}"} for name in hosts}
+    links = []
+    for name in hosts:
+        wire = {"bandwidth_mbps": 100.0, "ports": {"s1": int(name[1])}}
+        links += [(name, "s1", wire), ("s1", name, wire)]
+    topology = Topology({"s1": {"kind": "switch"}, **nodes}, links)
+    with ExitStack() as stack:
+        cables = Cables((1, 2, 3))
+        stack.callback(cables.close)
+        switch = switches_.Switch(kind, tmp_path, cables=cables)
+        stack.callback(switch.close)
+        switch.start()
+        for name, namespace in hosts.items():
+            run("ip", "netns", "add", namespace)
+            stack.callback(run, "ip", "netns", "delete", namespace)
+            run("ip", "-n", cables.namespace, "link", "set", f"t{name[1]}", "netns", namespace, "name", "eth0")
+            run("ip", "netns", "exec", namespace, "ethtool", "-K", "eth0", "tx", "off")
+            run("ip", "-n", namespace, "link", "set", "eth0", "address", topology.mac(name), "up")
+            run("ip", "-n", namespace, "address", "add", f"10.0.0.{name[1]}/24", "dev", "eth0")
+        target = P4RuntimeTarget("s1", switch.address, 1, program)
+        stack.callback(target.close)
+        target.connect(60.0)
+        fabric.install([target], bridged(topology, {"s1": RuleSet("s1", (), (), routes(topology)["s1"])}))
+        for one, other in (("h1", 2), ("h3", 1)):
+            # Ends with the first answer.
+            ping = f"ip netns exec {hosts[one]} ping -q -c 1 -w 60 10.0.0.{other}"
+            done = subprocess.run(ping.split(), capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr + switch.log()
