@@ -124,8 +124,11 @@ class Agent:
         """
         if tensor.dtype != np.float32 or tensor.ndim != 1 or not tensor.flags.c_contiguous or not tensor.size:
             raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
-        pending = _Pending(tensor, concurrent.futures.Future(), self._loop.time())
-        self._loop.call_soon_threadsafe(self._bring, pending)
+        pending = _Pending(tensor, concurrent.futures.Future(), time.monotonic())
+        try:
+            self._loop.call_soon_threadsafe(self._bring, pending)
+        except RuntimeError:  # the loop is closed
+            pending.future.set_exception(OverlayError(f"{self.node}: the agent was closed"))
         return pending.future
 
     def synchronise(self, tensor: Values, timeout: float | None = None) -> Done:
@@ -362,7 +365,7 @@ class Agent:
     def _go(self, number: int) -> None:
         pending = self._owners.pop(number, None)
         if pending is not None:
-            pending.future.set_result(Done(number, (self.node,), self._loop.time() - pending.began))
+            pending.future.set_result(Done(number, (self.node,), time.monotonic() - pending.began))
 
     # --- what goes out ---
 

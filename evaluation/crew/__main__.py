@@ -1,13 +1,14 @@
-"""`python -m evaluation.crew fig4 .. fig11 | speed | complexity | sensitivity | headline`."""
+"""`python -m evaluation.crew run | fig4 .. fig11 | speed | complexity | sensitivity | headline`."""
 
 import sys
 
-from evaluation.crew import benchmark, figures
+from evaluation.crew import accuracy, benchmark, figures
 from evaluation.wan.panels import panels
 from evaluation.wan.report import Figure, main
 
 ROUNDS = panels("workload", label="rounds per worker")
 FIGURES = {
+    "fig3": Figure(accuracy.fig3, "real training: rounds to an accuracy of 0.95", "x_s", "rounds", ("images", "p"), 1),
     "fig4": Figure(figures.fig4, "seconds of one partial reduce", "scheme", "mean", (), 30,
                    panels("network", "p", label="seconds", as_bars=True, log=True)),
     "fig5": Figure(figures.fig5, "rounds in 50 s: A2A, OPR, CREW", "workload", "mean", ("scheme",), 10,
@@ -28,4 +29,8 @@ FIGURES = {
                           ("delay_s",), 5, panels("p", metrics=("over A2A", "over OPR"))),
 }  # fmt: skip
 
+if sys.argv[1:2] == ["run"]:  # for real: needs root and an emulation, which the figures do not
+    from evaluation.wan.train import main as run
+
+    sys.exit(run("crew", sys.argv[2:]))
 sys.exit(main("crew", FIGURES, figures.headline))

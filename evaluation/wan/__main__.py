@@ -1,4 +1,4 @@
-"""`python -m evaluation.wan run | compare | scaling | headline`."""
+"""`python -m evaluation.wan run | train | compare | scaling | headline`."""
 
 import sys
 from functools import partial
@@ -17,4 +17,8 @@ if sys.argv[1:2] == ["run"]:  # for real: needs root and an emulation, which the
     from evaluation.wan import emulated
 
     sys.exit(emulated.main(sys.argv[2:]))
+if sys.argv[1:2] == ["train"]:
+    from evaluation.wan.train import main as train
+
+    sys.exit(train("wan", sys.argv[2:]))
 sys.exit(main("wan", FIGURES, compare.headline))

@@ -99,18 +99,18 @@ class Site:
 
     def __init__(self, topology: Topology, loss: float, seed: int) -> None:
         self.topology, self.loss = topology, loss
-        self._emulation = Emulation(topology, "softswitch", seed=seed)
+        self.emulation = Emulation(topology, "softswitch", seed=seed)
         self._fabric: Fabric | None = None
 
     def __enter__(self) -> Site:
-        self._emulation.start()
+        self.emulation.start()
         try:
-            self._fabric = Fabric(self._emulation).__enter__()
+            self._fabric = Fabric(self.emulation).__enter__()
             self._fabric.install_routes()
             if self.loss:
                 for u, v in self.topology.links:
                     if self.topology.kind(u) == self.topology.kind(v) == "switch":
-                        self._emulation.shape(u, v, loss=self.loss)
+                        self.emulation.shape(u, v, loss=self.loss)
         except BaseException:
             self.__exit__()
             raise
@@ -119,7 +119,7 @@ class Site:
     def __exit__(self, *_: object) -> None:
         if self._fabric is not None:
             self._fabric.__exit__()
-        self._emulation.stop()
+        self.emulation.stop()
 
     def run(self, policy: Policy, values: int, rounds: int, connections: int) -> tuple[list[float], float, float]:
         """(seconds of each round, largest error of any agent's mean, part of the CPU that was idle)."""
@@ -127,12 +127,12 @@ class Site:
         seeds = [str(k) for k in range(len(policy.nodes))]
         with Coordinator(
             policy,
-            self._emulation.controller_host,
+            self.emulation.controller_host,
             log=lambda line: None,
             finished=lambda task, s: seconds.append(s),
         ) as coordinator:
             host, port = coordinator.address
-            load = LoadMonitor(self._emulation)
+            load = LoadMonitor(self.emulation)
             processes = {}
             for k, node in enumerate(policy.nodes):
                 command = [
@@ -140,7 +140,7 @@ class Site:
                     "--listen", f"{self.topology.address(node)}:0", "--values", values, "--rounds", rounds,
                     "--connections", connections, "--seed", k, "--seeds", *seeds, "--timeout", ROUND_SECONDS,
                 ]  # fmt: skip
-                processes[node] = self._emulation.popen(
+                processes[node] = self.emulation.popen(
                     node,
                     [str(word) for word in command],
                     stdin=subprocess.DEVNULL,

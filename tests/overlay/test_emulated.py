@@ -5,6 +5,7 @@ import json
 import pytest
 
 from evaluation.wan.emulated import main
+from evaluation.wan.train import main as train
 
 pytestmark = pytest.mark.namespaces
 
@@ -23,3 +24,11 @@ def test_rows_as_json_carry_every_round(capsys):
     (row,) = json.loads(capsys.readouterr().out)
     assert row["strategy"] == "star" and len(row["per_round_s"]) == 2
     assert row["error"] < 1e-3 and row["measured_s"] > 0.5 * row["bound_s"]
+
+
+def test_sites_train_across_an_emulated_wan(capsys):
+    options = ["--seconds", "3", "--redraw", "1", "--width", "4", "--compute", "0.1", "--delay-ms", "1", "--json"]
+    assert train("wan", ["--systems", "wan", *options]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["system"] == "wan" and row["rounds"] >= 1 and row["simulated_rounds"] >= 1
+    assert 0 < row["final_accuracy"] <= 1 and sum(row["bytes"].values()) > 0 and row["per_round_s"]

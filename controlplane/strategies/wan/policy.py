@@ -7,7 +7,7 @@ objects, so that what is measured beside what is simulated compares the network 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -194,3 +194,44 @@ class FollowPlan(Rounds):
 
     def task(self, number: int, values: int, now: float) -> Task:
         return task_of(self.plan, self.topology, values, number=number, round=number, **self.options)
+
+
+class FollowNetwork(FollowPlan):
+    """The same, planned again before a round when some link has changed by more than the part `change` since.
+
+    make: plans on a topology. link: the topology's link between two agents' sites.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Topology], Plan],
+        topology: Topology,
+        *,
+        link: Callable[[str, str], tuple[str, str]],
+        change: float = 0.05,
+        **options: Any,
+    ) -> None:
+        super().__init__(make(topology), topology, **options)
+        self.make, self.link, self.change = make, link, change
+        self.changed: dict[tuple[str, str], float] = {}
+        self.decisions = 1
+
+    def learn(self, event: Measured | Changed, now: float) -> None:
+        if isinstance(event, Changed):
+            self.changed[self.link(event.sender, event.receiver)] = event.mbps
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        before = self.topology.residual_bandwidth_mbps
+        if any(abs(mbps - before(u, v)) > self.change * before(u, v) for (u, v), mbps in self.changed.items()):
+            links = [
+                (u, v, {**data, "bandwidth_mbps": self.changed.get((u, v), data["bandwidth_mbps"])})
+                for u, v, data in self.topology.graph.edges(data=True)
+            ]
+            nodes = dict(self.topology.graph.nodes(data=True))
+            self.topology = Topology(
+                nodes, links, self.topology.name, results_on_links=self.topology.results_on_links
+            )
+            self.plan = self.make(self.topology)
+            self.changed.clear()
+            self.decisions += 1
+        return super().task(number, values, now)

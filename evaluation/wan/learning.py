@@ -1,0 +1,150 @@
+"""Real training at a site: PyTorch on its part of the handwritten digits, its parameters averaged over the overlay.
+
+Each round: a few steps of SGD on the site's own images, then one synchronisation of all parameters. Whoever gets copies
+of others' models beside its own (SelMcast) takes the mean of all that have come.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from evaluation.wan.workloads import RUNTIMES
+from examples.train_digits import Data, digits, make_model
+from overlay.agent import Agent
+from overlay.errors import OverlayError
+from overlay.hook import average
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """width: of the model (8: 24 thousand parameters, 16: 49 thousand). steps: of SGD in a round, on `batch` images at
+    learning rate `rate` and momentum (of each site by itself). compute_s: mean time that a round's computing is made to
+    take (0: what it takes), spread like LSTM training (T1). alike: images are dealt to sites at random, else by label,
+    two parts each. copies: others' models come beside one's own."""
+
+    width: int = 16
+    steps: int = 8
+    batch: int = 32
+    rate: float = 0.05
+    momentum: float = 0.9
+    compute_s: float = 0.0
+    alike: bool = True
+    copies: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Point:
+    """After a round: seconds since the beginning, seconds of the synchronisation, accuracy on images not trained on."""
+
+    round: int
+    at_s: float
+    synchronised_s: float
+    accuracy: float
+
+
+def parameters(lesson: Lesson) -> int:
+    """Float32 values that a round synchronises."""
+    return sum(parameter.numel() for parameter in make_model(digits(), lesson.width).parameters())
+
+
+def shares(labels: torch.Tensor, count: int, *, alike: bool, seed: int) -> list[torch.Tensor]:
+    """The images of each site. alike: at random; else sorted by label, cut into two parts a site, and dealt."""
+    generator = torch.Generator().manual_seed(seed)
+    if alike:
+        return list(torch.randperm(len(labels), generator=generator).tensor_split(count))
+    parts = torch.argsort(labels, stable=True).tensor_split(2 * count)
+    order = torch.randperm(2 * count, generator=generator).tolist()
+    return [torch.cat([parts[order[2 * k]], parts[order[2 * k + 1]]]) for k in range(count)]
+
+
+def accuracy(model: nn.Module, data: Data) -> float:
+    with torch.no_grad():
+        return float((model(data.test_images).argmax(1) == data.test_labels).float().mean())
+
+
+def learn(
+    agent: Agent, site: int, sites: int, lesson: Lesson, *, rounds: int, told: Callable[[Point], None] = lambda p: None
+) -> list[Point]:
+    """Rounds until so many are done, or the agent is closed."""
+    data = digits()
+    own = shares(data.train_labels, sites, alike=lesson.alike, seed=lesson.seed)[site]
+    torch.manual_seed(lesson.seed)  # all begin with the same model
+    model = make_model(data, lesson.width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lesson.rate, momentum=lesson.momentum)
+    generator = torch.Generator().manual_seed(1000 * lesson.seed + site)
+    times = np.random.default_rng([lesson.seed, site])
+    points: list[Point] = []
+    begin = time.monotonic()
+    for round_ in range(rounds):
+        computed = time.monotonic()
+        for _ in range(lesson.steps):
+            chosen = own[torch.randint(len(own), (lesson.batch,), generator=generator)]
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(data.train_images[chosen]), data.train_labels[chosen]).backward()
+            optimizer.step()
+        if lesson.compute_s:
+            wanted = float(RUNTIMES["lstm"].with_mean(times, 1, lesson.compute_s)[0])
+            time.sleep(max(0.0, wanted - (time.monotonic() - computed)))
+        started = time.monotonic()
+        try:
+            average(model, agent)
+        except OverlayError:
+            break  # the end, or someone is lost
+        if lesson.copies:
+            _mix(model, agent)
+        now = time.monotonic()
+        points.append(Point(round_ + 1, now - begin, now - started, accuracy(model, data)))
+        told(points[-1])
+    return points
+
+
+@torch.no_grad()
+def _mix(model: nn.Module, agent: Agent) -> None:
+    """The mean of the own model and the newest of each other that came."""
+    newest = {copy.sender: copy.values for copy in agent.copies()}
+    if not newest:
+        return
+    total = np.stack(list(newest.values())).sum(axis=0)
+    first = 0
+    for parameter in model.parameters():
+        part = torch.from_numpy(total[first : first + parameter.numel()]).view_as(parameter)
+        parameter.add_(part).div_(1 + len(newest))
+        first += parameter.numel()
+
+
+def warm(lesson: Lesson) -> None:
+    """A step that counts for nothing: the first one takes longest."""
+    data = digits()
+    model = make_model(data, lesson.width)
+    nn.functional.cross_entropy(model(data.train_images[: lesson.batch]), data.train_labels[: lesson.batch]).backward()
+    accuracy(model, data)
+
+
+def in_host(
+    channel: Any, *, coordinator: list[Any], node: str, address: str, site: int, sites: int, lesson: dict[str, Any]
+) -> dict[str, Any]:
+    """A site's process (topologies/zygote.py): trains until it is told to end; its points, and the agent's counters."""
+    torch.set_num_threads(1)
+    host, port = coordinator
+    agent = Agent((host, port), node, listen=(address, 0))
+    agent.wait_joined()
+    warm(Lesson(**lesson))
+    channel.send("ready")
+    channel.receive()
+
+    def end() -> None:
+        channel.receive()
+        agent.close()
+
+    threading.Thread(target=end, daemon=True).start()
+    points = learn(agent, site, sites, Lesson(**lesson), rounds=1_000_000)
+    return {"points": [asdict(point) for point in points], **agent.statistics()}

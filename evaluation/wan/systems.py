@@ -1,0 +1,95 @@
+"""The systems of the four papers, and ours, as policies on a network of sites (nodes h0, h1, ..), all made alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import networkx as nx
+import numpy as np
+
+from controlplane.plan.model import Plan
+from controlplane.strategies import get_strategy
+from controlplane.strategies.wan.apsp.algorithm import most_connected
+from controlplane.strategies.wan.apsp.policy import Apsp
+from controlplane.strategies.wan.crew.policy import Crew
+from controlplane.strategies.wan.netstorm.policy import NetStorm
+from controlplane.strategies.wan.policy import FollowNetwork, Policy
+from controlplane.strategies.wan.selmcast.policy import SelMcast
+from controlplane.topology import Topology
+from controlplane.wan_networks import overlay
+from evaluation.wan.networks import whole_job
+
+HEADROOM = 0.05  # of a paced plan's rate: TCP's and our headers, and time to drain a queue
+PAPERS = {  # each paper's own system last
+    "apsp": ("apsp-random", "apsp-connected", "apsp"),
+    "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
+    "crew": ("a2a", "opr", "crew"),
+    "selmcast": ("orpheus", "selmcast"),
+    "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
+}
+COPIES = ("selmcast", "orpheus")
+"""Whoever is ready sends to some and goes on (SSP); the others' trainers get the mean in place."""
+
+
+def widest(graph: nx.DiGraph) -> np.ndarray:
+    """(n, n) Mbit/s between sites as their hosts see them alone: over the way of fewest hops, its narrowest link."""
+    nodes = list(graph.nodes)
+    found = np.full((len(nodes), len(nodes)), np.inf)
+    for i, (_, routes) in enumerate(nx.all_pairs_shortest_path(graph)):
+        for j, node in enumerate(nodes):
+            if i != j:
+                found[i, j] = min(graph.edges[link]["mbps"] for link in nx.utils.pairwise(routes[node]))
+    return found
+
+
+def make(name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed: int, update: float = 5.0) -> Policy:
+    """A new policy. graph: sites 0, 1, .. with "mbps"; values: float32 values of the model; p: the size of a group
+    (CREW and its baselines), or of receivers (SelMcast); update: NetStorm's UPDATE_TIME, s."""
+    named = nx.relabel_nodes(graph, {node: f"h{node}" for node in graph})
+    nodes = tuple(named.nodes)
+    if name in ("apsp", "apsp-random", "apsp-connected"):
+        root = None
+        if name == "apsp-random":
+            root = nodes[int(np.random.default_rng(seed).integers(len(nodes)))]
+        elif name == "apsp-connected":
+            root = most_connected(named)[0]
+        return Apsp(named, seed=seed, root=root, change=None if root else 0.05, chunk_values=chunk)
+    if name in ("netstorm", "tsengine"):
+        return NetStorm(
+            named,
+            topology="FAPT" if name == "netstorm" else "MST",
+            auxiliary=False,
+            update=update,
+            chunk_values=chunk,
+        )
+    if name in ("crew", "opr", "a2a"):
+        return Crew(nodes, widest(graph), p, scheme=name.upper(), network_aware=name == "crew", chunk_values=chunk)
+    if name in COPIES:
+        out = [sum(data["mbps"] for _, _, data in graph.out_edges(node, data=True)) for node in graph]
+        into = [sum(data["mbps"] for _, _, data in graph.in_edges(node, data=True)) for node in graph]
+        scheme = "SelMcast" if name == "selmcast" else "Orpheus"
+        return SelMcast(nodes, out, into, max(1, p - 1), scheme=scheme, chunk_values=chunk, seed=seed)
+    job = whole_job(graph, 4 * values)
+
+    def plan(topology: Topology) -> Plan:
+        return get_strategy(name)(topology, job, seed=seed)
+
+    paced = name == "wan"  # only its rates are meant to be kept; the others send as fast as TCP lets them
+    network = FollowNetwork if paced else _Once
+    return network(plan, overlay(graph), link=_link, paced=paced, headroom=HEADROOM, chunk_values=chunk, window=64)
+
+
+class _Once(FollowNetwork):
+    """It does not hear of changes."""
+
+    def learn(self, event: object, now: float) -> None: ...
+
+
+def _link(sender: str, receiver: str) -> tuple[str, str]:
+    return f"dc{sender[1:]}", f"dc{receiver[1:]}"
+
+
+def maker(name: str, graph: nx.DiGraph, values: int, **options: int) -> Callable[[], Policy]:
+    """For one run after the other: policies remember."""
+    return partial(make, name, graph, values, **options)

@@ -1,0 +1,380 @@
+"""Training across an emulated WAN: `python -m evaluation.SYSTEM run` (apsp, netstorm, crew, selmcast, or wan for all).
+
+A namespace a site; links with the network's rates, scaled to the machine, delay and loss, redrawn on a schedule where
+asked for. Every site trains a PyTorch model on its own images; all systems get the same network, changes and seconds.
+Beside each: the same policy in the simulator, with the same compute times and changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from controlplane.strategies.wan.policy import Changed, Policy
+from controlplane.topology import Topology
+from controlplane.wan_networks import netstorm_draw
+from evaluation.wan.emulated import NETWORKS, TOTAL_MBPS, Site, emulated, say, scaled
+from evaluation.wan.systems import COPIES, PAPERS, maker
+from evaluation.wan.workloads import RUNTIMES
+from overlay.coordinator import Coordinator
+from overlay.simulation import Simulation
+from topologies.load import LoadMonitor
+
+END_SECONDS = 120.0
+LATE_SECONDS = 240.0
+Change = Callable[[int], dict[tuple[Any, Any], float]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One system. rounds: of a site, mean. round_s: seconds of a synchronisation (with waiting for the others), median;
+    task_s: from a task's announcement to its end, median. simulated_*: the same in the simulator. accuracy: (seconds,
+    mean over the sites) over time; target_s: seconds until `target` of it, None: not reached; simulated_target_s: the
+    rounds that this took, at the simulator's pace. bytes: that agents sent, by link between sites."""
+
+    network: str
+    system: str
+    seconds: float
+    rounds: float
+    simulated_rounds: float
+    task_s: float
+    simulated_task_s: float
+    round_s: float
+    target: float
+    target_s: float | None
+    simulated_target_s: float | None
+    final_accuracy: float
+    cpu_idle: float
+    accuracy: tuple[tuple[float, float], ...]
+    bytes: dict[str, int]
+    per_round_s: tuple[float, ...]
+
+
+def changes(graph: nx.DiGraph, factor: float, seed: int) -> Change:
+    """The k-th redraw of all links: 20 to 155 Mbit/s (scaled) on NetStorm's network, else 0.3 to 1 times its rate."""
+
+    def draw(k: int) -> dict[tuple[Any, Any], float]:
+        rng = np.random.default_rng([seed, k])
+        if graph.graph.get("name") == "netstorm":
+            return {(u, v): factor * data["mbps"] for u, v, data in netstorm_draw(rng).edges(data=True)}
+        return {(u, v): data["mbps"] * float(rng.uniform(0.3, 1.0)) for u, v, data in graph.edges(data=True)}
+
+    return draw
+
+
+def simulate(
+    policy: Policy, topology: Topology, values: int, arguments: argparse.Namespace, change: Change
+) -> tuple[float, list[float]]:
+    """(rounds of a site, seconds of each task) in arguments.seconds."""
+    seconds: list[float] = []
+    rounds = [0]
+    streams = {node: np.random.default_rng([arguments.seed, k]) for k, node in enumerate(policy.nodes)}
+
+    def compute(node: str) -> float:
+        if not arguments.compute:
+            return 0.02
+        return float(RUNTIMES["lstm"].with_mean(streams[node], 1, arguments.compute)[0])
+
+    def finished(task: Any, s: float) -> None:
+        seconds.append(s)
+        rounds[0] += len(task.bringers)
+
+    run = Simulation(
+        policy, topology, values, compute=compute, loss=arguments.loss, finished=finished,
+        probe_values=arguments.chunk // 2,
+    )  # fmt: skip
+    if arguments.redraw:
+
+        def redraw(k: int) -> None:
+            for (u, v), mbps in change(k).items():
+                run.set_rate(f"dc{u}", f"dc{v}", mbps)
+                run.tell(Changed(f"h{u}", f"h{v}", mbps))
+            run.sim.after(arguments.redraw, partial(redraw, k + 1))
+
+        run.sim.after(arguments.redraw, partial(redraw, 1))
+    run.run(10**9, seconds=arguments.seconds)
+    return rounds[0] / len(policy.nodes), seconds
+
+
+class Sites:
+    """Trains one system after the other in the emulated sites; processes are forked from one that has PyTorch."""
+
+    def __init__(self, site: Site, graph: nx.DiGraph, arguments: argparse.Namespace, change: Change) -> None:
+        from topologies.zygote import Zygote
+
+        self.site, self.graph, self.arguments, self.change = site, graph, arguments, change
+        preload = ["torch", "sklearn.datasets", "evaluation.wan.learning"]
+        self.zygote = Zygote(site.emulation, preload=preload)
+        self.zygote.wait_ready()
+
+    def run(self, policy: Policy, lesson: dict[str, Any]) -> tuple[list[dict[str, Any]], list[float], float]:
+        """(each site's report, seconds of each task, part of the CPU that was idle)."""
+        tasks: list[float] = []
+        brought = [0]
+
+        def finished(task: Any, s: float) -> None:
+            tasks.append(s)
+            brought[0] += len(task.bringers)
+
+        with Coordinator(
+            policy,
+            self.site.emulation.controller_host,
+            log=lambda line: None if "joined" in line or "has left" in line else say(line),
+            probe_values=self.arguments.chunk // 2,
+            finished=finished,
+        ) as coordinator:
+            processes = [
+                self.zygote.spawn(
+                    node,
+                    "evaluation.wan.learning:in_host",
+                    {
+                        "coordinator": list(coordinator.address),
+                        "node": node,
+                        "address": self.site.topology.address(node),
+                        "site": k,
+                        "sites": len(policy.nodes),
+                        "lesson": lesson,
+                    },
+                )
+                for k, node in enumerate(policy.nodes)
+            ]
+            try:
+                for process in processes:
+                    process.receive(END_SECONDS)
+                load = LoadMonitor(self.site.emulation)
+                over = threading.Event()
+                weather = threading.Thread(target=self._redraw, args=(coordinator, over))
+                weather.start()
+                for process in processes:
+                    process.send("begin")
+                over.wait(self.arguments.seconds)
+                late = time.monotonic() + LATE_SECONDS  # a machine that is busy: at least a round
+                while brought[0] < len(processes) and time.monotonic() < late:
+                    time.sleep(0.1)
+                over.set()
+                for process in processes:
+                    process.send("end")
+                reports = [process.receive(END_SECONDS) for process in processes]
+                idle = load.stop().idle
+                weather.join()
+            finally:
+                for process in processes:
+                    process.end()
+        return reports, tasks, idle
+
+    def _redraw(self, coordinator: Coordinator, over: threading.Event) -> None:
+        k = 0
+        while self.arguments.redraw and not over.wait(self.arguments.redraw):
+            k += 1
+            self._set(self.change(k), coordinator)
+
+    def _set(self, rates: dict[tuple[Any, Any], float], coordinator: Coordinator | None = None) -> None:
+        for (u, v), mbps in rates.items():
+            self.site.emulation.shape(f"dc{u}", f"dc{v}", rate_mbps=mbps)
+            if coordinator is not None:
+                coordinator.tell(Changed(f"h{u}", f"h{v}", mbps))
+
+    def restore(self) -> None:
+        """All rates as at the start."""
+        self._set({(u, v): data["mbps"] for u, v, data in self.graph.edges(data=True)})
+
+    def close(self) -> None:
+        self.zygote.close()
+
+
+def mean_accuracy(reports: Sequence[dict[str, Any]]) -> tuple[tuple[float, float], ...]:
+    """(seconds, mean of the sites' latest accuracy) whenever a site has a new one, once all have one."""
+    events = sorted(
+        (point["at_s"], k, point["accuracy"]) for k, report in enumerate(reports) for point in report["points"]
+    )
+    latest: dict[int, float] = {}
+    found = []
+    for at, k, value in events:
+        latest[k] = value
+        if len(latest) == len(reports):
+            found.append((at, sum(latest.values()) / len(latest)))
+    return tuple(found)
+
+
+def link_bytes(reports: Sequence[dict[str, Any]], routes: dict[tuple[str, str], list[str]]) -> dict[str, int]:
+    """Bytes that agents sent, over each link between sites, by the routes."""
+    total: dict[str, int] = {}
+    for report in reports:
+        for receiver, count in report["bytes_sent"].items():
+            for u, v in pairwise(routes[report["node"], receiver]):
+                if u.startswith("dc") and v.startswith("dc"):
+                    total[f"{u}->{v}"] = total.get(f"{u}->{v}", 0) + count
+    return total
+
+
+def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Result]:
+    from evaluation.wan.learning import Lesson, parameters
+
+    found = []
+    for network in arguments.network:
+        graph, factor = scaled(NETWORKS[network](arguments.seed), arguments.total_mbps)
+        topology, change = emulated(graph, arguments.delay_ms), changes(graph, factor, arguments.seed)
+        base = Lesson(arguments.width, compute_s=arguments.compute, alike=not arguments.by_label, seed=arguments.seed)
+        values = parameters(base)
+        p = arguments.p or max(2, len(graph) // 2)
+        say(
+            f"{network}: {len(graph)} sites, rates times {factor:.3g}, a model of {values} parameters, groups of {p}"
+            + (f", rates redrawn every {arguments.redraw:g} s" if arguments.redraw else "")
+        )
+        options = {"p": p, "chunk": arguments.chunk, "seed": arguments.seed}
+        with Site(topology, arguments.loss, arguments.seed) as site:
+            sites = Sites(site, graph, arguments, change)
+            try:
+                for name in systems:
+                    make = maker(name, graph, values, **options)
+                    rounds, tasks = simulate(make(), topology, values, arguments, change)
+                    lesson = asdict(base) | {"copies": name in COPIES}
+                    reports, measured, idle = sites.run(make(), lesson)
+                    sites.restore()
+                    found.append(_result(network, name, arguments, reports, measured, idle, rounds, tasks, topology))
+                    say(line_of(found[-1]))
+            finally:
+                sites.close()
+    return found
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if len(values) else float("nan")
+
+
+def _result(  # noqa: PLR0917
+    network: str,
+    name: str,
+    arguments: argparse.Namespace,
+    reports: list[dict[str, Any]],
+    measured: list[float],
+    idle: float,
+    simulated_rounds: float,
+    simulated: list[float],
+    topology: Topology,
+) -> Result:
+    curve = mean_accuracy(reports)
+    points = [point for report in reports for point in report["points"]]
+    reached = next((at for at, value in curve if value >= arguments.target), None)
+    rounds = len(points) / len(reports)
+    pace = None
+    if reached is not None and simulated_rounds:
+        done = sum(point["at_s"] <= reached for point in points) / len(reports)
+        pace = done * arguments.seconds / simulated_rounds
+    routes = {
+        (u, v): nx.shortest_path(topology.graph, u, v) for u in topology.servers for v in topology.servers if u != v
+    }
+    return Result(
+        network,
+        name,
+        arguments.seconds,
+        rounds,
+        simulated_rounds,
+        _median(measured),
+        _median(simulated),
+        _median([point["synchronised_s"] for point in points]),
+        arguments.target,
+        reached,
+        pace,
+        curve[-1][1] if curve else float("nan"),
+        idle,
+        curve,
+        link_bytes(reports, routes),
+        tuple(measured),
+    )
+
+
+HEAD = (
+    f"{'network':<10} {'system':<15} {'rounds':>7} {'simulated':>9} {'ratio':>6} {'task s':>7} {'simulated':>9} "
+    f"{'ratio':>6} {'to target s':>11} {'simulated':>9} {'accuracy':>8} {'CPU idle':>8}"
+)
+
+
+def line_of(row: Result) -> str:
+    def seconds(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f}"
+
+    return (
+        f"{row.network:<10} {row.system:<15} {row.rounds:>7.1f} {row.simulated_rounds:>9.1f} "
+        f"{row.rounds / row.simulated_rounds if row.simulated_rounds else float('nan'):>6.2f} "
+        f"{row.task_s:>7.3f} {row.simulated_task_s:>9.3f} {row.task_s / row.simulated_task_s:>6.2f} "
+        f"{seconds(row.target_s):>11} {seconds(row.simulated_target_s):>9} {row.final_accuracy:>8.1%} "
+        f"{row.cpu_idle:>8.0%}"
+    )
+
+
+def draw(rows: Sequence[Result], path: Path) -> None:
+    """Accuracy over seconds, and seconds of a task measured beside simulated, a row of panels a network."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    networks = list(dict.fromkeys(row.network for row in rows))
+    figure, axes = plt.subplots(len(networks), 2, figsize=(11, 3.8 * len(networks)), squeeze=False)
+    for (left, right), network in zip(axes, networks, strict=True):
+        own = [row for row in rows if row.network == network]
+        for row in own:
+            left.plot([at for at, _ in row.accuracy], [100 * value for _, value in row.accuracy], label=row.system)
+        left.axhline(100 * own[0].target, color="#888888", linewidth=0.8, linestyle=":")
+        left.set_xlabel("seconds")
+        left.set_ylabel("mean accuracy of the sites, %")
+        left.set_title(network)
+        left.legend(fontsize=8)
+        at = np.arange(len(own))
+        right.barh(at - 0.2, [row.task_s for row in own], 0.4, label="measured", color="#1f6f8b")
+        right.barh(at + 0.2, [row.simulated_task_s for row in own], 0.4, label="simulated", color="#c9c9c9")
+        right.set_yticks(at, [row.system for row in own])
+        right.invert_yaxis()
+        right.set_xlabel("seconds of a synchronisation (median)")
+        right.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main(paper: str, argv: Sequence[str]) -> int:
+    """`python -m evaluation.PAPER run ...`."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m evaluation.{paper} run", description=(__doc__ or "").split("\n")[0]
+    )
+    known = list(dict.fromkeys(name for names in PAPERS.values() for name in names))
+    parser.add_argument("--systems", nargs="+", choices=known, default=PAPERS[paper], metavar="NAME",
+                        help=f"of {', '.join(known)} (default: {' '.join(PAPERS[paper])})")  # fmt: skip
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of training with each system (default 20)")
+    parser.add_argument("--redraw", type=float, default=0.0, metavar="S", help="all rates are drawn anew so often")
+    parser.add_argument("--compute", type=float, default=0.3, help="mean s of a round's computing (default 0.3)")
+    parser.add_argument("--width", type=int, default=16, help="of the model (default 16: 49,265 parameters)")
+    parser.add_argument("--p", type=int, help="size of a group, receivers + 1 (default: half of the sites)")
+    parser.add_argument("--by-label", action="store_true", help="sites have two parts of the images sorted by label")
+    parser.add_argument("--target", type=float, default=0.85, help="accuracy whose time is given (default 0.85)")
+    parser.add_argument("--chunk", type=int, default=2048, help="values of a chunk (default 2048)")
+    parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
+    parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
+    parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS / 2, help="of all links: scales their rates")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    parser.add_argument("--plot", type=Path, metavar="PNG")
+    arguments = parser.parse_args(argv)
+    rows = measure(arguments.systems, arguments)
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        print(HEAD)
+        for row in rows:
+            print(line_of(row))
+    if arguments.plot:
+        arguments.plot.parent.mkdir(parents=True, exist_ok=True)
+        draw(rows, arguments.plot)
+    return 0
