@@ -182,7 +182,17 @@ class Topology:
         return self._link(u, v).get("used_bandwidth_mbps", 0.0)
 
     def residual_bandwidth_mbps(self, u: str, v: str) -> float:
-        return max(0.0, self.bandwidth_mbps(u, v) - self.used_bandwidth_mbps(u, v))
+        residual = self._residual_bandwidth.get((u, v))
+        if residual is None:
+            self._link(u, v)  # says what is not there
+            raise AssertionError
+        return residual
+
+    @cached_property
+    def _residual_bandwidth(self) -> dict[tuple[str, str], float]:
+        """Planners ask for it often."""
+        links = self.links
+        return {(u, v): max(0.0, self.bandwidth_mbps(u, v) - self.used_bandwidth_mbps(u, v)) for u, v in links}
 
     def neighbours(self, node: str) -> tuple[str, ...]:
         """Nodes with a link to or from this one, in natural order."""

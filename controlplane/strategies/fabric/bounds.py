@@ -60,10 +60,12 @@ def cheap_bound(topology: Topology, job: Job) -> Bound:
     if simple.mbps <= 0:
         return simple
     best = simple
+    everything = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
+    ingress = sum(topology.residual_ingress_mbps(s) for s in job.parameter_servers)
     for cut in cuts(topology, job):
         if not cut.workers and not cut.roots:
             continue
-        program = _Program(topology, job, cut, simple.mbps)
+        program = _Program(topology, job, cut, simple.mbps, everything, ingress)
         # A quick look first: without roots inside, all is said by two lines.
         found = program.closed() if not cut.roots else program.solve()
         if found < best.mbps * (1 - SMALL):
@@ -129,9 +131,12 @@ def _parts(topology: Topology, job: Job, part: dict[str, str], name: str) -> lis
 
 
 class _Program:
-    """The rows of the module's text, in units of the evaluator's bound."""
+    """The rows of the module's text, in units of the evaluator's bound. everything, ingress: what all switches and all
+    roots can take."""
 
-    def __init__(self, topology: Topology, job: Job, cut: Cut, scale: float) -> None:
+    def __init__(
+        self, topology: Topology, job: Job, cut: Cut, scale: float, everything: float, ingress: float
+    ) -> None:
         def units(mbps: float) -> float:
             return min(mbps / scale, ENOUGH)
 
@@ -139,8 +144,6 @@ class _Program:
         self.workers, self.inside = len(job.workers), cut.workers
         self.outside = self.workers - self.inside
         self.results = topology.results_on_links
-        everything = sum(topology.residual_aggregation_mbps(v) for v in topology.switches)
-        ingress = sum(topology.residual_ingress_mbps(s) for s in job.parameter_servers)
         self.added_in = units(cut.aggregation)
         self.added_out = ENOUGH if everything == np.inf else units(max(0.0, everything - cut.aggregation))
         self.roots_in, self.roots_out = units(cut.ingress), units(max(0.0, ingress - cut.ingress))

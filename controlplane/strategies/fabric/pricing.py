@@ -386,11 +386,14 @@ class _Search:
             over = self.point_cost[np.arange(len(value)), best]
             where = np.where(over < value, best, where)
             value = np.minimum(over, value)
+        gain = np.empty_like(self.rack_cost)
         for _ in range(len(self.final)):
-            saving = np.maximum(self.cost[:, None] - self.rack_cost, 0.0).sum(axis=0) - value
-            saving += np.maximum(self.paid[points][:, None] - self.point_cost[points], 0.0).sum(axis=0)
-            saving[points] = -np.inf
-            f = int(np.argmax(saving))
+            np.subtract(self.cost[:, None], self.rack_cost, out=gain)
+            saving = np.maximum(gain, 0.0, out=gain).sum(axis=0) - value
+            if len(points):
+                saving += np.maximum(self.paid[points][:, None] - self.point_cost[points], 0.0).sum(axis=0)
+                saving[points] = -np.inf
+            f = int(saving.argmax())
             if not saving[f] > SAVING:
                 break
             self.onwards[f], self.paid[f] = where[f], value[f]
