@@ -65,7 +65,7 @@ def cheap_bound(topology: Topology, job: Job) -> Bound:
     for cut in cuts(topology, job):
         if not cut.workers and not cut.roots:
             continue
-        program = _Program(topology, job, cut, simple.mbps, everything, ingress)
+        program = _Program(topology, job, cut, simple.mbps, (everything, ingress))
         # A quick look first: without roots inside, all is said by two lines.
         found = program.closed() if not cut.roots else program.solve()
         if found < best.mbps * (1 - SMALL):
@@ -131,12 +131,13 @@ def _parts(topology: Topology, job: Job, part: dict[str, str], name: str) -> lis
 
 
 class _Program:
-    """The rows of the module's text, in units of the evaluator's bound. everything, ingress: what all switches and all
-    roots can take."""
+    """The rows of the module's text, in units of the evaluator's bound. all_take: all switches, and all roots."""
 
     def __init__(
-        self, topology: Topology, job: Job, cut: Cut, scale: float, everything: float, ingress: float
+        self, topology: Topology, job: Job, cut: Cut, scale: float, all_take: tuple[float, float]
     ) -> None:
+        everything, ingress = all_take
+
         def units(mbps: float) -> float:
             return min(mbps / scale, ENOUGH)
 
