@@ -38,6 +38,7 @@
 #define INART_IN_LEAST 2
 #define INART_IN_BYTES (2 * INART_MESSAGE) /* ... and about as many bytes: a core's cache still holds them when they are read */
 #define INART_ROOM (INART_MESSAGE + 17 * 64) /* of a buffer: an odd number of cache lines, so that buffers do not share sets */
+#define INART_FETCH 2048 /* bytes: how far ahead of what is read */
 #define INART_TROUBLE 192
 
 enum { INART_UDP, INART_RAW, INART_BACKENDS };
@@ -319,6 +320,14 @@ static inline struct io *io_open(const struct io_spec *spec, char *error, size_t
     io->ready = ~0u;
     io->wanted = INART_IN;
     return io;
+}
+
+/* Before the packet at `at` is read: fetches those after it. What the kernel has copied is seldom in the nearest cache. */
+static inline void io_fetch(const struct io_in *in, uint32_t at)
+{
+    uint32_t from = at ? at + INART_FETCH : 0, to = at + in->segment + INART_FETCH;
+    for (uint32_t i = from; i < to && i < in->bytes; i += 64)
+        __builtin_prefetch(in->data + i);
 }
 
 /* Messages of one source that had come (0: none), now io->in[0 ..]. */
