@@ -148,7 +148,14 @@ class Watch:
             if job.updater is None or not job.without:
                 continue
             steady = {}
-            for node, seconds in job.roster.waiting().items():
+            waiting = job.roster.waiting()
+            there = [node for node in waiting if node not in job.updater.job.workers and job.without.get(node) == LOST]
+            if there and not job.roster.running:  # all wait: for those who are not there, and need not
+                members = job.roster.members()
+                missing = [root for root in job.updater.plan.job.parameter_servers if root not in members]
+                self.network.take_back(job, there, "the job waits", instead_of=missing)
+                continue
+            for node, seconds in waiting.items():
                 wanted = min(STEADY_SECONDS * 2 ** (max(job.losses[node], 1) - 1), LONGEST_PROBATION_SECONDS)
                 if job.without.get(node) == LOST and node not in job.updater.job.workers and seconds >= wanted:
                     steady[node] = wanted

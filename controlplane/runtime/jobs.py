@@ -659,9 +659,10 @@ class Network:
         if self._fair:
             self._replan_soon()
 
-    def take_back(self, job: RunningJob, nodes: Sequence[str], why: str) -> None:
-        """Parameter servers that were lost are used again."""
-        job.without = {node: reason for node, reason in job.without.items() if node not in nodes}
+    def take_back(self, job: RunningJob, nodes: Sequence[str], why: str, instead_of: Sequence[str] = ()) -> None:
+        """Parameter servers that were lost are used again, instead of these."""
+        kept = {node: reason for node, reason in job.without.items() if node not in nodes}
+        job.without = kept | dict.fromkeys(instead_of, LOST)
         self.log(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
         self._replan_soon()
 

@@ -353,6 +353,24 @@ def test_order_that_leaves_a_job_without_servers_is_refused_and_changes_nothing(
     assert two.updater.plan is before
 
 
+def test_job_that_lost_all_its_servers_begins_with_the_first_that_is_back(rig, until):
+    running = rig.add(Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000))
+    agents = Agents(running.roster)
+    agents.join()
+    for root in (SERVERS[6], SERVERS[10]):
+        running.roster.leave(agents.members[root])
+    until(lambda: not running.roster.running, "everybody stops")
+    until(lambda: running.without, "the first was done without")
+    (first,) = running.without
+    with running.mending:
+        running.roster.join(pb.JoinRequest(node=first, role="parameter_server", version=VERSION))
+    failures.Watch(rig.network)._look_at_lost_agents()
+    until(lambda: running.roster.running, "and begins again")
+    assert running.updater.plan.job.parameter_servers == (first,)
+    running.roster.close()
+    agents.end()
+
+
 def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, until):
     running = rig.add(Job("may-lose", SERVERS[:4], (SERVERS[6],), 1_000_000, at_least=3))
     agents = Agents(running.roster)
