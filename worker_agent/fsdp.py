@@ -13,12 +13,16 @@ over the nodes by the hook: each rank's part with the same part of the other nod
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from worker_agent.hook import InArtState
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 def inart_fsdp(model: nn.Module, state: InArtState) -> int:
@@ -28,8 +32,12 @@ def inart_fsdp(model: nn.Module, state: InArtState) -> int:
     compute already goes on meanwhile.
 
     Raises ValueError: there is no such module, it has a mesh of two dimensions, whose own all-reduce would come before
-    the hook, or the state's ranks also share a mesh.
+    the hook, or the state's ranks also share a mesh. ImportError: a torch without FSDP2.
     """
+    try:
+        from torch.distributed.fsdp import FSDPModule
+    except ImportError:
+        raise ImportError(f"FSDP2 came with torch 2.6, and this is {torch.__version__}") from None
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not modules:
         raise ValueError("no module of the model is FSDP2's: call torch.distributed.fsdp.fully_shard first")

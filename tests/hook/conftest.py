@@ -88,3 +88,4 @@ def network(tmp_path, middle: tuple[Star, StarNetwork, Switch]) -> Iterator[Netw
     made = Network(tmp_path, *middle)
     yield made
     made.close()
+    print(*made.log[-30:], sep="\n")

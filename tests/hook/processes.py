@@ -44,5 +44,5 @@ def survive_turn(started: list[Rank], in_network: bool) -> None:
         rank.connection.send(in_network)
     for rank in started:
         turn = rank.receive()
-        assert turn["in_network"] == in_network, turn
+        assert turn["in_network"] == in_network, turn["said"]
         assert turn["losses"] == pytest.approx(turn["expected"], rel=1e-5)

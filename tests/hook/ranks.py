@@ -107,7 +107,8 @@ def survive(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
                 dist.all_reduce(over, dist.ReduceOp.MIN)
                 if over.item():
                     break
-            connection.send({"in_network": state.in_network, "losses": losses, "expected": expected})
+            said = [str(warning.message) for warning in caught][-3:]
+            connection.send({"in_network": state.in_network, "losses": losses, "expected": expected, "said": said})
         result = {"steps": (state.steps_in_network, state.steps_outside, state.falls)}
         state.close()
     return {**result, "warnings": [str(w.message) for w in caught if "in-network" in str(w.message)]}
