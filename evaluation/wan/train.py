@@ -122,6 +122,11 @@ class Sites:
         """(each site's report, seconds of each task, part of the CPU that was idle)."""
         tasks: list[float] = []
         brought = [0]
+        over = threading.Event()
+
+        def log(line: str) -> None:
+            if not over.is_set() and " joined (" not in line:  # at the end all leave, as they like
+                say(line)
 
         def finished(task: Any, s: float) -> None:
             tasks.append(s)
@@ -130,7 +135,7 @@ class Sites:
         with Coordinator(
             policy,
             self.site.emulation.controller_host,
-            log=lambda line: None if "joined" in line or "has left" in line else say(line),
+            log=log,
             probe_values=self.arguments.chunk // 2,
             finished=finished,
         ) as coordinator:
@@ -153,7 +158,6 @@ class Sites:
                 for process in processes:
                     process.receive(END_SECONDS)
                 load = LoadMonitor(self.site.emulation)
-                over = threading.Event()
                 weather = threading.Thread(target=self._redraw, args=(coordinator, over))
                 weather.start()
                 for process in processes:
