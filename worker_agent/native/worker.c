@@ -973,8 +973,8 @@ static uint64_t answer_spacing(const struct tree *t)
     if (!(t->packets_per_second > 0))
         return 0;
     double queued = t->unanswered / t->packets_per_second * INART_NS - t->round_trip;
-    double burst = t->tokens_wake / t->packets_per_second * INART_NS;
-    return queued <= 0 ? 0 : (uint64_t)(queued / 2 < burst ? queued / 2 : burst);
+    double burst = t->tokens_wake / t->packets_per_second, most = (burst < FEW_SECONDS ? burst : FEW_SECONDS) * INART_NS;
+    return queued <= 0 ? 0 : (uint64_t)(queued / 2 < most ? queued / 2 : most);
 }
 
 static void check_progress(struct io_thread *x, struct tree *t, uint64_t now)
