@@ -358,7 +358,7 @@ class _Trainer:
         except ValueError as error:
             raise ProtocolViolation(str(error)) from None
         if dtype not in _NUMPY_TYPES or raw is not (dtype == BYTES) or not isinstance(number, int):
-            raise ProtocolViolation(f"an operation needs an id, and a dtype that suits it, got {message}")
+            raise ProtocolViolation(f"an operation needs an id, a dtype that suits its op, got {message}")
         if not isinstance(elements, int) or elements < 0 or region not in self._regions:
             raise ProtocolViolation(f"an operation needs a region and a number of elements, got {message}")
         memory = self._regions[region]

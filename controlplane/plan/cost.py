@@ -39,18 +39,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controlplane.job import Job
 from controlplane.plan.follow import CHECK_VALUES, Links, Stream, follow, hops
 from controlplane.plan.limits import DoesNotFit, held
 from controlplane.plan.model import Plan, Tree
 from controlplane.plan.pacing import bucket_packets, wanted
-from controlplane.plan.queues import Queues
 from controlplane.plan.round_trips import Credit, round_trips
 from controlplane.plan.slots import HOST_MS, MAXIMUM_SLOTS, Level, hosts_known, place_slots, round_trip_ms, total_ms
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes
+
+if TYPE_CHECKING:
+    from controlplane.plan.queues import Queues
 
 BYTES_PER_VALUE = 4
 PLENTY = 1 << 24
@@ -229,6 +231,9 @@ class Cost:
 
     @cached_property
     def _queues(self) -> Queues:
+        # numpy is behind it, and most commands never get here.
+        from controlplane.plan.queues import Queues
+
         return Queues.of(self.plan, self.topology, self.packet_bits, self.credit)
 
     def estimated_seconds(self, size: int) -> list[float]:

@@ -34,6 +34,8 @@ LOWER_TARGETS = 3  # rates tried between what links allowed and what was packed 
 ENOUGH = 2  # trees per parameter server up to which packing is tried in any case
 WORTH = 1.01  # what is up to this factor above the least possible time, or below the best rate, is not improved
 SAME = 1e-9  # relative difference that says nothing
+ESTIMATED = 0.1  # how far off the estimate of a time may be, where packets are few
+MOST_FOLLOWED = 8  # of the plans that are nearly best, how many have their packets followed
 BALANCINGS = 4  # times that shares are planned again for the slots that they get
 DROPPED = 0.15  # of the trees, in one round of trimming
 
@@ -265,15 +267,24 @@ def fits(plan: Plan, topology: Topology) -> bool:
 
 def best_of(plans: Sequence[Plan], topology: Topology) -> Plan:
     """Of the plans that are best as far as rounding tells, the one with the fewest trees."""
-    costs = [cost(plan, topology) for plan in plans]
+    if len(plans) > 1 and plans[0].job.sizes:
+        plans = _nearly_best(plans, topology)
+    costs = [cost(plan, topology, estimated=False) for plan in plans]
     seconds = min(second for second, _, _ in costs) * (1 + SAME)
     rate = max(-negative for second, negative, _ in costs if second <= seconds) / (1 + SAME)
     same = [p for p, (second, negative, _) in zip(plans, costs, strict=True) if second <= seconds and -negative >= rate]
     return min(same, key=lambda plan: (len(plan.trees), -plan.rate_mbps))
 
 
-def cost(plan: Plan, topology: Topology) -> tuple[float, float, int]:
+def _nearly_best(plans: Sequence[Plan], topology: Topology) -> list[Plan]:
+    """Those that the estimate cannot tell from the best: it may be so far off where packets are few."""
+    guessed = [cost(plan, topology)[0] for plan in plans]
+    near = [(guess, i) for i, guess in enumerate(guessed) if guess <= min(guessed) * (1 + ESTIMATED)]
+    return [plans[i] for _, i in sorted(near)[:MOST_FOLLOWED]]
+
+
+def cost(plan: Plan, topology: Topology, estimated: bool = True) -> tuple[float, float, int]:
     """What the best plan has least of: time of the job's tensors, where packets' and tensors' sizes are known; then
-    1 / rate; trees."""
+    1 / rate; trees. Not estimated: packets are followed, where they are few."""
     found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
-    return 0.0 if found is None else round(found.job_seconds(estimated=True), 12), -plan.rate_mbps, len(plan.trees)
+    return 0.0 if found is None else round(found.job_seconds(estimated), 12), -plan.rate_mbps, len(plan.trees)
