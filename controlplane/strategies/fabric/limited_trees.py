@@ -279,6 +279,8 @@ def best_of(plans: Sequence[Plan], topology: Topology) -> Plan:
 def _nearly_best(plans: Sequence[Plan], topology: Topology) -> list[Plan]:
     """Those that the estimate cannot tell from the best: it may be so far off where packets are few."""
     guessed = [cost(plan, topology)[0] for plan in plans]
+    if not min(guessed) > 0:
+        return list(plans)  # the packets' size is not known
     near = [(guess, i) for i, guess in enumerate(guessed) if guess <= min(guessed) * (1 + ESTIMATED)]
     return [plans[i] for _, i in sorted(near)[:MOST_FOLLOWED]]
 
