@@ -14,7 +14,7 @@ from tests.deploy.rules import small
 
 
 @pytest.fixture
-def kept(program, monkeypatch):
+def kept(program, monkeypatch, until):
     """A switch with rules, and its keeper with a quick heartbeat."""
     monkeypatch.setattr(keeper_module, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(keeper_module, "RECONNECT_SECONDS", 0.5)
@@ -24,6 +24,7 @@ def kept(program, monkeypatch):
     fabric.install([target], {"s1": small("s1")})
     log: list[str] = []
     keeper = Keeper(target, small("s1"), log.append)
+    until(lambda: keeper.holds is keeper.rules, "the keeper has looked at the switch once")
     state = {"switch": switch}
     yield keeper, state, log
     keeper.close()

@@ -37,7 +37,6 @@ TOLERANCE = 1e-6
 NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
 SAME = 1e-9  # relative difference of rates that says nothing
 STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
-FEW_WORKERS = 64  # of so few the baselines' trees take longer to make than they save (of 120 it is the other way round)
 LIFTING_S = 5.0  # for the copies' rates
 
 
@@ -122,20 +121,17 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
 
 
 def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, frozen_split: Split | None) -> Plan:
-    """Column generation that starts from these plans' trees and, with many workers, the baselines'; at least as good as
-    each of them."""
+    """Column generation that starts from these plans' trees and the baselines', so it is at least as good as each."""
     topology = network.topology
+    start = [*plans, *baselines(network, job, seed, frozen_split)]
     limit = cheap_bound(topology, job).mbps
-    few = len(job.workers) <= FEW_WORKERS
-    start = [*plans, *([] if few else baselines(network, job, seed, frozen_split))]
     generated = generate(network, job, start, bound(topology, job), frozen_split=frozen_split, enough=limit)
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
     best = _best(job, start, seed)
     if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
         return best
-    others = baselines(network, job, seed, frozen_split) if few else []
-    return _best(job, [best, *others, *strict(network, job, seed, frozen_split)], seed)
+    return _best(job, [best, *strict(network, job, seed, frozen_split)], seed)
 
 
 def _best(job: Job, plans: list[Plan], seed: int) -> Plan:
