@@ -11,7 +11,7 @@ from controlplane.runtime import congestion
 from tests.emulation.rig import Rig
 
 NETWORK = "leafspine:leaves=2,spines=2,servers=3,bandwidth=10,uplink=10"
-SIZE = 150_000
+SIZE = 2_000_000  # so that a queue stands for some seconds, however fast the machine is
 SECONDS = 90.0
 
 
