@@ -69,7 +69,7 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
     if plans:
         plans[0] = balanced(network, plans[0], frozen_split)
         lost = plans[0].rate_mbps * WORTH < first.rate_mbps  # more levels than its trees had take more of the switches
-        if not lost and not _padded(plans[0], bound(topology, job), limits):
+        if not lost and not _padded(plans[0], bound(topology, job), limits) and not _followed(plans[0], topology):
             return plans[0]
     strict = (inart_strict,) if len(job.workers) <= ASSIGNED_WORKERS else ()
     for baseline in (lbmm, atp, atp_strict, equal, *strict):
@@ -106,6 +106,12 @@ def few_trees(network: Network, job: Job, first: Plan, seed: int, frozen_split: 
         raise nearest[0] if nearest else refusals[-1]
     best = balanced(network, best_of(plans, topology), frozen_split)
     return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+def _followed(plan: Plan, topology: Topology) -> bool:
+    """Whether the job's tensors are so small that ways and their round trips may matter more than rates."""
+    found = cost_of(plan, topology, plan.rate_mbps) if plan.job.sizes else None
+    return found is not None and any(found.follows(size) for size in plan.job.sizes)
 
 
 def _padded(plan: Plan, most: float, limits: Held) -> bool:
