@@ -42,7 +42,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
     slowest = max(max(r.network_seconds, r.gloo_seconds or 0.0) / r.bound_seconds for r in results)
     panels[0][0].set_ylim(0, 1.1 * slowest)  # of all panels: they share the axis
     panels[0][0].set_ylabel("time, size / bandwidth = 1")
-    panels[0][0].legend(fontsize="small", loc="lower left")
+    panels[0][0].legend(fontsize="small", loc="upper left")
     sizes = sorted({round(result.bytes / 1e6) for result in results})
     size = f"{sizes[0]} MB" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} MB"
     figure.suptitle(f"{size} all-reduced; hollow, with its name: what gave out", fontsize="medium")
