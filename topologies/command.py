@@ -15,7 +15,8 @@ def stopwatch() -> Say:
     started = time.monotonic()
 
     def say(line: str) -> None:
-        print(f"[{time.monotonic() - started:6.1f} s] {line}", flush=True)
+        # In one piece: threads say things at the same time.
+        print(f"[{time.monotonic() - started:6.1f} s] {line}\n", end="", flush=True)
 
     return say
 
