@@ -27,7 +27,7 @@ from worker_agent.io_options import IoOptions
 
 WINDOW_SECONDS = 0.004  # of packets that may be under way, as rules.build allows for
 LEAST_WINDOW, MOST_WINDOW = 512, 2048  # slots
-BUSY = 0.85  # share of a thread's or of all cores' time (beginnings and ends too) from which on it is what gave out, ...
+BUSY = 0.85  # share of a thread's or of all cores' time from which on it is what gave out, ...
 MET = 1.1  # ... unless the time was within this of size / bandwidth
 KEYS = (
     "workers",
