@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,16 +58,21 @@ def test_two_large_jobs_get_the_fair_bound():
     assert fullest(tree, plans) <= 1 + 1e-6
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(instances(), st.integers(1, 4))
-def test_rates_are_in_the_ratio_of_weights_where_everything_is_shared(instance, weight):
+def rivals(instance: tuple[Topology, Job]) -> tuple[Topology, Demand, Demand]:
+    """Two jobs that share everything, each with its plan if it were alone."""
     topology, job = instance
     try:
         alone = demand(topology, job)
     except Infeasible:
         assume(False)
-    rival = Job("rival", job.workers, job.parameter_servers, job.model_bytes)
-    plans = share(topology, [alone, Demand(rival, (inart(topology, rival),), float(weight))])
+    return topology, alone, demand(topology, Job("rival", job.workers, job.parameter_servers, job.model_bytes))
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.integers(1, 4))
+def test_rates_are_in_the_ratio_of_weights_where_everything_is_shared(instance, weight):
+    topology, alone, rival = rivals(instance)
+    plans = share(topology, [alone, replace(rival, weight=float(weight))])
     assert fullest(topology, plans) <= 1 + 1e-6
     assert plans[1].rate_mbps >= weight * plans[0].rate_mbps * (1 - 1e-3)
     assert sum(plan.rate_mbps for plan in plans) >= alone.start[0].rate_mbps * (1 - 1e-3)
@@ -95,16 +101,11 @@ def test_what_nobody_else_can_use_is_given():
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.floats(0.05, 1.3), st.floats(0.05, 1.3), st.integers(1, 3))
 def test_what_is_guaranteed_holds_or_the_resource_that_is_short_is_named(instance, first, second, weight):
-    topology, job = instance
-    try:
-        alone = inart(topology, job)
-    except Infeasible:
-        assume(False)
-    rival = Job("rival", job.workers, job.parameter_servers, job.model_bytes)
-    wanted = [first * alone.rate_mbps, second * alone.rate_mbps]
+    topology, alone, rival = rivals(instance)
+    wanted = [part * alone.start[0].rate_mbps for part in (first, second)]
     demands = [
-        Demand(job, (alone,), guarantee_mbps=wanted[0]),
-        Demand(rival, (inart(topology, rival),), float(weight), guarantee_mbps=wanted[1]),
+        replace(alone, guarantee_mbps=wanted[0]),
+        replace(rival, weight=float(weight), guarantee_mbps=wanted[1]),
     ]
     try:
         plans = share(topology, demands)
@@ -128,18 +129,11 @@ def test_what_is_guaranteed_holds_or_the_resource_that_is_short_is_named(instanc
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(), st.integers(1, 4))
 def test_job_of_a_higher_priority_has_what_it_would_have_alone_and_nobody_stands_still(instance, weight):
-    topology, job = instance
-    try:
-        alone = inart(topology, job)
-    except Infeasible:
-        assume(False)
-    rival = Job("rival", job.workers, job.parameter_servers, job.model_bytes)
-    plans = share(
-        topology,
-        [Demand(job, (alone,), priority=1), Demand(rival, (inart(topology, rival),), float(weight))],
-    )
-    assert plans[0].rate_mbps >= alone.rate_mbps * 0.98
-    assert plans[1].rate_mbps > 0.5 * TRICKLE * alone.rate_mbps * weight / (1 + weight)
+    topology, alone, rival = rivals(instance)
+    rate = alone.start[0].rate_mbps
+    plans = share(topology, [replace(alone, priority=1), replace(rival, weight=float(weight))])
+    assert plans[0].rate_mbps >= rate * 0.98
+    assert plans[1].rate_mbps > 0.5 * TRICKLE * rate * weight / (1 + weight)
     assert fullest(topology, plans) <= 1 + 1e-6
 
 
