@@ -333,12 +333,12 @@ class Roster:
             self._gone.clear()
             self._stopped = False
             self.epoch = handover.epoch
+            order = pb.SwitchOver(epoch=self.epoch, first_operation=first, given=handover.given())
             for node, member in self._members.items():
                 member.running = (self.epoch, config_digest(self.configs[node]))
                 member.statistics, member.trees, member.reported, member.oldest = {}, {}, None, {}
                 member.rates = {}
                 member.began = time.monotonic()
-                order = pb.SwitchOver(epoch=self.epoch, first_operation=first, given=handover.given())
                 member.events.put(pb.Event(switch_over=order))
             self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
             return first
