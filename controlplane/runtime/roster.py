@@ -506,13 +506,14 @@ class Roster:
         if not self._running or self._closed:
             return
         for member in list(self._members.values()):
-            if self.configs[member.node].role != "parameter_server" and not self._can_go_on(member.node):
-                continue
             known = member.reported is not None
             silent = now - (member.reported if member.reported is not None else member.began)
-            heard = max(member.heard.values(), default=0)
-            patience = SILENT_SPARED_SECONDS if self._can_go_on(member.node) else SILENT_SECONDS
-            if silent > (patience if known else SILENT_AT_FIRST_SECONDS) and heard >= SILENT_REPORTS:
+            if silent <= (SILENT_SPARED_SECONDS if known else SILENT_AT_FIRST_SECONDS):
+                continue  # nearly always: every report looks at all members
+            if max(member.heard.values(), default=0) < SILENT_REPORTS:
+                continue
+            hangs = self.configs[member.node].role == "parameter_server" and (not known or silent > SILENT_SECONDS)
+            if hangs or self._can_go_on(member.node):
                 self._remove(member, f"{member.node} is gone (no report for {silent:.0f} s: it hangs)")
 
     def _start_or_wait(self) -> None:
