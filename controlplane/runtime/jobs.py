@@ -492,9 +492,9 @@ class Network:
             raise JobsError(f"a job named {name!r} runs already; give this one another name")
 
     def _check_reach(self, job: Job) -> None:
+        job.check(self.topology)
         with self._lock:
             for node in (*job.workers, *job.parameter_servers):
-                job.check(self.topology)
                 for name in (node, *only_switch(node, self.topology)):
                     if name in self.off:
                         hangs = f"{node} hangs on {name}, which" if name != node else node
