@@ -443,10 +443,9 @@ class Updater:
     def _rulesets(self) -> dict[str, RuleSet]:
         """What all versions that are there have on the switches."""
         found: dict[str, RuleSet] = {}
-        for version in (self._draining, self._current, self._beside):
-            if version is not None:
-                for switch, rules in version.deployment.rulesets.items():
-                    found[switch] = union(found[switch], [rules]) if switch in found else rules
+        for version in self.versions:
+            for switch, rules in version.deployment.rulesets.items():
+                found[switch] = union(found[switch], [rules]) if switch in found else rules
         return found
 
     def _install(self) -> int:
