@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from controlplane.plan.model import Plan
 from controlplane.plan.round_trips import Credit
+from controlplane.plan.slots import link_flows
 from controlplane.topology import Topology
 
 
@@ -34,7 +33,7 @@ class Queues:
         numbers: dict[tuple[str, str], int] = {}
         tree, link, flows = [], [], []
         for index, each in enumerate(plan.trees):
-            used = Counter(pair for flow in each.flows for pair in pairwise(flow.route))
+            used = link_flows(each)
             if topology.results_on_links:
                 used.update(each.return_edges)
             for pair, count in used.items():
