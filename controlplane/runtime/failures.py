@@ -147,7 +147,6 @@ class Watch:
         for job in self.network.jobs:
             if job.updater is None or not job.without:
                 continue
-            steady = {}
             waiting = job.roster.waiting()
             there = [node for node in waiting if node not in job.updater.job.workers and job.without.get(node) == LOST]
             if there and not job.roster.running:  # all wait: for those who are not there, and need not
@@ -155,9 +154,10 @@ class Watch:
                 missing = [root for root in job.updater.plan.job.parameter_servers if root not in members]
                 self.network.take_back(job, there, "the job waits", instead_of=missing)
                 continue
-            for node, seconds in waiting.items():
+            steady = {}
+            for node in there:
                 wanted = min(STEADY_SECONDS * 2 ** (max(job.losses[node], 1) - 1), LONGEST_PROBATION_SECONDS)
-                if job.without.get(node) == LOST and node not in job.updater.job.workers and seconds >= wanted:
+                if waiting[node] >= wanted:
                     steady[node] = wanted
             if steady:
                 self.network.take_back(job, list(steady), f"there for {max(steady.values()):g} s")
