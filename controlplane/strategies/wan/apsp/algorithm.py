@@ -181,7 +181,7 @@ def rounding_factor(  # noqa: PLR0917
     return (2 * log + 2 * math.sqrt(log**2 + 2 * alpha * log)) / alpha + 1, alpha
 
 
-def _round(
+def rounding(
     choices: Mapping[Node, Sequence[Path]], shares: Sequence[np.ndarray], rng: np.random.Generator
 ) -> dict[Node, Path]:
     """Lines 6 to 14. The printed pass can end without a path for a flow: it is repeated until there is one."""
@@ -230,7 +230,7 @@ def place(
     for root in network.nodes if roots is None else roots:
         choices = paths_to(network, root, most_paths, sources)
         shares, least = relaxed(network, choices, delay, directions)
-        chosen = _round(choices, shares, rng)
+        chosen = rounding(choices, shares, rng)
         found = _placement(network, root, chosen, volume, delay, directions, 2 * least * volume)
         if best is None or found.time < best.time:
             best = found
