@@ -21,6 +21,8 @@ from controlplane.evaluate import unit_loads
 from controlplane.generators import fattree
 from controlplane.job import Job
 from controlplane.plan import Plan
+from controlplane.simulate import Simulator
+from controlplane.simulate.plans import PlanNetwork
 from controlplane.strategies import get_strategy
 from controlplane.strategies.fabric.sharing import Demand, share
 from controlplane.topology import Topology
@@ -52,29 +54,16 @@ def draw(topology: Topology, count: int, gap: float, seed: int) -> list[Arrival]
 
 def max_min(topology: Topology, plans: Sequence[Plan]) -> list[float]:
     """Max-min rates of plans whose trees stay as they are: all rise alike until a resource is full."""
-    left: dict[object, float] = {}
-    uses: list[dict[object, float]] = []
+    network = PlanNetwork(topology)
+    simulator = Simulator(network.capacities)
+    flows = []
     for plan in plans:
         links, switches, roots = unit_loads(plan, topology.results_on_links)
-        use: dict[object, float] = {("link", *link): load for link, load in links.items()}
-        use.update({("switch", v): load for v, load in switches.items()})
-        use.update({("root", s): load for s, load in roots.items()})
-        uses.append(use)
-        left.update({("link", u, v): topology.residual_bandwidth_mbps(u, v) for u, v in links})
-        left.update({("switch", v): topology.residual_aggregation_mbps(v) for v in switches})
-        left.update({("root", s): topology.residual_ingress_mbps(s) for s in roots})
-    rates = [0.0] * len(plans)
-    rising = set(range(len(plans)))
-    while rising:
-        load = {what: sum(uses[i].get(what, 0.0) for i in rising) for what in left}
-        step = min(left[what] / load[what] for what in left if load[what] > 0)
-        for i in rising:
-            rates[i] += step
-        for what, amount in load.items():
-            left[what] -= step * amount
-        full = {what for what in left if load[what] > 0 and left[what] <= 1e-9}
-        rising = {i for i in rising if not any(uses[i].get(what, 0.0) > 0 for what in full)}
-    return rates
+        use = {network.links[link]: load for link, load in links.items()}
+        use.update({network.adders[v]: load for v, load in switches.items()})
+        use.update({network.takers[s]: load for s, load in roots.items()})
+        flows.append(simulator.send(1.0, list(use), coefficients=list(use.values())))
+    return [simulator.rate(flow) for flow in flows]
 
 
 def run(arrivals: Sequence[Arrival], way: Way) -> list[float]:
