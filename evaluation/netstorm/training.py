@@ -18,6 +18,7 @@ import numpy as np
 from controlplane.simulate import Simulator
 from controlplane.strategies.wan.apsp.algorithm import Node, Path
 from controlplane.strategies.wan.netstorm import algorithm as netstorm
+from controlplane.strategies.wan.policy import rates_changed
 from overlay.simulation import mathis_mbps
 
 ALEXNET_PARAMETERS = 61.0  # million
@@ -166,12 +167,7 @@ class Training:
     def _changed(self) -> bool:
         """By more than UPDATE_RATE since the policy was made. The paper's 0 makes it anew in any case, but the same
         knowledge gives the same policy."""
-        least = self.setup.update_rate
-        old = self.decided.edges
-        return any(
-            abs(data["mbps"] - old[u, v]["mbps"]) > least * old[u, v]["mbps"]
-            for u, v, data in self.belief.edges(data=True)
-        )
+        return rates_changed(self.decided, self.belief, self.setup.update_rate)
 
     def _vary(self) -> None:
         assert self.change is not None

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import networkx as nx
+
 from controlplane.plan.model import Plan
 from controlplane.plan.task import Task, task_of
 from controlplane.topology import Topology
@@ -111,6 +113,14 @@ class Go:
 
 
 Order = Start | Abort | Drop | Go
+
+
+def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
+    """Whether the bandwidth ("mbps") of some link differs by more than this part of what it was."""
+    return any(
+        abs(data["mbps"] - before.edges[u, v]["mbps"]) > part * before.edges[u, v]["mbps"]
+        for u, v, data in now.edges(data=True)
+    )
 
 
 class Policy(Protocol):

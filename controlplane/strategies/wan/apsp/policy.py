@@ -8,7 +8,7 @@ import networkx as nx
 
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies.wan.apsp.algorithm import Delay, Directions, Placement, place, place_exactly
-from controlplane.strategies.wan.policy import Changed, Event, Lost, Measured, Order, Rounds
+from controlplane.strategies.wan.policy import Changed, Event, Lost, Measured, Order, Rounds, rates_changed
 
 MOST_PATHS = 60
 
@@ -71,13 +71,7 @@ class Apsp(Rounds):
             self.belief.edges[event.sender, event.receiver]["mbps"] = event.mbps
 
     def _refresh(self) -> None:
-        if self.change is None:
-            return
-        old = self.decided.edges
-        if any(
-            abs(data["mbps"] - old[u, v]["mbps"]) > self.change * old[u, v]["mbps"]
-            for u, v, data in self.belief.edges(data=True)
-        ):
+        if self.change is not None and rates_changed(self.decided, self.belief, self.change):
             self.decided = self.belief.copy()
             self.placement = self._decide()
 

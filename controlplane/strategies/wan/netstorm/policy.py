@@ -17,7 +17,7 @@ from controlplane.strategies.wan.netstorm.algorithm import (
     star,
     widest_tree,
 )
-from controlplane.strategies.wan.policy import Changed, Measured, Rounds
+from controlplane.strategies.wan.policy import Changed, Measured, Rounds, rates_changed
 
 TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
 
@@ -79,12 +79,7 @@ class NetStorm(Rounds):
     def _refresh(self, now: float) -> None:
         if not self.aware or now < self.updated + self.update:
             return
-        old = self.decided.edges
-        changed = any(
-            abs(data["mbps"] - old[u, v]["mbps"]) > self.update_rate * old[u, v]["mbps"]
-            for u, v, data in self.belief.edges(data=True)
-        )
-        if changed:
+        if rates_changed(self.decided, self.belief, self.update_rate):
             self.updated = now
             self.decided = self.belief.copy()
             self.decisions += 1
