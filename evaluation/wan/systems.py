@@ -14,7 +14,7 @@ from controlplane.strategies.wan.apsp.algorithm import most_connected
 from controlplane.strategies.wan.apsp.policy import Apsp
 from controlplane.strategies.wan.crew.policy import Crew
 from controlplane.strategies.wan.netstorm.policy import NetStorm
-from controlplane.strategies.wan.policy import FollowNetwork, Policy
+from controlplane.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
 from controlplane.strategies.wan.selmcast.policy import SelMcast
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
@@ -75,15 +75,10 @@ def make(name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed:
     def plan(topology: Topology) -> Plan:
         return get_strategy(name)(topology, job, seed=seed)
 
-    paced = name == "wan"  # only its rates are meant to be kept; the others send as fast as TCP lets them
-    network = FollowNetwork if paced else _Once
-    return network(plan, overlay(graph), link=_link, paced=paced, headroom=HEADROOM, chunk_values=chunk, window=64)
-
-
-class _Once(FollowNetwork):
-    """It does not hear of changes."""
-
-    def learn(self, event: object, now: float) -> None: ...
+    network, options = overlay(graph), {"chunk_values": chunk, "window": 64}
+    if name == "wan":  # only its rates are meant to be kept; the others send as fast as TCP lets them
+        return FollowNetwork(plan, network, link=_link, paced=True, headroom=HEADROOM, **options)
+    return FollowPlan(plan(network), network, paced=False, **options)
 
 
 def _link(sender: str, receiver: str) -> tuple[str, str]:
