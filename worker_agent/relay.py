@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from controlplane.agentconfig import AgentConfig
-from worker_agent.collectives import Operation, parse
-from worker_agent.engine import BYTES, Engine, Work, host_array
+from worker_agent.collectives import Operation
+from worker_agent.engine import BYTES, Engine, Work, operand
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
 from worker_agent.kept import Kept, Ledger
 
@@ -76,7 +76,7 @@ class Relay:
         with self._lock:
             if self._held is None:
                 return self._start(array, op, dtype)
-            memory = host_array(array, dtype, raw=parse(op).raw)  # what cannot be reduced is refused now
+            memory = operand(array, op, dtype)  # what cannot be reduced is refused now
             work = Work(memory.elements, memory.nbytes)
             self._held.append(_Held(work, array, op, dtype))
             return work
@@ -228,7 +228,7 @@ class Relay:
         if self.engine is None:
             raise AbortedError("the agent is closed")
         if self._ledger is not None:
-            memory = host_array(array, dtype, raw=parse(op).raw)
+            memory = operand(array, op, dtype)
             work = Work(memory.elements, memory.nbytes)
             one = self._ledger.add(work, array, op, memory)
             try:
@@ -249,8 +249,7 @@ class Relay:
         """An operation whose result one worker has: all get it."""
 
         def taken(work: Work) -> None:
-            if not one.done:
-                work.workers = one.take(array)
+            work.workers = one.take(array)
 
         self._begin(ledger, one, array, op="sum", dtype="float32", taken=taken)
 
@@ -278,11 +277,10 @@ class Relay:
                 self._ended(work)
                 if one.run != run or (self._again and error is not None):
                     return  # it is started again
-                if error is None and not one.done:
-                    taken(work)
-                    one.work.workers = work.workers
-                    ledger.ended(one)
-                elif error is None:
+                if error is None:
+                    if not one.done:
+                        taken(work)
+                        one.work.workers = work.workers
                     ledger.ended(one)
             if not one.work.done():
                 one.work.follow(work)
