@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from controlplane.agentconfig import AgentConfig
 from worker_agent.collectives import Kind, Operation, parse
-from worker_agent.engine import BYTES, HostArray, Work
+from worker_agent.engine import BYTES, HostArray, Work, part_sizes
 from worker_agent.split import chunk_counts
 
 SPARE_COPIES = 8
@@ -76,40 +76,25 @@ _VIEWS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, B
 
 
 class Ledger:
-    """The operations of one worker since it was configured afresh, as far as they are kept. Not thread-safe."""
+    """The operations of one worker since it was configured afresh, as far as they are kept. Not thread-safe. config: of
+    the engine that they go to first."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: AgentConfig) -> None:
         self.started = 0
         self._kept: deque[Kept] = deque()
-        self._run = 0
-        self._workers = 0
-        self._shares: list[float] = []
-        self._slots: list[int] = []
-        self._values = 1
-        self._results = False
-        self._at: list[int] = []
-        self._answered: list[int] = []
         self._spare: deque[npt.NDArray[np.uint8]] = deque(maxlen=SPARE_COPIES)
-
-    def afresh(self, config: AgentConfig) -> None:
-        """Nothing is kept any more; numbers begin at 0."""
-        self._kept.clear()
-        self.started = 0
+        self._run = 0
         self.follow(config)
 
     def follow(self, config: AgentConfig) -> None:
         """Operations go to an engine with this configuration from now on."""
         self._run += 1
-        self._workers = len(config.workers)
-        self._shares = [tree.share for tree in config.worker_trees]
-        self._slots = [tree.slots for tree in config.worker_trees]
-        self._values = config.values_per_packet
-        self._results = config.shrinks
-        self._at = [0] * len(self._shares)
-        self._answered = [0] * len(self._shares)
+        self._config = config
+        self._at = [0] * len(config.worker_trees)
+        self._answered = [0] * len(config.worker_trees)
 
     def add(self, work: Work, array: Any, op: Operation, memory: HostArray) -> Kept:
-        """The next operation, before it is started."""
+        """The next operation, before it is started. Raises ValueError: the engine would refuse it."""
         one = Kept(self.started, work, array, op, memory, self._copy(memory), self._run)
         self._place(one)
         self._kept.append(one)
@@ -118,7 +103,7 @@ class Ledger:
 
     def ended(self, one: Kept) -> None:
         """Its result is here; the array is the caller's again."""
-        if self._results and not one.done:
+        if self._config.shrinks and not one.done:
             one.result = np.empty_like(one.copy)
             ctypes.memmove(one.result.ctypes.data, one.memory.address, one.result.size)
         one.done, one.array, one.memory = True, None, replace(one.memory, address=0, owner=None)
@@ -145,7 +130,7 @@ class Ledger:
             self._forget()
         if (self._kept[0].number if self._kept else self.started) != first:
             raise ValueError(f"operation {first} is not kept any more")
-        fewer = len(config.workers) != self._workers
+        fewer = len(config.workers) != len(self._config.workers)
         if fewer and any(parse(one.op).kind is not Kind.ALL_REDUCE for one in self._kept):
             raise ValueError("what is under way has a part for each worker, and one is lost")
         self.follow(config)
@@ -174,21 +159,21 @@ class Ledger:
         return len(self._kept)
 
     def _place(self, one: Kept) -> None:
-        collective = parse(one.op)
-        elements = one.memory.elements // (self._workers if collective.in_parts else 1)
-        values = 4 * self._values if collective.raw else self._values
-        counts = chunk_counts(-(-elements // values), self._shares)
-        largest = self._shares.index(max(self._shares))
+        elements, values = part_sizes(parse(one.op), self._config, one.memory.elements, one.memory.dtype)
+        shares = [tree.share for tree in self._config.worker_trees]
+        counts = chunk_counts(-(-elements // values), shares)
+        largest = shares.index(max(shares))
         for tree, count in enumerate(counts):
             if count or tree == largest:
                 self._at[tree] += max(count, 1)
                 one.reach[tree] = self._at[tree]
 
     def _everywhere(self, one: Kept) -> bool:
+        trees = self._config.worker_trees
         return (
             one.done
             and one.run == self._run
-            and all(self._answered[tree] - at >= WINDOWS * self._slots[tree] for tree, at in one.reach.items())
+            and all(self._answered[tree] - at >= WINDOWS * trees[tree].slots for tree, at in one.reach.items())
         )
 
     def _forget(self) -> None:

@@ -85,9 +85,7 @@ class Relay:
         """Run `config` afresh, whatever ran before. Raises as Engine does."""
         self.abort(reason)
         with self._lock:
-            self._ledger = Ledger() if getattr(config, "repeats", False) else None
-            if self._ledger is not None:
-                self._ledger.afresh(config)
+            self._ledger = Ledger(config) if getattr(config, "repeats", False) else None
             self._unkept = False
             if self.engine is None:
                 self.engine = make(config)
@@ -301,8 +299,9 @@ class Relay:
         self._draining, self._open = self._open, set()
         if self.engine is not None and getattr(self.engine.config, "repeats", False):
             if self._ledger is None:
-                self._ledger, self._unkept = Ledger(), bool(self._draining)
-            self._ledger.follow(self.engine.config)
+                self._ledger, self._unkept = Ledger(self.engine.config), bool(self._draining)
+            else:
+                self._ledger.follow(self.engine.config)
         self._check_drained()
 
     def _ended(self, work: Work) -> None:

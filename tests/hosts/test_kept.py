@@ -41,8 +41,7 @@ class Worker:
     kept: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger()
-        self.ledger.afresh(config(self.shares, self.slots))
+        self.ledger = Ledger(config(self.shares, self.slots))
         self.answered = [0] * len(self.shares)
         self.streams = [[] for _ in self.shares]
 
