@@ -13,8 +13,8 @@ from controlplane.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.runtime.access import Access, load_tokens
 from controlplane.runtime.controller import Bound, listen
 from controlplane.runtime.events import EventLog
-from controlplane.runtime.jobs import Network
 from controlplane.runtime.measure import Measurements
+from controlplane.runtime.network import Network
 from controlplane.runtime.snapshot import Snapshots
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from controlplane.rules import RuleSet, routes
 from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.failures import Watch
-from controlplane.runtime.jobs import Network
+from controlplane.runtime.network import Network
 from controlplane.runtime.roster import Roster
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget

@@ -31,7 +31,7 @@ from controlplane.generators import parse_topology
 from controlplane.job import Job, JobError, parse_bytes, parse_next_job
 from controlplane.plan.limits import DoesNotFit, Limits, limited
 from controlplane.runtime.events import EventLog, LogEvent
-from controlplane.runtime.jobs import JobsError
+from controlplane.runtime.running import JobsError
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.targets.base import TargetError
 from controlplane.topology import Topology, TopologyError

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controlplane.runtime.hops import Entry, Hop, hops_of
-from controlplane.runtime.jobs import Network, RunningJob
+from controlplane.runtime.network import Network
+from controlplane.runtime.running import RunningJob
 from controlplane.targets.base import Counters
 from controlplane.topology import Topology
 

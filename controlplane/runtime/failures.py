@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from controlplane.runtime.congestion import Congestion, packets
 from controlplane.runtime.hops import Entry, Hop, hops_of
-from controlplane.runtime.jobs import LOST, Network
 from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.network import Network
+from controlplane.runtime.running import LOST
 from controlplane.runtime.update import Version
 from controlplane.targets.base import Counters, TargetError
 from controlplane.topology import Topology

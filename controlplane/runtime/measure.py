@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from controlplane.rules import Forward, Replicate
-from controlplane.runtime.jobs import Network, RunningJob
 from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.network import Network
 from controlplane.runtime.room import job_of
+from controlplane.runtime.running import RunningJob
 from controlplane.targets.base import Counters, TargetError
 from controlplane.topology import Topology
 

@@ -14,8 +14,9 @@ from controlplane.plan import Plan
 from controlplane.plan.layout import positions
 from controlplane.rules import NOTHING, Taken
 from controlplane.runtime.events import EventLog
-from controlplane.runtime.jobs import Network, RunningJob, job_state
 from controlplane.runtime.measure import Measurements, Reading
+from controlplane.runtime.network import Network
+from controlplane.runtime.running import RunningJob, job_state
 from controlplane.topology import Topology
 
 EVENTS = 200

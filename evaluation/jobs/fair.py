@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from controlplane.evaluate import evaluate
 from controlplane.generators import fattree
 from controlplane.job import Job, place_job
-from controlplane.runtime.jobs import with_loads
+from controlplane.runtime.residual import with_loads
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.fabric.sharing import Demand, share
 from controlplane.topology import Topology

@@ -16,7 +16,7 @@ from controlplane.plan.slots import aligned
 from controlplane.rules import Deployment, Places, Taken
 from controlplane.runtime.failures import dead_links, silent
 from controlplane.runtime.hops import hops_of
-from controlplane.runtime.jobs import without
+from controlplane.runtime.residual import without
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology, TopologyError
 from tests.controlplane.instances import examples, instances, random_plan

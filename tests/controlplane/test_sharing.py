@@ -13,7 +13,7 @@ from controlplane.evaluate import unit_loads
 from controlplane.generators import fattree
 from controlplane.job import Job, place_job
 from controlplane.plan import Plan
-from controlplane.runtime.jobs import with_loads
+from controlplane.runtime.residual import with_loads
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.fabric.sharing import TRICKLE, Demand, share
 from controlplane.topology import Topology

@@ -21,8 +21,8 @@ from controlplane.rpc.tls import Tls, credentials, is_local
 from controlplane.runtime.access import MAY, ROLES, TokenError, load_tokens, parse_uri
 from controlplane.runtime.controller import Controller, listen
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.jobs import PlanSummary, RunningJob
 from controlplane.runtime.roster import Roster
+from controlplane.runtime.running import PlanSummary, RunningJob
 from controlplane.serve import make_parser
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask

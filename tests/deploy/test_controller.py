@@ -20,8 +20,8 @@ from controlplane.rpc.client import ControllerError, Identity, Membership, fetch
 from controlplane.rpc.tls import Tls
 from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.jobs import PlanSummary, RunningJob
 from controlplane.runtime.roster import Roster
+from controlplane.runtime.running import PlanSummary, RunningJob
 from p4src.protocol import VERSION
 from tests.deploy.certificates import make_certificates
 from tests.deploy.job import configs

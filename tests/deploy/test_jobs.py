@@ -24,9 +24,10 @@ from controlplane.rpc.client import fetch_status
 from controlplane.rules import NOTHING, RuleSet, Taken
 from controlplane.runtime import failures
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.jobs import JobsError, Network, deployment_of, found
+from controlplane.runtime.network import Network, deployment_of, found
 from controlplane.runtime.room import JOB_IDS, first_label, job_of, last_label, split
 from controlplane.runtime.roster import Refused
+from controlplane.runtime.running import JobsError
 from controlplane.runtime.state import StateError, StateFolder, Stored
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.targets import fabric

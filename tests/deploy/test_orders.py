@@ -13,11 +13,13 @@ from controlplane.evaluate import evaluate
 from controlplane.generators import fattree
 from controlplane.job import Job
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime import jobs as running
+from controlplane.runtime import network as network_module
 from controlplane.runtime import update
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.jobs import JobsError, Network, RunningJob, with_loads
+from controlplane.runtime.network import Network
+from controlplane.runtime.residual import with_loads
 from controlplane.runtime.room import split
+from controlplane.runtime.running import JobsError, RunningJob
 from controlplane.targets.base import Operation
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.kinds import P4RuntimeKind
@@ -204,7 +206,7 @@ def test_jobs_are_shared_anew_while_one_of_them_is_being_removed(rig):
 def _quietly(work: Callable[[], object]) -> None:
     try:
         work()
-    except running.UpdateError:
+    except network_module.UpdateError:
         pass
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.jobs import PlanSummary, RunningJob
 from controlplane.runtime.roster import Roster
+from controlplane.runtime.running import PlanSummary, RunningJob
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import Star, TreeShape, star
 from evaluation.hosts.switch import Switch

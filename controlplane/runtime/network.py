@@ -5,21 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controlplane.evaluate import evaluate, unit_loads
+from controlplane.evaluate import evaluate
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
 from controlplane.plan.repair import intact
 from controlplane.plan.replan import replan
-from controlplane.rpc import inart_pb2 as pb
-from controlplane.rules import NOTHING, Deployment, RuleSet, Taken, routes
+from controlplane.rules import Deployment, RuleSet, Taken, routes
 from controlplane.runtime.changeover import Late, Work, change_over
 from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.residual import only_switch, slowed, unneeded, with_loads, with_taken, without
 from controlplane.runtime.room import JOB_IDS, place, split
-from controlplane.runtime.roster import Known, Refused, Roster
+from controlplane.runtime.roster import Known, Roster
+from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import Update, UpdateError, Updater
@@ -29,10 +30,9 @@ from controlplane.strategies.fabric.sharing import Demand, share
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.kinds import Kind
 from controlplane.terms import USUAL, Terms
-from controlplane.topology import Topology, TopologyError
+from controlplane.topology import Topology
 from p4src.protocol import VERSION
 
-LOST = "lost"
 REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
 PATIENCE_SECONDS = 30.0
 AGAIN_SECONDS = 0.3
@@ -43,121 +43,6 @@ ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
 LEAST_SHARE = 1e-3
 """Of what a job alone would get: one that would get less is not admitted."""
-
-
-class JobsError(Exception):
-    """There is no such job, there is one already, or it would get nothing; the message says which, and what to do."""
-
-
-@dataclass(frozen=True)
-class PlanSummary:
-    """What `status` says about the plan. rate: the planned sending rate of each worker, Mbit/s."""
-
-    job: str
-    strategy: str
-    rate_mbps: float
-    version: int = 1
-
-
-class RunningJob:
-    """One job: its plan and its agents. updater: changes the plan while it runs; None: it cannot be changed.
-
-    terms: what it is promised where jobs share the network.
-    """
-
-    def __init__(
-        self,
-        plan: PlanSummary,
-        roster: Roster,
-        updater: Updater | None = None,
-        job_id: int = 1,
-        *,
-        terms: Terms = USUAL,
-    ) -> None:
-        self.terms = terms
-        self.ending = False  # it is being removed
-        self.without: dict[str, str] = {}  # of its agents: what is kept off, and why
-        self.losses: Counter[str] = Counter()  # how often each was lost
-        self.mending = threading.Lock()
-        self._plan = plan
-        self.roster = roster
-        self.updater = updater
-        self.job_id = job_id
-
-    @property
-    def name(self) -> str:
-        return self._plan.job
-
-    @property
-    def plan(self) -> PlanSummary:
-        """The plan that runs now."""
-        if self.updater is None:
-            return self._plan
-        plan = self.updater.plan
-        return PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version)
-
-
-class Jobs:
-    """Jobs by name. Thread-safe."""
-
-    def __init__(self, *jobs: RunningJob) -> None:
-        self._jobs = {job.name: job for job in jobs}
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[RunningJob]:
-        with self._lock:
-            return iter(list(self._jobs.values()))
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def add(self, job: RunningJob) -> None:
-        """Raises JobsError when there is one of that name."""
-        with self._lock:
-            if job.name in self._jobs:
-                raise JobsError(f"a job named {job.name!r} runs already; give this one another name")
-            self._jobs[job.name] = job
-
-    def discard(self, job: RunningJob) -> None:
-        with self._lock:
-            self._jobs.pop(job.name, None)
-
-    def get(self, name: str = "") -> RunningJob:
-        """The job of that name; without one, the only job. Raises JobsError."""
-        with self._lock:
-            names = ", ".join(self._jobs) or "none"
-            if name and name not in self._jobs:
-                raise JobsError(f"there is no job {name!r}; the jobs are: {names}")
-            if not name and len(self._jobs) != 1:
-                raise JobsError("there is no job" if not self._jobs else f"say which job: {names}")
-            return self._jobs[name] if name else next(iter(self._jobs.values()))
-
-    def of(self, request: pb.JoinRequest) -> RunningJob:
-        """The job that an agent wants to join: by its name, else the only one with its node or address.
-
-        Raises Refused.
-        """
-        jobs = list(self)
-        try:
-            if request.job or len(jobs) == 1:
-                return self.get(request.job)
-        except JobsError as error:
-            raise Refused(str(error)) from None
-        matching = [job for job in jobs if job.roster.knows(request)]
-        if len(matching) == 1:
-            return matching[0]
-        who = request.node or ", ".join(request.addresses) or "an agent without a name"
-        if matching:
-            names = ", ".join(job.name for job in matching)
-            raise Refused(f"{who} is in several jobs ({names}): say which with INART_JOB=NAME (--job NAME)")
-        there = "; ".join(f"{job.name}: {', '.join(job.roster.configs)}" for job in jobs) or "there is no job"
-        raise Refused(f"{who} is not a node of any job ({there})")
-
-
-def job_state(job: RunningJob) -> str:
-    """ "running" when all of a job's agents are there, else "waiting"."""
-    missing = set(job.roster.configs) - set(job.roster.members())
-    return "running" if job.roster.running and not missing else "waiting"
 
 
 @dataclass(frozen=True)
@@ -788,20 +673,6 @@ def deployment_of(
     return deployment
 
 
-def without(topology: Topology, off: Iterable[str]) -> Topology:
-    """The topology without these switches, links ("V1-V2", both directions) and servers. Raises TopologyError."""
-    nodes, links = [], []
-    for name in off:
-        ends = [(u, v) for u, v in topology.links if name in (f"{u}-{v}", f"{v}-{u}")]
-        if name in topology:
-            nodes.append(name)
-        elif ends:
-            links += ends
-        else:
-            raise TopologyError(f"the network has no switch, link (like V1-V2) or parameter server {name!r}")
-    return topology.replace(remove_nodes=nodes, remove_links=links)
-
-
 def _demand(job: Job, start: tuple[Plan, ...], terms: Terms, split: Split | None = None) -> Demand:
     return Demand(job, start, terms.weight, split, terms.guarantee_mbps, terms.priority)
 
@@ -832,30 +703,6 @@ def moved(before: Plan, update: Update, seconds: float) -> str:
     return "; ".join(words)
 
 
-def slowed(topology: Topology, slow: Mapping[str, float]) -> Topology:
-    """The topology whose links carry only what these do, by name ("V1-V2", one direction)."""
-    links = {}
-    for u, v in topology.links if slow else ():
-        if f"{u}-{v}" in slow:
-            other = max(0.0, topology.bandwidth_mbps(u, v) - slow[f"{u}-{v}"])
-            links[u, v] = {"used_bandwidth_mbps": max(topology.used_bandwidth_mbps(u, v), other)}
-    return topology.replace(links=links) if links else topology
-
-
-def unneeded(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:
-    """What is kept off and can be done without: not the only switch of a job's server, which waits for it to be back,
-    while what else fails is led around."""
-    nodes = {node for job in jobs for node in (*job.workers, *job.parameter_servers)}
-    only = {switch for node in nodes for switch in only_switch(node, topology)}
-    return [name for name in off if name not in only]
-
-
-def only_switch(node: str, topology: Topology) -> tuple[str, ...]:
-    """The switch that a server hangs on, where that is one."""
-    others = topology.neighbours(node)
-    return others if len(others) == 1 else ()
-
-
 def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:
     """What belongs to the network and not to a job: IPv4 routes, bridging if wanted, and ports of hardware switches."""
     found = {}
@@ -877,36 +724,3 @@ def found(targets: Sequence[SwitchTarget]) -> dict[int, dict[str, RuleSet]]:
             for job, rules in split(target.read()).items():
                 jobs.setdefault(job, {})[target.name] = rules
     return jobs
-
-
-def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
-    """The topology with what these plans use at their rates as background load. What is not there cannot be used."""
-    nodes: dict[str, dict[str, float]] = {}
-    links: dict[tuple[str, str], float] = {}
-    for plan in plans:
-        on_links, on_switches, on_roots = unit_loads(plan, topology.results_on_links)
-        for (u, v), load in on_links.items():
-            if topology.has_link(u, v):
-                links[u, v] = links.get((u, v), topology.used_bandwidth_mbps(u, v)) + load * plan.rate_mbps
-        for name, found in (("used_aggregation_mbps", on_switches), ("used_ingress_mbps", on_roots)):
-            for node, load in found.items():
-                if node in topology:
-                    own = nodes.setdefault(node, {name: topology.graph.nodes[node].get(name, 0.0)})
-                    own[name] += load * plan.rate_mbps
-    return topology.replace(nodes=nodes, links={link: {"used_bandwidth_mbps": load} for link, load in links.items()})
-
-
-def with_taken(topology: Topology, taken: Mapping[str, Taken], kind: Kind) -> Topology:
-    """The topology whose switches hold only what is not taken, where anything is."""
-    limits = kind.limits
-    nodes: dict[str, dict[str, int]] = {}
-    for switch, by in taken.items():
-        if by != NOTHING and switch in topology:
-            free = {
-                "slots": sum(end - first for first, end in by.gaps(limits.slots)),
-                "label_entries": limits.label_table_size - by.labels,
-                "multicast_groups": limits.multicast_groups - len(by.groups),
-            }
-            own = topology.graph.nodes[switch]
-            nodes[switch] = {name: max(0, min(count, own.get(name, count))) for name, count in free.items()}
-    return topology.replace(nodes=nodes)

@@ -1,0 +1,83 @@
+"""What is left of a network: without what is kept off, slowed where it carries less, beside what others use of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from controlplane.evaluate import unit_loads
+from controlplane.job import Job
+from controlplane.plan import Plan
+from controlplane.rules import NOTHING, Taken
+from controlplane.targets.kinds import Kind
+from controlplane.topology import Topology, TopologyError
+
+
+def without(topology: Topology, off: Iterable[str]) -> Topology:
+    """The topology without these switches, links ("V1-V2", both directions) and servers. Raises TopologyError."""
+    nodes, links = [], []
+    for name in off:
+        ends = [(u, v) for u, v in topology.links if name in (f"{u}-{v}", f"{v}-{u}")]
+        if name in topology:
+            nodes.append(name)
+        elif ends:
+            links += ends
+        else:
+            raise TopologyError(f"the network has no switch, link (like V1-V2) or parameter server {name!r}")
+    return topology.replace(remove_nodes=nodes, remove_links=links)
+
+
+def slowed(topology: Topology, slow: Mapping[str, float]) -> Topology:
+    """The topology whose links carry only what these do, by name ("V1-V2", one direction)."""
+    links = {}
+    for u, v in topology.links if slow else ():
+        if f"{u}-{v}" in slow:
+            other = max(0.0, topology.bandwidth_mbps(u, v) - slow[f"{u}-{v}"])
+            links[u, v] = {"used_bandwidth_mbps": max(topology.used_bandwidth_mbps(u, v), other)}
+    return topology.replace(links=links) if links else topology
+
+
+def unneeded(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:
+    """What is kept off and can be done without: not the only switch of a job's server, which waits for it to be back,
+    while what else fails is led around."""
+    nodes = {node for job in jobs for node in (*job.workers, *job.parameter_servers)}
+    only = {switch for node in nodes for switch in only_switch(node, topology)}
+    return [name for name in off if name not in only]
+
+
+def only_switch(node: str, topology: Topology) -> tuple[str, ...]:
+    """The switch that a server hangs on, where that is one."""
+    others = topology.neighbours(node)
+    return others if len(others) == 1 else ()
+
+
+def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
+    """The topology with what these plans use at their rates as background load. What is not there cannot be used."""
+    nodes: dict[str, dict[str, float]] = {}
+    links: dict[tuple[str, str], float] = {}
+    for plan in plans:
+        on_links, on_switches, on_roots = unit_loads(plan, topology.results_on_links)
+        for (u, v), load in on_links.items():
+            if topology.has_link(u, v):
+                links[u, v] = links.get((u, v), topology.used_bandwidth_mbps(u, v)) + load * plan.rate_mbps
+        for name, found in (("used_aggregation_mbps", on_switches), ("used_ingress_mbps", on_roots)):
+            for node, load in found.items():
+                if node in topology:
+                    own = nodes.setdefault(node, {name: topology.graph.nodes[node].get(name, 0.0)})
+                    own[name] += load * plan.rate_mbps
+    return topology.replace(nodes=nodes, links={link: {"used_bandwidth_mbps": load} for link, load in links.items()})
+
+
+def with_taken(topology: Topology, taken: Mapping[str, Taken], kind: Kind) -> Topology:
+    """The topology whose switches hold only what is not taken, where anything is."""
+    limits = kind.limits
+    nodes: dict[str, dict[str, int]] = {}
+    for switch, by in taken.items():
+        if by != NOTHING and switch in topology:
+            free = {
+                "slots": sum(end - first for first, end in by.gaps(limits.slots)),
+                "label_entries": limits.label_table_size - by.labels,
+                "multicast_groups": limits.multicast_groups - len(by.groups),
+            }
+            own = topology.graph.nodes[switch]
+            nodes[switch] = {name: max(0, min(count, own.get(name, count))) for name, count in free.items()}
+    return topology.replace(nodes=nodes)
