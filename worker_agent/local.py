@@ -156,12 +156,10 @@ class LocalAgent:
     def close(self) -> None:
         """Tell the agent that this trainer is done. Again: nothing happens."""
         with self._lock:
-            if not self._lost:
-                self._lost = "the connection to the agent is closed"
-                try:
-                    self._connection.send({"type": "bye"})
-                except ConnectionLost:
-                    pass
+            self._lost = self._lost or "the connection to the agent is closed"
+            # Also after its epoch: who goes without a word is taken for dead.
+            with contextlib.suppress(ConnectionLost):
+                self._connection.send({"type": "bye"})
         self._connection.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)

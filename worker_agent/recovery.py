@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from worker_agent.collectives import parse
 from worker_agent.engine import Operation
-from worker_agent.errors import AgentError
+from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.groups import agree, make_group, reduce_numbers
 from worker_agent.lane import Lane, lane_of
 from worker_agent.local_ranks import LocalRanks, Passage
@@ -490,6 +490,8 @@ class Return:
                 if not self._valid(reducer):
                     self._reducer = reducer
                     continue
+            except NotReadyError:
+                continue  # somebody is missing: to look again costs nothing, and all ranks are to see the return soon
             except (AgentError, OSError):
                 pass
             self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)

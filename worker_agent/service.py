@@ -50,12 +50,19 @@ _NUMPY_TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uin
 @dataclass
 class _Place:
     """A trainer that has the agent. leave: makes it go. used: it has started an operation, so others may wait for its
-    next one."""
+    next one. agent, team: which it takes part in."""
 
     seat: Seat
     who: str
     leave: Callable[[str], None]
     used: bool = False
+    agent: Agent | None = None
+    team: Team | None = None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether others may wait for it: what it has begun has not ended."""
+        return self.used and self.team is not None and not self.team.ended
 
 
 @dataclass
@@ -110,6 +117,7 @@ class Service:
             self._claim.close()
             raise
         self._changed = threading.Condition()
+        self._renewal = threading.Lock()  # one at a time makes another agent
         self._session: _Session | None = None
         self._team: Team | None = None
         self._closed = False
@@ -136,7 +144,7 @@ class Service:
         place = _Place(seat, who, lambda reason: self._end_team(reason), used=True)
         self._admit(place)
         try:
-            team = self._join(seat, timeout)
+            team = self._join(place, timeout)
         except BaseException:
             self._release(place, clean=True)
             raise
@@ -217,29 +225,39 @@ class Service:
             session = self._session
             if session is None or session.places.get(place.seat.rank) is not place:
                 return
-        if not clean and place.used and not self._closed:
-            self._log(f"{place.who} is gone without a word: joining anew")
-            with contextlib.suppress(AgentError):
-                self._end_team(f"{self._agent.config.node if self._agent.config else 'the node'} is gone: {place.who}")
-            self._agent.close(announce=False)
-            self._agent = self._new_agent()
+        if not clean:
+            self._lose(place)
         with self._changed:
-            del session.places[place.seat.rank]
+            if session.places.get(place.seat.rank) is place:
+                del session.places[place.seat.rank]
             self._changed.notify_all()
 
-    def _join(self, seat: Seat, timeout: float) -> Team:
+    def _lose(self, place: _Place) -> None:
+        """A trainer that others may wait for is gone without a word: join anew, which stops them. Several that go at
+        once (a parameter server is lost, and all see it) make one new agent: two would throw each other out."""
+        with self._renewal:
+            agent = self._agent
+            if self._closed or not place.awaited or place.agent is not agent:
+                return
+            self._log(f"{place.who} is gone without a word: joining anew")
+            self._end_team(f"{agent.config.node if agent.config else 'the node'} is gone: {place.who}")
+            agent.close(announce=False)
+            self._agent = self._new_agent()
+
+    def _join(self, place: _Place, timeout: float) -> Team:
         """The team of the present epoch, once the job is complete. Raises AgentError."""
-        agent = self._agent
+        agent, size = self._agent, place.seat.size
         agent.wait_ready(timeout)
         with self._changed:
-            if self._team is None or self._team.ended or self._team.size != seat.size:
-                self._team = Team(agent, seat.size)
+            if self._team is None or self._team.ended or self._team.size != size:
+                self._team = Team(agent, size)
+            place.agent, place.team = agent, self._team
             return self._team
 
-    def _present(self, seat: Seat) -> Team:
+    def _present(self, place: _Place) -> Team:
         """The team, for who goes on over epochs. Raises AbortedError while the job does not run."""
         try:
-            return self._join(seat, 0)
+            return self._join(place, 0)
         except NotReadyError:
             raise AbortedError(self._agent.problem or "the job begins anew") from None
 
@@ -263,8 +281,8 @@ class Service:
             trainer = _Trainer(connection)
             place = _Place(trainer.hello(), who, lambda reason: connection.refuse("AbortedError", reason))
             self._admit(place)
-            team = self._join(place.seat, trainer.timeout)
-            renew = (lambda: team) if place.seat.bound else (lambda: self._present(place.seat))
+            team = self._join(place, trainer.timeout)
+            renew = (lambda: team) if place.seat.bound else (lambda: self._present(place))
             clean = trainer.serve(renew, place)
         except ConnectionLost:
             pass

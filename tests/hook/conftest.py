@@ -41,10 +41,15 @@ class Network:
         self.log: list[str] = []
         self.processes: list[subprocess.Popen] = []
         switch.renew(job.rules, 256)
-        roster = Roster(self.configs, EpochStore(folder / "epoch"), VERSION, self.log.append, grace=0.5)
-        self.controller = Controller(RunningJob(PlanSummary("star", "star", 400.0), roster), log=self.log.append)
+        self.began = time.monotonic()
+        roster = Roster(self.configs, EpochStore(folder / "epoch"), VERSION, self.note, grace=0.5)
+        self.controller = Controller(RunningJob(PlanSummary("star", "star", 400.0), roster), log=self.note)
         self.address = f"unix:{folder}/controller.sock"
         self.controller.start(self.address)
+
+    def note(self, line: str) -> None:
+        """What the controller says, and when."""
+        self.log.append(f"{time.monotonic() - self.began:7.2f} s  {line}")
 
     def run(self, node: str, *command: str, before: Sequence[str] = (), **options) -> subprocess.Popen:
         """A Python module as a process on a node; `before`: the command that runs it."""
@@ -65,7 +70,9 @@ class Network:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
+            said = process.communicate()[1] or ""
+            words = [str(word) for word in process.args]  # type: ignore[union-attr]
+            self.log += [f"{' '.join(words[-4:])}: {line}" for line in said.splitlines()[-10:]]
         self.controller.stop()
 
 
@@ -88,4 +95,4 @@ def network(tmp_path, middle: tuple[Star, StarNetwork, Switch]) -> Iterator[Netw
     made = Network(tmp_path, *middle)
     yield made
     made.close()
-    print(*made.log[-30:], sep="\n")
+    print(*made.log[-80:], sep="\n")

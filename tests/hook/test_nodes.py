@@ -53,6 +53,7 @@ def test_ranks_of_a_node_outlive_the_parameter_server_and_return_together(networ
             server.wait()
         elif not wanted:
             network.run_server()
+    assert not any("w0 is gone" in line or "replaced" in line for line in network.log), "only the server went"
     for rank in started:
         rank.connection.send(None)
     results = [rank.result() for rank in started]

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.hook.conftest import ROOT, Network, wait_until
+from tests.hook.test_training import start_agents
 from worker_agent.errors import AgentError, ClaimedError
 from worker_agent.local_ranks import Place, arrange
 from worker_agent.shared import local_rank
@@ -19,7 +20,8 @@ import numpy as np
 from worker_agent.errors import AgentError
 from worker_agent.shared import Options, node_for
 controller, rank, size, take_over = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "take"
-node = node_for(Options(controller, operation_timeout=60.0, rank=rank, size=size, take_over=take_over))
+where = {"agent": controller.removeprefix("agent=")} if controller.startswith("agent=") else {"controller": controller}
+node = node_for(Options(**where, operation_timeout=60.0, rank=rank, size=size, take_over=take_over))
 reducer = None
 for line in sys.stdin:
     try:
@@ -44,11 +46,11 @@ for line in sys.stdin:
 class Trainer:
     """A process of a node."""
 
-    def __init__(self, network: Network, node: str, *words: object, job: str = "first") -> None:
+    def __init__(self, network: Network, node: str, *words: object, job: str = "first", agent: str = "") -> None:
         environment = {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": job, "PATH": "/usr/bin:/bin"}
         command = ["ip", "netns", "exec", network.namespaces.hosts[node], sys.executable, "-c", RANK]
         self.process = subprocess.Popen(
-            [*command, network.address, *map(str, words)],
+            [*command, agent or network.address, *map(str, words)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -110,6 +112,26 @@ def test_another_job_takes_over_when_it_says_so(network):
 
     wait_until(together, "the second job is in one epoch")
     assert tell(second, "sum 1", "sum 2") == ["sums 3.0 5.0 7.0"] * 2
+
+
+@pytest.mark.namespaces
+def test_ranks_that_are_killed_together_make_their_agent_join_anew_once(network):
+    """Two new agents would throw each other out of the job, and one of them be told to stop for good."""
+    network.run_server()
+    where = [f"agent={one['agent']}" for one in start_agents(network)]
+
+    def start(job: str) -> list[Trainer]:
+        made = [Trainer(network, f"w{i}", r, 2, "no", job=job, agent=where[i]) for i in (0, 1) for r in (0, 1)]
+        assert all(answer.startswith("joined 2") for answer in tell(made, "join"))
+        assert tell(made, "sum 1", "sum 100", "sum 10", "sum 1000")[0] == "sums 11.0 13.0 15.0"
+        return made
+
+    for round_ in range(2):
+        for trainer in start(f"job {round_}"):
+            trainer.process.kill()
+        wait_until(lambda: network.joined("w0", "w1", "s0"), "the agents are back")
+    start("the last")
+    assert not any("replaced" in line or "refused" in line for line in network.log)
 
 
 def test_a_claim_is_held_by_one_and_names_its_holder():
