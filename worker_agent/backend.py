@@ -8,9 +8,9 @@ or without options and with $INART_CONTROLLER (or $INART_AGENT, "unix:/path"), o
     init_device_mesh("cuda", (4, 8), mesh_dim_names=("replicate", "shard"),
                      backend_override={"replicate": ("inart", BackendOptions(...))})
 
-Sums and means of float32, float16 and bfloat16 go through the network, with the hook's fallback: all-reduce, and, where
-a group has one rank of each node, reduce-scatter; so do all-gather and broadcast of any dtype. Everything else, and
-what is too small to gain, goes to gloo (CPU) or NCCL (CUDA). So does a group in one node, which has nothing to gain.
+Sums and means of float32, float16 and bfloat16 go through the network, with the hook's fallback: all-reduce and
+reduce-scatter; so do all-gather and broadcast of any dtype. Everything else, and what is too small to gain, goes to
+gloo (CPU) or NCCL (CUDA). So does a group in one node, which has nothing to gain.
 """
 
 from __future__ import annotations

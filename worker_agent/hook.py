@@ -91,8 +91,8 @@ class Network:
             problem = self._check_workers(self.reducer)
         except (AgentError, OSError, ValueError) as error:
             problem = str(error)
-        if only_between_nodes and self.local is None:
-            self._order = Order(make_group(f"{name}/order", store, rank, size), self._index)
+        if only_between_nodes:
+            self._order = Order(make_group(f"{name}/order", store, rank, size), self._position)
         problems = agree(problem, self._control)
         if problems and not fallback:
             self.close()
@@ -145,11 +145,13 @@ class Network:
         return self._route.start(buffer, op)
 
     def parts(self) -> Parts | None:
-        """Collectives whose arrays are a part a rank; None where they do not go through the network: the nodes have
-        several ranks, or not all ranks have been in it yet. A collective call until they have."""
+        """Collectives whose arrays are a part a rank; None where they do not go through the network: not all ranks
+        have been in it yet. A collective call until they have."""
         if self._parts is None and self._order is not None and (order := self._order.find()) is not None:
             if self.sequence is not None:
                 self.sequence.order = order
+            if self.local is not None:
+                self.local.worker = order[self._rank] % self._workers
             self._parts = Parts(self._rank, order, lambda buffer, op, before: self.reduce(buffer, op, True, before))
         return self._parts
 
@@ -179,8 +181,10 @@ class Network:
         if node is not None:
             node.close()
 
-    def _index(self) -> int:
-        return getattr(self.reducer, "index", -1)
+    def _position(self) -> int:
+        """Which part of an array of one part a rank is this rank's (passage.py); -1: not known."""
+        index = int(getattr(self.reducer, "index", -1))
+        return index if self.local is None or index < 0 else self.local.rank * self._workers + index
 
     def _find_local(self, options: Options, store: Any, rank: int) -> LocalRanks | None:
         """The ranks of this node in the group, when there are several. A collective call, also when it fails."""
@@ -193,7 +197,7 @@ class Network:
         self._workers = nodes
         if len(mine) == 1:
             return None
-        return LocalRanks(f"{self._name}/node/{min(mine)}", store, mine.index(rank), len(mine))
+        return LocalRanks(f"{self._name}/node/{min(mine)}", store, mine.index(rank), len(mine), nodes)
 
     def _check_workers(self, reducer: Reducer) -> str:
         if reducer.world_size == self._workers:

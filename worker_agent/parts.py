@@ -1,7 +1,7 @@
-"""Reduce-scatter, all-gather and broadcast of a process group whose ranks are the workers of a job, one a node.
+"""Reduce-scatter, all-gather and broadcast of a process group whose nodes are the workers of a job.
 
-torch.distributed has part r for rank r, the network part i for worker i of the job: the ranks tell each other once
-which worker each is.
+torch.distributed has part r for rank r, the network part i for worker i of the job (and where nodes have several ranks
+passage.py says which): the ranks tell each other once which part is each one's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Future = torch.futures.Future[Any]
 
 
 class Order:
-    """Which worker of the job each rank is; known once all ranks are in the network at the same time.
+    """Which part is each rank's; known once all ranks are in the network at the same time.
 
     Args:
         group: gloo, of all ranks, for this alone.
-        index: this rank's number in the job; -1: not known.
+        index: this rank's part; -1: not known.
     """
 
     def __init__(self, group: dist.ProcessGroup, index: Callable[[], int]) -> None:
@@ -48,7 +48,7 @@ class Parts:
 
     Args:
         reduce: (array, operation, what it was before or None) -> Future of the array.
-        order: by rank, the worker that it is.
+        order: by rank, the part that is its.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Parts:
 
 
 def outside(group: dist.ProcessGroup, buffer: torch.Tensor, op: Operation, order: list[int]) -> Any:
-    """The same array and operation over a group of torch.distributed; a Work. order: by rank, the worker that it is."""
+    """The same array and operation over a group of torch.distributed; a Work. order: by rank, the part that is its."""
     parts = buffer.view(-1)
     if op == "gather":
         rows = parts.view(len(order), -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hook.processes import Rank
+from tests.hook.test_nodes import run_nodes, start_nodes
 from tests.hook.test_training import run_ranks, start_agents
 
 
@@ -23,11 +23,10 @@ def test_fully_sharded_between_nodes_equals_gloo(network, tmp_path):
 
 @pytest.mark.namespaces
 @pytest.mark.timeout(400)
-def test_collectives_of_parts_survive_the_parameter_server(network, tmp_path):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_collectives_of_parts_survive_the_parameter_server(network, tmp_path, ranks):
     server = network.run_server()
-    store = str(tmp_path / "store")
-    where = list(reversed(start_agents(network)))
-    started = [Rank("sharded_survive", rank=rank, store=store, **own) for rank, own in enumerate(where)]
+    started = start_nodes("sharded_survive", network, tmp_path, ranks)
     for wanted in (True, False, True):
         for rank in started:
             rank.connection.send(wanted)
@@ -42,3 +41,14 @@ def test_collectives_of_parts_survive_the_parameter_server(network, tmp_path):
     for rank in started:
         rank.connection.send(None)
     assert all(rank.result()["falls"] >= 1 for rank in started)
+
+
+@pytest.mark.namespaces
+def test_fully_sharded_over_several_ranks_a_node_equals_gloo(network, tmp_path):
+    results = run_nodes("sharded", network, tmp_path, 2)
+    for result in results:
+        assert result["wrong"] == []
+        assert result["through"] == 3 + 6 + 4, "all of them went through the network"
+        assert result["losses"]["inart"] == pytest.approx(result["losses"]["gloo"], rel=1e-5)
+        assert result["steps"] >= 60 * 3, "its gathers and scatters, too"
+    assert len({result["digests"]["inart"] for result in results}) == 1
