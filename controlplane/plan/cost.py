@@ -4,8 +4,9 @@ The evaluator's rate, what `plan` prints, the simulator and the rules all come f
 (docs/architecture.md section 3, docs/hosts.md, worker_agent/split.py):
 
 - *Packets.* It is cut into packets of N values, which are dealt to the trees in proportion to their shares, whole. A
-  tree with D packets of data carries E packets of exponents before them, one value per packet of its data and four that
-  check. Each packet has Ethernet, IPv4, UDP and our header (p4src/protocol.py).
+  tree with D packets of data carries E packets of exponents before them (of what is longer than a window, the later
+  ones between, which takes as long), one value per packet of its data and four that check. Each packet has Ethernet,
+  IPv4, UDP and our header (p4src/protocol.py).
 - *Windows.* A tree of s slots has no more than s packets under way, so it carries s packets per round trip
   (plan/slots.py). Where that is less than its part of the rate it is what binds, and the rate is lowered; but not for
   a hosts' time that is only assumed: agents would keep to it where they could do better.

@@ -76,13 +76,14 @@ def test_back_ends_and_threads_give_the_same_sums(make_rig: MakeRig, backend: st
 def test_what_was_lost_together_is_resent_together(make_rig: MakeRig) -> None:
     """Nothing gets through for a while, and nothing later is sent that could be answered: one timeout, not many."""
     lost = 64
-    rig = make_rig((TreeShape(0, 1.0, True),), slots=lost)
+    rig = make_rig((TreeShape(0, 1.0, True),), slots=2 * lost)
     reduce_and_check(rig, 0, 1000)
     sent = [engine.stats().trees[0].chunks_sent for engine in rig.engines]
     rig.faults(loss=1.0)
-    before = tensors(1, WORKERS, (lost * VALUES - 4) * VALUES)  # so many exponent chunks, on which all others wait
-    after = [tensor.copy() for tensor in before]
-    works = rig.submit(after)
+    # Of each an exponent chunk, on which its data waits.
+    before = [tensors(seed, WORKERS, 1) for seed in range(lost)]
+    after = [[tensor.copy() for tensor in operation] for operation in before]
+    works = [work for operation in after for work in rig.submit(operation)]
     wait_until(
         lambda: all(
             engine.stats().trees[0].chunks_sent - first == lost and engine.stats().trees[0].resent_timeout
@@ -93,7 +94,8 @@ def test_what_was_lost_together_is_resent_together(make_rig: MakeRig) -> None:
     rig.faults()
     timeouts = [engine.stats().trees[0].resent_timeout for engine in rig.engines]
     finish(works)
-    check(before, after, starts(rig, len(before[0])), VALUES)
+    for sent_values, sums in zip(before, after, strict=True):
+        check(sent_values, sums, [0], VALUES)
     for engine, first in zip(rig.engines, timeouts, strict=True):
         tree = engine.stats().trees[0]
         assert tree.resent_recovery > lost / 2

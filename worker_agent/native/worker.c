@@ -1,14 +1,14 @@
 /* The worker's engine: I/O threads that move all-reduces over the trees of one configuration.
  *
  * Sequence numbers. Every operation is cut, at submission, into one part per tree that carries some of it. On its tree a
- * part takes the next E + D sequence numbers: E exponent chunks, then D data chunks. All workers submit the same operations
- * in the same order, so all of them number alike. Sending order within a tree: resends, then any exponent chunk that the
- * window allows (so those of the next operation travel during the last window of the present one), then data chunks whose
+ * part takes the next E + D sequence numbers, for E exponent chunks and D data chunks (numbering.h). All workers submit the same
+ * operations in the same order, so all of them number alike. Sending order within a tree: resends, then any exponent chunk that
+ * the window allows (so those of the next operation travel during the last window of the present one), then data chunks whose
  * exponents are known.
  *
- * Loss. Exponent and data chunks are each sent in sequence order by every worker, so within a kind an answer to a chunk
- * sent later means that an earlier one was lost, once packets had time to overtake each other (a gap); it is resent
- * after a short random delay. A chunk that
+ * Loss. Exponent and data chunks are each sent in sequence order by every worker, and an exponent chunk before data of a higher
+ * number, so an answer to a chunk sent later means that an earlier one was lost, once packets had time to overtake each other
+ * (a gap); it is resent after a short random delay. A chunk that
  * was resent has a timer of its own with back-off. Of the others only the oldest unanswered chunk has a timer: when a peer
  * is late nothing is lost, and one resend (and one flush in the switches) is all that it costs. Once such a resend is
  * answered, and nothing of what was sent once, more was lost (a switch has died): the next 2 follow, then 4, 8 and so on.
@@ -31,10 +31,10 @@
 #include "collectives.h"
 #include "engine.h"
 #include "labels.h"
+#include "numbering.h"
 #include "numbers.h"
 #include "stream.h"
 
-#define CHECK_VALUES 4 /* at the start of a part: n, -n, tag, -tag */
 #define NAME_BYTES 64
 #define MESSAGE_BYTES 512
 #define MS (INART_NS / 1000)
@@ -55,10 +55,10 @@
 #define FEW_SECONDS 0.004              /* ... if they are no more than all trees send in this time */
 #define SLACK_SECONDS 0.003            /* being late by this loses nothing */
 #define CATCH_UP 2.0                   /* times the tree's rate */
+#define ARRAY_FETCH 4096               /* bytes: how far ahead of what is read of an array; more than the processor does by itself */
 #define NONE UINT32_MAX
 
 enum { UNSENT, SENT, ANSWERED };
-enum { EXPONENT, DATA, KINDS };
 enum { LIST_NONE, LIST_FIRST, LIST_RESEND };
 enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STATUS_ABORTED = 3, STATUS_PROTOCOL = 4 };
 
@@ -114,7 +114,7 @@ struct operation {
 struct part {
     struct operation *operation;
     uint64_t base, offset, count;
-    uint32_t exponent_chunks, data_chunks;
+    struct numbering order;
     uint32_t sent[KINDS], answered;
     int16_t *exponents; /* of each data chunk; -1: not yet agreed */
     struct part *next;
@@ -326,10 +326,12 @@ static void fail_all(struct inart_worker *w, int32_t status, const char *message
 
 /* ---- sending ---- */
 
+static uint64_t chunks_of(const struct part *p) { return (uint64_t)p->order.exponents + p->order.data; }
+
 static struct part *part_of(struct tree *t, uint64_t sequence)
 {
     for (struct part *p = t->parts; p; p = p->next)
-        if (sequence - p->base < (uint64_t)p->exponent_chunks + p->data_chunks)
+        if (sequence - p->base < chunks_of(p))
             return p;
     return NULL;
 }
@@ -347,7 +349,9 @@ static size_t chunk_values(const struct io_thread *x, const struct operation *o)
     return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->config.values : x->worker->config.values;
 }
 
-static uint64_t sequence_of_data(const struct part *p, uint32_t index) { return p->base + p->exponent_chunks + index; }
+static uint64_t sequence_in(const struct part *p, int kind, uint32_t index) { return p->base + numbering_place(&p->order, kind, index); }
+
+static uint64_t sequence_of_data(const struct part *p, uint32_t index) { return sequence_in(p, DATA, index); }
 
 /* Where data chunk `index` is in the array, in bytes, and how many values it has. */
 static uint64_t data_at(const struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
@@ -364,12 +368,14 @@ static const float *load_chunk(struct io_thread *x, const struct part *p, uint32
 {
     const struct operation *o = p->operation;
     const uint8_t *data = o->in + data_at(x, p, index, count);
+    for (size_t i = 0; i < *count * inart_dtype_bytes(o->dtype); i += 64)
+        __builtin_prefetch(data + ARRAY_FETCH + i);
     return inart_load(data, *count, o->dtype, x->scratch);
 }
 
 static bool everybodys(const struct tree *t, const struct part *p, uint32_t index)
 {
-    return inart_everybodys(sequence_of_data(p, index), index, p->data_chunks, t->config.slots);
+    return inart_everybodys(sequence_of_data(p, index), index, p->order.data, t->config.slots);
 }
 
 /* Is data chunk `index` this worker's own? */
@@ -417,7 +423,7 @@ static void write_exponents(struct io_thread *x, const struct part *p, uint32_t 
         int32_t value = 0;
         if (position < CHECK_VALUES)
             value = check[position];
-        else if (position - CHECK_VALUES < p->data_chunks && o->layout.kind != INART_GATHER) {
+        else if (position - CHECK_VALUES < p->order.data && o->layout.kind != INART_GATHER) {
             size_t count;
             const float *values = load_chunk(x, p, (uint32_t)(position - CHECK_VALUES), &count);
             value = inart_exponent(values, count);
@@ -429,32 +435,31 @@ static void write_exponents(struct io_thread *x, const struct part *p, uint32_t 
 /* Builds the packet of one chunk; there is room. */
 static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, bool resend, uint64_t now)
 {
-    uint32_t index = (uint32_t)(sequence - p->base);
-    int kind = index < p->exponent_chunks ? EXPONENT : DATA;
+    uint32_t index;
+    int kind = numbering_chunk(&p->order, (uint32_t)(sequence - p->base), &index);
     struct inart_header h = {
         .flags = (uint8_t)((resend ? INART_FLAG_RESEND : 0) | (kind == EXPONENT ? INART_FLAG_MAXIMUM : 0)),
         .job = (uint16_t)x->worker->config.job, .label = t->config.up_label, .epoch = x->worker->config.epoch, .sequence = (uint32_t)sequence,
     };
-    bool sends = resend || kind == EXPONENT || !awaited(t, p, index - p->exponent_chunks);
+    bool sends = resend || kind == EXPONENT || !awaited(t, p, index);
     if (kind == DATA)
-        h.flags |= data_flags(t, p, index - p->exponent_chunks);
+        h.flags |= data_flags(t, p, index);
     int32_t *wire = sends ? inart_values(io_build(x->engine.io, t->lane, &h)) : NULL;
     if (kind == EXPONENT)
         write_exponents(x, p, index, wire);
     else if (p->operation->layout.kind != INART_GATHER) {
         size_t count;
-        index -= p->exponent_chunks;
         const float *values = load_chunk(x, p, index, &count);
         inart_quantise(values, count, x->worker->config.values, p->exponents[index], x->worker->fraction_bits, (uint32_t *)wire);
     } else if (sends)
-        write_bytes(x, p, index - p->exponent_chunks, (uint8_t *)wire);
+        write_bytes(x, p, index, (uint8_t *)wire);
     struct chunk *c = chunk_of(t, sequence);
     c->sent_at = now;
     if (!resend) {
         c->state = SENT;
         c->kind = (uint8_t)kind;
         c->awaited = !sends;
-        c->theirs = kind == DATA && p->operation->layout.kind == INART_REDUCE_SCATTER && !own(p, (uint32_t)(sequence - p->base) - p->exponent_chunks);
+        c->theirs = kind == DATA && p->operation->layout.kind == INART_REDUCE_SCATTER && !own(p, index);
         list_add(t, c, LIST_FIRST);
         t->unanswered++;
         p->sent[kind]++;
@@ -477,6 +482,9 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
     }
 }
 
+/* Of its chunks of a kind, the number of the next to be sent. */
+static uint64_t next_of(const struct part *p, int kind) { return sequence_in(p, kind, p->sent[kind]); }
+
 static uint64_t limit_of(const struct tree *t, const struct part *p)
 {
     return t->base + inart_window(&p->operation->layout, t->config.slots);
@@ -485,7 +493,7 @@ static uint64_t limit_of(const struct tree *t, const struct part *p)
 /* Over data chunks of a gather that came before this worker had come to them. */
 static void pass_answered(struct tree *t, struct part *p)
 {
-    for (uint64_t next; p->sent[DATA] < p->data_chunks; p->sent[DATA]++) {
+    for (uint64_t next; p->sent[DATA] < p->order.data; p->sent[DATA]++) {
         next = sequence_of_data(p, p->sent[DATA]);
         if (next >= t->base && (next >= t->base + t->config.slots || chunk_of(t, next)->state != ANSWERED))
             return;
@@ -496,23 +504,22 @@ static void pass_answered(struct tree *t, struct part *p)
 static bool send_next(struct io_thread *x, struct tree *t, uint64_t now)
 {
     struct part *p = t->cursor[EXPONENT];
-    while (p && p->sent[EXPONENT] == p->exponent_chunks)
+    while (p && p->sent[EXPONENT] == p->order.exponents)
         p = p->next;
     t->cursor[EXPONENT] = p;
-    if (p && p->base + p->sent[EXPONENT] < limit_of(t, p)) {
-        send_chunk(x, t, p, p->base + p->sent[EXPONENT], false, now);
+    if (p && next_of(p, EXPONENT) < limit_of(t, p)) {
+        send_chunk(x, t, p, next_of(p, EXPONENT), false, now);
         return true;
     }
     p = t->cursor[DATA];
-    while (p && (pass_answered(t, p), p->sent[DATA] == p->data_chunks))
+    while (p && (pass_answered(t, p), p->sent[DATA] == p->order.data))
         p = p->next;
     t->cursor[DATA] = p;
     if (!p || p->exponents[p->sent[DATA]] < 0)
         return false;
-    uint64_t sequence = p->base + p->exponent_chunks + p->sent[DATA];
-    if (sequence >= limit_of(t, p))
+    if (next_of(p, DATA) >= limit_of(t, p))
         return false;
-    send_chunk(x, t, p, sequence, false, now);
+    send_chunk(x, t, p, next_of(p, DATA), false, now);
     return true;
 }
 
@@ -573,9 +580,11 @@ static uint64_t sequence_of(const struct tree *t, const struct chunk *c)
 /* When the oldest chunk of a kind that was sent once counts as lost; UINT64_MAX: nothing speaks against it. */
 static uint64_t gap_due(struct tree *t, int kind)
 {
-    const struct evidence *e = &t->evidence[kind];
+    const struct evidence *e = &t->evidence[kind], *data = &t->evidence[DATA];
     if (t->first[kind].head == NONE)
         return UINT64_MAX;
+    if (data->any && (!e->any || data->sequence > e->sequence))
+        e = data;
     struct chunk *c = &t->ring[t->first[kind].head];
     if (c->awaited)
         return c->due ? c->due : UINT64_MAX;
@@ -744,7 +753,7 @@ static bool take_exponents(struct io_thread *x, struct tree *t, struct part *p, 
     uint32_t n = x->worker->config.values;
     bool gather = p->operation->layout.kind == INART_GATHER;
     if (gather) /* has none: all are there, and data may go */
-        memset(p->exponents, 0, p->data_chunks * sizeof *p->exponents);
+        memset(p->exponents, 0, p->order.data * sizeof *p->exponents);
     for (uint32_t j = 0; j < n; j++) {
         uint64_t position = (uint64_t)chunk * n + j;
         int32_t value = (int32_t)__builtin_bswap32(wire[j]);
@@ -759,7 +768,7 @@ static bool take_exponents(struct io_thread *x, struct tree *t, struct part *p, 
                          (long long)p->operation->id);
                 return false;
             }
-        } else if (position >= CHECK_VALUES && position - CHECK_VALUES < p->data_chunks && !gather) {
+        } else if (position >= CHECK_VALUES && position - CHECK_VALUES < p->order.data && !gather) {
             if (!inart_exponent_valid(value)) {
                 fail(x, STATUS_PROTOCOL, "tree %u (root %s): chunk %llu came back with an impossible exponent (%d)", t->config.tree,
                      t->config.root, (unsigned long long)(p->base + chunk), value);
@@ -825,7 +834,7 @@ static void answered(struct io_thread *x, struct tree *t, struct part *p, struct
     c->state = ANSWERED;
     t->stats.answers++;
     t->progress_at = now;
-    if (++p->answered == p->exponent_chunks + p->data_chunks)
+    if (++p->answered == chunks_of(p))
         part_finish(x, t, p, now);
 }
 
@@ -850,7 +859,11 @@ static void hear(struct io_thread *x, struct tree *t, uint64_t complete, uint64_
     for (uint64_t sequence = t->complete > t->base ? t->complete : t->base; sequence < complete; sequence++) {
         struct chunk *c = chunk_of(t, sequence);
         struct part *p = c->state == SENT && c->kind == DATA ? part_of(t, sequence) : NULL;
-        if (!p || p->operation->layout.kind != INART_REDUCE_SCATTER || own(p, (uint32_t)(sequence - p->base) - p->exponent_chunks))
+        uint32_t index;
+        if (!p || p->operation->layout.kind != INART_REDUCE_SCATTER)
+            continue;
+        numbering_chunk(&p->order, (uint32_t)(sequence - p->base), &index);
+        if (own(p, index))
             continue;
         answered(x, t, p, c, now);
         advance(t, sequence, now);
@@ -896,15 +909,16 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     struct part *p = part_of(t, h.sequence);
-    uint32_t index = p ? (uint32_t)(h.sequence - p->base) : 0;
+    uint32_t index = 0;
+    int kind = p ? numbering_chunk(&p->order, (uint32_t)(h.sequence - p->base), &index) : EXPONENT;
     /* Not sent: another worker may be ahead with its chunks of a gather. No part: after a failure. */
-    if (!p || (c->state == UNSENT && (index < p->exponent_chunks || !awaited(t, p, index - p->exponent_chunks)))) {
+    if (!p || (c->state == UNSENT && (kind == EXPONENT || !awaited(t, p, index)))) {
         t->stats.refused++;
         return;
     }
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
-    if (c->state == UNSENT || c->kind == DATA)
-        take_values(x, p, index - p->exponent_chunks, wire);
+    if (kind == DATA)
+        take_values(x, p, index, wire);
     else if (!take_exponents(x, t, p, index, wire))
         return;
     measure(t, c, now);
@@ -942,28 +956,27 @@ static uint64_t burst_due(const struct tree *t, uint64_t now)
 static bool has_next(const struct tree *t)
 {
     const struct part *p = t->cursor[EXPONENT];
-    while (p && p->sent[EXPONENT] == p->exponent_chunks)
+    while (p && p->sent[EXPONENT] == p->order.exponents)
         p = p->next;
-    if (p && p->base + p->sent[EXPONENT] < limit_of(t, p))
+    if (p && next_of(p, EXPONENT) < limit_of(t, p))
         return true;
     p = t->cursor[DATA];
-    while (p && p->sent[DATA] == p->data_chunks)
+    while (p && p->sent[DATA] == p->order.data)
         p = p->next;
-    return p && p->exponents[p->sent[DATA]] >= 0 && p->base + p->exponent_chunks + p->sent[DATA] < limit_of(t, p);
+    return p && p->exponents[p->sent[DATA]] >= 0 && next_of(p, DATA) < limit_of(t, p);
 }
 
 /* Neither the window nor tokens hold it up: there is nothing to send, or nothing whose exponents are known. */
 static bool has_nothing(const struct tree *t)
 {
-    const struct part *p = t->cursor[EXPONENT];
-    while (p && p->sent[EXPONENT] == p->exponent_chunks)
-        p = p->next;
-    if (p)
+    const struct part *later = t->cursor[EXPONENT], *p = t->cursor[DATA];
+    while (later && later->sent[EXPONENT] == later->order.exponents)
+        later = later->next;
+    if (later && next_of(later, EXPONENT) < limit_of(t, later))
         return false;
-    p = t->cursor[DATA];
-    while (p && p->sent[DATA] == p->data_chunks)
+    while (p && p->sent[DATA] == p->order.data)
         p = p->next;
-    return !p || p->exponents[p->sent[DATA]] < 0;
+    return !p || (p->exponents[p->sent[DATA]] < 0 && (!later || next_of(p, DATA) < limit_of(t, p)));
 }
 
 /* Answers open the window for as many packets again. Where more is under way than the round trip needs, queues hold it, and it
@@ -1103,6 +1116,21 @@ static void trees_free(struct tree *trees, uint32_t count, struct label_map *lab
 }
 
 static double packet_mbits(uint32_t values) { return 8e-6 * INART_FRAME_BYTES((double)values); }
+
+/* For tests. The kind of the chunk with number `place` in a part of an all-reduce with `data` chunks of data, 0: exponents, 1: data;
+ * and in *index which of them. */
+int inart_worker_chunk(uint32_t data, uint32_t values, uint32_t slots, uint32_t place, uint32_t *index)
+{
+    struct numbering n = numbering_of(data, values, slots);
+    return numbering_chunk(&n, place, index);
+}
+
+/* The number in the part of chunk `index` of a kind. */
+uint32_t inart_worker_place(uint32_t data, uint32_t values, uint32_t slots, int kind, uint32_t index)
+{
+    struct numbering n = numbering_of(data, values, slots);
+    return numbering_place(&n, kind, index);
+}
 
 /* Packets of a tree that may leave at a time (controlplane/plan/pacing.py has the same; a test compares). `total_mbps`: of all
  * trees of the worker. */
@@ -1324,8 +1352,7 @@ static struct part *part_make(struct inart_worker *w, struct tree *t, struct ope
 {
     uint64_t values = w->config.values, n = o->dtype == INART_BYTES ? INART_VALUE_BYTES * values : values;
     uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
-    uint64_t exponents = o->layout.kind == INART_GATHER ? 1 : (data + CHECK_VALUES + values - 1) / values;
-    if (t->end + data + exponents > UINT32_MAX) {
+    if (t->end + data + data / values + 2 > UINT32_MAX) {
         snprintf(error, size, "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
                  t->config.tree, t->config.root, w->config.epoch);
         return NULL;
@@ -1341,15 +1368,18 @@ static struct part *part_make(struct inart_worker *w, struct tree *t, struct ope
     p->base = t->end;
     p->offset = range->offset;
     p->count = range->count;
-    p->exponent_chunks = (uint32_t)exponents;
-    p->data_chunks = (uint32_t)data;
+    p->order = numbering_of((uint32_t)data, (uint32_t)values, t->config.slots);
+    if (o->layout.kind == INART_GATHER)
+        p->order.exponents = 1;
+    if (o->layout.kind != INART_ALL_REDUCE)
+        p->order.ahead = p->order.exponents;
     return p;
 }
 
 /* Under its thread's lock. */
 static void part_add(struct tree *t, struct part *p, uint64_t now)
 {
-    t->end += p->exponent_chunks + p->data_chunks;
+    t->end += chunks_of(p);
     if (t->parts)
         t->last->next = p;
     else {

@@ -1,0 +1,46 @@
+"""In which order a tree carries an operation's exponents and data."""
+
+from __future__ import annotations
+
+import ctypes
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.native_build import load
+from worker_agent.native_engine import NATIVE
+
+EXPONENTS, DATA = 0, 1
+CHECK_VALUES = 4
+
+_library = load(NATIVE / "worker.c", include=[NATIVE])
+
+
+def chunks(data: int, values: int, slots: int, total: int) -> list[tuple[int, int]]:
+    """Of each number in the part: exponents or data, and which of them."""
+    index = ctypes.c_uint32()
+    found = []
+    for place in range(total):
+        kind = _library.inart_worker_chunk(data, values, slots, place, ctypes.byref(index))
+        found.append((kind, index.value))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 3000), st.integers(4, 300), st.integers(0, 11).map(lambda n: 1 << n))
+def test_exponents_are_back_when_the_window_lets_their_data_go(data: int, values: int, slots: int) -> None:
+    exponents = -(-(data + CHECK_VALUES) // values)
+    order = chunks(data, values, slots, data + exponents)
+    assert [index for kind, index in order if kind == EXPONENTS] == list(range(exponents))
+    assert [index for kind, index in order if kind == DATA] == list(range(data))
+    first_data = next(place for place, (kind, _) in enumerate(order) if kind == DATA)
+    for place, (kind, index) in enumerate(order):
+        assert _library.inart_worker_place(data, values, slots, kind, index) == place
+        if kind == EXPONENTS and place > first_data:
+            # It may be `slots` - 1 after the oldest that is not answered.
+            assert order.index((DATA, index * values - CHECK_VALUES)) - place >= slots
+
+
+def test_what_fits_into_a_window_is_sent_exponents_first() -> None:
+    kinds = [kind for kind, _ in chunks(512, 64, 512, 512 + 9)]
+    assert kinds == [EXPONENTS] * 9 + [DATA] * 512
