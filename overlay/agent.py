@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from controlplane.plan.task import Edge, Task, TaskError
+from overlay.awareness import Throughput
 from overlay.errors import MessageError, OverlayError, PeerLost
 from overlay.execution import Execution, Post, Values
+from overlay.membership import Membership
 from overlay.message import Header, Kind
 from overlay.tls import Security
 from overlay.transport import Inbound, Peer, end_all
 from overlay.ways import Ways
 
-ALIVE_SECONDS = 1.0
-"""An agent says so often that it is there; silence for LOST_SECONDS counts as its end (overlay/coordinator.py)."""
-
-REJOIN_SECONDS = 0.5
 JOIN_SECONDS = 30.0
+ALONE_SECONDS = 1.0
+"""Without a coordinator for so long, an agent that may goes on by itself."""
+
+ENDED = 256
+"""Tasks that are over, of which an agent knows how they ended."""
+
+NOTHING = np.empty(0, np.float32)
 HELD_BYTES = 1 << 30
 """Of messages for tasks that have not been announced here yet."""
 
@@ -63,8 +69,9 @@ class _Pending:
 class Agent:
     """One agent, in a thread of its own. Methods may be called from any thread.
 
-    coordinator: (host, port). listen: where other agents reach this one; port 0: any. connections: TCP connections to
-    each neighbour. security: TLS (overlay/tls.py); None: plaintext.
+    coordinator: (host, port). backups: of coordinators that may take its place, in turn. listen: where other agents
+    reach this one; port 0: any. connections: TCP connections to each neighbour. security: TLS (overlay/tls.py); None:
+    plaintext. clock: seconds since any time; agents' clocks need not agree.
     """
 
     def __init__(
@@ -74,9 +81,13 @@ class Agent:
         *,
         listen: tuple[str, int],
         connections: int = 1,
+        backups: Sequence[tuple[str, int]] = (),
         security: Security | None = None,
+        clock: Callable[[], float] = time.monotonic,
         log: Callable[[str], None] | None = None,
     ) -> None:
+        self._clock = clock
+        self._throughputs: dict[str, Throughput] = {}
         self.node, self.coordinator, self.listen, self.connections = node, coordinator, listen, connections
         self._security = security
         self._log = log or _log.info
@@ -96,12 +107,19 @@ class Agent:
         self._inbox: deque[Copy] = deque()
         self._probe_values: int | None = None
         self.counters: Counter[str] = Counter()
-        self._writer: asyncio.StreamWriter | None = None
+        self._ended: dict[int, bool] = {}  # task -> whether it was done; else it was given up
+        self._alone = False  # may go on without a coordinator
+        self._left_at: float | None = None  # when the last coordinator was lost
         self._closing = False
         self._joined = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
         self._refusal: str | None = None
+        self._membership = Membership(
+            (coordinator, *backups), hello=self._hello, told=self._told, left=self._without_coordinator, clock=clock,
+            security=security, log=lambda line: self._log(f"{node}: {line}"),
+        )  # fmt: skip
+        self._tell = self._membership.tell
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"overlay {node}", daemon=True)
         self._thread.start()
@@ -171,57 +189,87 @@ class Agent:
         self._stop = asyncio.Event()
         context = self._security.serve if self._security else None
         host, port = self.listen
-        server = await self._loop.create_server(
-            lambda: Inbound(self, secure=self._security is not None), host, port, ssl=context
-        )
+        inbound: WeakSet[Inbound] = WeakSet()
+
+        def accept() -> Inbound:
+            inbound.add(each := Inbound(self, secure=self._security is not None))
+            return each
+
+        server = await self._loop.create_server(accept, host, port, ssl=context)
         self.listen = (host, server.sockets[0].getsockname()[1])
-        joining = asyncio.ensure_future(self._stay_joined())
+        joining = asyncio.ensure_future(self._membership.run())
         await self._stop.wait()
         joining.cancel()
         server.close()
+        for each in list(inbound):
+            each.close()
         for peer in self._peers.values():
             peer.close()
         self._fail_all(OverlayError(f"{self.node}: the agent was closed"))
-        if self._writer is not None:
-            self._writer.close()
+        self._membership.close()
         await end_all()
 
     def _end(self) -> None:
         self._closing = True
         self._stop.set()
 
-    async def _stay_joined(self) -> None:
-        while not self._closing:
-            try:
-                reader, self._writer = await asyncio.open_connection(
-                    *self.coordinator, ssl=self._security.connect if self._security else None, limit=1 << 26
-                )
-                if self._security:
-                    self._security.check(self._writer.transport, "controller")
-                self._tell(type="join", node=self.node, host=self.listen[0], port=self.listen[1])
-                alive = asyncio.ensure_future(self._stay_alive())
-                try:
-                    while line := await reader.readline():
-                        self._told(json.loads(line))
-                finally:
-                    alive.cancel()
-            except (OSError, ValueError, OverlayError) as error:
-                self._log(f"{self.node}: no coordinator: {error}")
-                if self._writer is not None:
-                    self._writer.close()
-            self._writer = None
-            for pending in self._pending:
-                pending.announced = False
-            await asyncio.sleep(REJOIN_SECONDS)
+    # --- with and without a coordinator ---
 
-    async def _stay_alive(self) -> None:
-        while True:
-            await asyncio.sleep(ALIVE_SECONDS)
-            self._tell(type="alive")
+    def _hello(self) -> dict[str, Any]:
+        """Who joins, and what a coordinator needs that takes over from another one."""
+        for pending in self._pending:
+            pending.announced = False
+        running = [{"task": execution.task.to_json(), "finished": execution.over} for execution in self._tasks.values()]
+        host, port = self.listen
+        return {
+            "node": self.node, "host": host, "port": port, "epoch": self._epoch, "newest": self._newest,
+            "running": running, "ended": list(self._ended.items()),
+        }  # fmt: skip
 
-    def _tell(self, **message: object) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(json.dumps(message).encode() + b"\n")
+    def _without_coordinator(self) -> None:
+        if self._left_at is None:
+            self._left_at = self._loop.time()
+            self._loop.call_later(ALONE_SECONDS, self._go_alone)
+
+    def _go_alone(self) -> None:
+        """Whoever has brought values keeps them (CREW, IV-B): no coordinator can find others for them."""
+        if self._membership.there or not self._alone or self._left_at is None:
+            return
+        while self._pending:
+            self._go_on(self._pending.popleft())
+
+    def _go_on(self, pending: _Pending) -> None:
+        """Its values stay what they are."""
+        self.counters["alone"] += 1
+        pending.future.set_result(Done(0, (self.node,), time.monotonic() - pending.began))
+
+    def _late(self, execution: Execution) -> None:
+        if not execution.closed and not execution.over:
+            self._discard(execution.task.number, f"not done within {execution.task.budget:g} s")
+
+    def _discard(self, number: int, reason: str, *, tell: bool = True) -> None:
+        """Gives a task up: by the coordinator where there is one, else by telling the others and going on alone."""
+        execution = self._tasks.get(number)
+        if execution is None or execution.over or self.node not in execution.task.participants:
+            return
+        if self._membership.there:
+            self._tell(type="failed", task=number, reason=reason)
+            return
+        self._log(f"{self.node}: task {number} is discarded: {reason}")
+        for name in sorted(execution.task.nodes & self._peers.keys()) if tell else ():
+            path = self._numbers[self.node], self._numbers[name]
+            self._dispatch(execution.task.priority, Header(Kind.DISCARD, self._epoch, number, path, 1), NOTHING)
+        self.counters["discarded"] += 1
+        if execution.task.keep:
+            execution.restore()
+        pending = self._owners.pop(number, None)
+        self._forget(number)
+        if pending is None:
+            return
+        if execution.task.keep and self._alone:
+            self._go_on(pending)
+        else:
+            pending.future.set_exception(PeerLost(reason))
 
     # --- what the coordinator says ---
 
@@ -241,6 +289,8 @@ class Agent:
                 execution.drop(message["lost"])
         elif kind == "go":
             self._go(message["task"])
+        elif kind == "alone" and self._pending:
+            self._go_on(self._pending.popleft())
         elif kind == "refused":
             self._refusal = message["reason"]
             self._joined.set()
@@ -251,7 +301,8 @@ class Agent:
             for number in list(self._tasks):
                 self._abort(number, "another coordinator has taken over")
             self._epoch, self._newest = message["epoch"], 0
-        self._probe_values = message["probe_values"]
+            self._ended.clear()
+        self._probe_values, self._alone, self._left_at = message["probe_values"], message["alone"], None
         members = {name: (host, port) for name, (host, port) in message["members"].items()}
         for name, peer in list(self._peers.items()):
             if members.get(name) != peer.address:
@@ -282,6 +333,8 @@ class Agent:
             progress=lambda receiver, left: self._tell(type="progress", task=number, receiver=receiver, left=left),
         )
         self._tasks[number] = execution
+        if task.budget:
+            self._loop.call_later(task.budget, self._late, execution)
         self._idle.clear()
         self._newest = max(self._newest, number)
         if self.node in task.bringers:
@@ -300,6 +353,9 @@ class Agent:
     def _forget(self, number: int, *, commit: bool = False) -> None:
         execution = self._tasks.pop(number, None)
         if execution is not None:
+            self._ended[number] = commit
+            while len(self._ended) > ENDED:
+                del self._ended[next(iter(self._ended))]
             self.counters.update(execution.counters)
             if execution.fresh is not None and commit:
                 self._state = execution.fresh
@@ -312,7 +368,8 @@ class Agent:
     def _abort(self, number: int, reason: str, again: bool = False) -> None:
         self._newest = max(self._newest, number)
         execution = self._tasks.get(number)
-        if execution is not None and again:
+        alone = execution is not None and execution.task.keep and self._alone
+        if execution is not None and (again or alone):
             execution.restore()
         self._forget(number)
         self._held.pop((self._epoch, number), None)
@@ -323,6 +380,8 @@ class Agent:
             pending.announced = False
             self._pending.appendleft(pending)
             self._announce(pending)
+        elif alone:
+            self._go_on(pending)
         else:
             pending.future.set_exception(PeerLost(reason))
 
@@ -340,11 +399,13 @@ class Agent:
             pending.future.set_exception(OverlayError(f"{self.node}: {self._refusal or 'the agent was closed'}"))
             return
         self._pending.append(pending)
-        if self._members:
+        if self._left_at is not None and self._alone and self._loop.time() > self._left_at + ALONE_SECONDS:
+            self._go_alone()
+        elif self._members:
             self._announce(pending)
 
     def _announce(self, pending: _Pending) -> None:
-        if not pending.announced and self._writer is not None:
+        if not pending.announced and self._membership.there:
             pending.announced = True
             self._tell(type="ready", values=pending.tensor.size)
 
@@ -380,7 +441,7 @@ class Agent:
                 self._members[name],
                 hello,
                 connections=self.connections,
-                clock=time.monotonic,
+                clock=self._stamp,
                 on_lost=lambda reason: self._lost(name, reason),
                 security=self._security,
             )
@@ -388,8 +449,13 @@ class Agent:
 
     def _lost(self, name: str, reason: str) -> None:
         self._peers.pop(name, None)
-        if not self._closing:
-            self._tell(type="lost", node=name, reason=reason)
+        if self._closing:
+            return
+        self._tell(type="lost", node=name, reason=reason)
+        if not self._membership.there:
+            for number, execution in list(self._tasks.items()):
+                if self.node in execution.task.participants and name in execution.task.nodes:
+                    self._discard(number, f"{reason}, and there is no coordinator to mend it")
 
     def _post(self, execution: Execution, post: Post) -> None:
         def go(way: Edge, through: Callable[[], None]) -> None:
@@ -433,11 +499,8 @@ class Agent:
         return np.empty(header.values, np.float32)
 
     def received(self, header: Header, values: Values) -> None:
-        if header.epoch == self._epoch and self._probe_values is not None and header.values >= self._probe_values:
-            seconds = time.monotonic() - header.stamp
-            if seconds > 0 and header.path[header.hop - 1] < len(self._names):
-                sender = self._names[header.path[header.hop - 1]]
-                self._tell(type="measured", sender=sender, mbps=values.nbytes * 8e-6 / seconds)
+        if header.epoch == self._epoch and self._probe_values is not None and header.values:
+            self._measure(header, values.nbytes * 8e-6)
         execution = self._tasks.get(header.task) if header.epoch == self._epoch else None
         if execution is not None:
             self._arrived(execution, header, values)
@@ -450,8 +513,24 @@ class Agent:
         else:
             self.counters["old task"] += 1
 
+    def _stamp(self) -> float:
+        """The coordinator's time; nan: it is not known yet."""
+        offset = self._membership.offset.seconds
+        return math.nan if offset is None else self._clock() + offset
+
+    def _measure(self, header: Header, megabits: float) -> None:
+        now, number = self._stamp(), header.path[header.hop - 1]
+        if math.isnan(now) or math.isnan(header.stamp) or number >= len(self._names):
+            return
+        sender = self._names[number]
+        mbps = self._throughputs.setdefault(sender, Throughput()).arrived(header.stamp, now, megabits)
+        if mbps is not None and self._probe_values is not None and header.values >= self._probe_values:
+            self._tell(type="measured", sender=sender, mbps=mbps)
+
     def _arrived(self, execution: Execution, header: Header, values: Values) -> None:
-        if not header.last:
+        if header.kind == Kind.DISCARD:
+            self._discard(execution.task.number, "another agent has given it up", tell=False)
+        elif not header.last:
             if max(header.path) < len(self._names):
                 self._dispatch(execution.task.priority, header.onward(), values)
         elif not execution.takes(header.tree, header.chunk, header.values):

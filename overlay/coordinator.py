@@ -12,11 +12,14 @@ from typing import Any
 from controlplane.plan.task import Task
 from controlplane.strategies.wan.policy import (
     Abort,
+    Alone,
     Back,
     Drop,
     Event,
+    Failed,
     Finished,
     Go,
+    Heir,
     Lost,
     Measured,
     Order,
@@ -26,15 +29,20 @@ from controlplane.strategies.wan.policy import (
     Start,
 )
 from overlay.errors import OverlayError
+from overlay.succession import Standby, State, alive, inherit
 from overlay.tls import Security
 from overlay.transport import end_all
 
 LOST_SECONDS = 5.0
+GATHER_SECONDS = 5.0
+"""Who takes over from another coordinator waits so long for all agents."""
 
 
 class _Member:
-    def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter) -> None:
-        self.node, self.address, self.writer = node, address, writer
+    def __init__(
+        self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: State | None = None
+    ) -> None:
+        self.node, self.address, self.writer, self.state = node, address, writer, state
         self.heard = time.monotonic()
 
     def tell(self, message: bytes) -> None:
@@ -44,6 +52,10 @@ class _Member:
 
 class Coordinator:
     """A server in a thread of its own; a context manager.
+
+    backs_up: another coordinator, in whose place this one comes when it cannot be reached any more; until then whoever
+    wants to join is sent away. Whoever takes over learns from the agents what they are in the middle of: where the
+    policy can adopt that, nobody notices; where not, or where some tell of another epoch, tasks are given up.
 
     probe_values: agents report the throughput of chunks of at least so many values; None: of none. finished(task,
     seconds): called when all participants have what a task had for them; seconds: the longest of them.
@@ -55,6 +67,7 @@ class Coordinator:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        backs_up: tuple[str, int] | None = None,
         probe_values: int | None = None,
         security: Security | None = None,
         log: Callable[[str], None] = lambda line: None,
@@ -63,6 +76,10 @@ class Coordinator:
         self.policy, self.probe_values, self._security = policy, probe_values, security
         self._log, self._on_finished = log, finished
         self.epoch = time.time_ns()  # another one's even where it comes back at once
+        self._standby = Standby(backs_up, self._security, log) if backs_up else None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._unheard: list[tuple[str, dict[str, Any]]] = []  # what agents say meanwhile
+        self._decided = False  # whether to go on where another one has ended
         self._members: dict[str, _Member] = {}
         self._tasks: dict[int, tuple[Task, set[str], float]] = {}
         self._loop = asyncio.new_event_loop()
@@ -110,6 +127,8 @@ class Coordinator:
         self.address = (host, server.sockets[0].getsockname()[1])
         self._started.set()
         watching = asyncio.ensure_future(self._watch())
+        if self._standby is not None:
+            self._standby.start(self.address)
         await self._stop.wait()
         watching.cancel()
         server.close()
@@ -119,7 +138,10 @@ class Coordinator:
 
     async def _watch(self) -> None:
         while True:
+            slept = time.monotonic()
             await asyncio.sleep(LOST_SECONDS / 5)
+            if time.monotonic() - slept > LOST_SECONDS / 2:
+                continue  # this thread was busy (planning): what agents have said meanwhile is still to be read
             late = time.monotonic() - LOST_SECONDS
             for member in [m for m in self._members.values() if m.heard < late]:
                 self._gone(member, f"nothing heard of {member.node} for {LOST_SECONDS:.0f} s")
@@ -129,7 +151,9 @@ class Coordinator:
         try:
             while line := await reader.readline():
                 message = json.loads(line)
-                if member is None:
+                if member is None and message.get("type") == "watch":
+                    writer.write(alive(message, active=self.active))
+                elif member is None:
                     member = self._join(message, writer)
                     if member is None:
                         await writer.drain()
@@ -137,6 +161,8 @@ class Coordinator:
                 else:
                     member.heard = time.monotonic()
                     self._said(member.node, message)
+        except asyncio.CancelledError:
+            pass  # the coordinator ends
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             self._log(f"{member.node if member else 'someone'} said what cannot be read: {error!r}")
         finally:
@@ -146,7 +172,15 @@ class Coordinator:
 
     # --- members ---
 
+    @property
+    def active(self) -> bool:
+        """Whether agents may join: no other one coordinates."""
+        return self._standby is None or self._standby.over
+
     def _join(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> _Member | None:
+        if not self.active:
+            writer.write(b'{"type": "standby"}\n')
+            return None
         node = str(message["node"])
         reason = None
         if message.get("type") != "join":
@@ -163,11 +197,52 @@ class Coordinator:
         if reason is not None:
             writer.write(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
             return None
-        member = self._members[node] = _Member(node, (str(message["host"]), int(message["port"])), writer)
+        state = State.of(message)
+        member = _Member(node, (str(message["host"]), int(message["port"])), writer, state)
+        self._members[node] = member
         self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
-        self._introduce()
-        self._handle(Back(node))
+        if not self._decided and state.epoch and isinstance(self.policy, Heir) and self._gathering is None:
+            self._gathering = self._loop.call_later(GATHER_SECONDS, self._take_over)
+        if self._gathering is None:
+            self._decided = True
+            self._introduce()
+            self._handle(Back(node))
+        elif len(self._members) == len(self.policy.nodes):
+            self._take_over()
         return member
+
+    def _take_over(self) -> None:
+        """All who are there have said what they are in the middle of."""
+        assert self._gathering is not None and isinstance(self.policy, Heir)
+        self._gathering.cancel()
+        self._gathering, self._decided = None, True
+        states = {node: member.state for node, member in self._members.items() if member.state is not None}
+        inheritance = inherit(states)
+        if inheritance is not None:
+            self.epoch = inheritance.epoch
+            self.policy.adopt(
+                {number: (task, waiting) for number, (task, waiting) in inheritance.tasks.items()}, inheritance.number
+            )
+        self._introduce()
+        for node in list(self._members):
+            self._handle(Back(node))
+        if inheritance is not None:
+            self._log(f"takes over {len(inheritance.tasks)} tasks from another coordinator")
+            for number, (task, waiting) in inheritance.tasks.items():
+                self._tasks[number] = task, set(waiting), 0.0
+                unaware = [node for node, state in states.items() if node in task.nodes and number > state.newest]
+                self._tell(unaware, type="task", task=task.to_json())
+            for number, task in inheritance.given_up.items():
+                self._tell(task.nodes, type="abort", task=number, reason="given up before", again=task.keep)
+            for number, task in inheritance.done.items():
+                self._tell(task.nodes, type="done", task=number)
+        for node in self.policy.nodes:
+            if node not in self._members:
+                self._handle(Lost(node))
+        unheard, self._unheard = self._unheard, []
+        for node, message in unheard:
+            if node in self._members:
+                self._said(node, message)
 
     def _introduce(self) -> None:
         members = {name: member.address for name, member in self._members.items()}
@@ -178,14 +253,16 @@ class Coordinator:
             everyone=self.policy.nodes,
             members=members,
             probe_values=self.probe_values,
+            alone=getattr(self.policy, "alone", False),
         )
 
     def _gone(self, member: _Member, reason: str) -> None:
         del self._members[member.node]
         member.writer.close()
         self._log(reason)
-        self._introduce()
-        self._handle(Lost(member.node))
+        if self._gathering is None:
+            self._introduce()
+            self._handle(Lost(member.node))
 
     def _tell(self, nodes: Iterable[str], **message: object) -> None:
         data = json.dumps(message).encode() + b"\n"
@@ -197,7 +274,11 @@ class Coordinator:
 
     def _said(self, node: str, message: dict[str, Any]) -> None:
         kind = message["type"]
-        if kind == "ready":
+        if kind == "alive":
+            self._members[node].tell(alive(message))
+        elif self._gathering is not None:
+            self._unheard.append((node, message))
+        elif kind == "ready":
             self._handle(Ready(node, int(message["values"])))
         elif kind == "finished":
             self._finished(node, int(message["task"]), float(message["seconds"]))
@@ -210,8 +291,11 @@ class Coordinator:
             if message["node"] in self._members:
                 self._handle(Lost(node, str(message["node"])))
         elif kind == "failed":
-            self._log(f"{node}: task {message['task']}: {message['reason']}")
-            self._carry_out([Abort(int(message["task"]), str(message["reason"]))])
+            number, reason = int(message["task"]), f"{node}: {message['reason']}"
+            self._log(f"task {number}: {reason}")
+            self._handle(Failed(number, reason))
+            if number in self._tasks:  # the policy does not mind
+                self._carry_out([Abort(number, reason)])
 
     def _finished(self, node: str, number: int, seconds: float) -> None:
         if number not in self._tasks:
@@ -247,6 +331,8 @@ class Coordinator:
                 self._tell(task.nodes, type="task", task=task.to_json())
             elif isinstance(order, Go):
                 self._tell((order.node,), type="go", task=order.task)
+            elif isinstance(order, Alone):
+                self._tell((order.node,), type="alone", reason=order.reason)
             elif order.task not in self._tasks:
                 continue
             elif isinstance(order, Drop):

@@ -102,6 +102,7 @@ class Execution:
         self.post, self.finished, self.clock, self.later = post, finished, clock, later
         self.tensor: Values | None = None
         self.closed = False
+        self.over = False  # this agent has all that it gets
         self.counters: Counter[str] = Counter()
         self.parts = [self._part(index) for index in range(len(task.trees))]
         self.left = sum(part.chunks for part in self.parts if part.receiver)
@@ -283,6 +284,7 @@ class Execution:
     def _end(self) -> None:
         if self.task.op == "mix" and self.tensor is not None:
             np.multiply(self.tensor, np.float32(1 / self.mixes), out=self.tensor)
+        self.over = True
         self.finished()
 
     def _complete(self, tree: int, chunk: int) -> None:

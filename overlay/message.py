@@ -18,7 +18,7 @@ from controlplane.plan.task import MOST_VIA
 from overlay.errors import MessageError
 
 MAGIC = b"INOV"
-VERSION = 2
+VERSION = 3
 MOST_VALUES = 1 << 24
 _PATH = MOST_VIA + 2
 _FORMAT = struct.Struct(f"<4sBBHQIIIQdBB{_PATH}H")
@@ -32,6 +32,7 @@ class Kind(IntEnum):
     UP = 1  # a partial sum
     DOWN = 2  # a result
     STATE = 3  # what a root kept, for the next root
+    DISCARD = 4  # no values: the sender has given the task up, and so should everybody
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 from controlplane.plan.task import Edge, Task
 from controlplane.simulate import Simulator
 from controlplane.strategies.wan.policy import (
+    Alone,
     Back,
     Drop,
     Event,
@@ -33,6 +34,7 @@ from controlplane.strategies.wan.policy import (
     Start,
 )
 from controlplane.topology import Topology
+from overlay.awareness import Throughput
 from overlay.execution import Execution, Post
 from overlay.message import HEADER_BYTES, Kind
 from overlay.ways import Ways
@@ -52,6 +54,7 @@ class _Connection:
 
     def __init__(self, links: list[int], delay: float, lines: int) -> None:
         self.links, self.delay, self.free = links, delay, lines
+        self.throughput = Throughput()
         self.waiting: list[tuple[int, int, _Moving, Callable[[], None], Callable[[], None]]] = []
 
 
@@ -143,7 +146,7 @@ class Simulation:
         for order in orders:
             if isinstance(order, Start):
                 self._begin(order.task)
-            elif isinstance(order, Go):
+            elif isinstance(order, Go | Alone):
                 self._train(order.node)
             elif order.task not in self.tasks:
                 continue
@@ -251,9 +254,9 @@ class Simulation:
         def arrived() -> None:
             if hop == 0:
                 chunk.through()
-            if self.probe_values is not None and chunk.size / (BITS * 4) >= self.probe_values:
-                seconds = self.sim.now - began[0]
-                self._orders(self.policy.handle(Measured(*pair, chunk.size / seconds), self.sim.now))
+            mbps = line.throughput.arrived(began[0], self.sim.now, chunk.size)
+            if mbps is not None and self.probe_values is not None and chunk.size / (BITS * 4) >= self.probe_values:
+                self._orders(self.policy.handle(Measured(*pair, mbps), self.sim.now))
             self._hop(chunk, hop + 1)
 
         heapq.heappush(line.waiting, (chunk.task.priority, next(self._order), chunk, begin, arrived))

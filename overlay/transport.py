@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import socket
 from collections.abc import Callable
 from itertools import count
 from typing import Protocol
@@ -22,8 +23,9 @@ from overlay.tls import Security
 Values = NDArray[np.float32]
 CONNECT_SECONDS = 10.0
 RETRY_SECONDS = 0.1
-SEND_BUFFER_BYTES = 1 << 20
-"""Of a connection in the kernel: more would hide from the sender how far the network is (NetStorm's busy bound)."""
+UNSENT_BYTES = 4096, 1 << 17
+"""What a connection's kernel holds that has not left, at least and at most; between them, half a chunk. More would hide
+from the sender how far the network is (stamps, NetStorm's busy bound, what is urgent)."""
 
 
 async def end_all() -> None:
@@ -61,6 +63,11 @@ class Inbound(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
+    def close(self) -> None:
+        """Whoever sends here learns that nobody listens any more."""
+        if self._transport is not None:
+            self._transport.abort()  # type: ignore[attr-defined]
+
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view[self._filled :]
 
@@ -86,7 +93,9 @@ class Inbound(asyncio.BufferedProtocol):
                 self._secure = False
             elif self._secure:
                 raise MessageError("the first message does not say who speaks")
-            if header.kind == Kind.HELLO or header.values == 0:
+            if header.kind == Kind.DISCARD:
+                self._receiver.received(header, np.empty(0, np.float32))
+            if header.kind in (Kind.HELLO, Kind.DISCARD) or header.values == 0:
                 return
             self._header, self._values = header, self._receiver.place(header)
             self._view = memoryview(self._values.data).cast("B")
@@ -105,6 +114,7 @@ class _Outbound(asyncio.Protocol):
         self.peer = peer
         self.transport: asyncio.WriteTransport | None = None
         self.free = False
+        self.unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -119,6 +129,15 @@ class _Outbound(asyncio.Protocol):
         transport.write(self.peer.hello)
         self.free = True
         self.peer.flush()
+
+    def hold(self, unsent: int) -> None:
+        """The kernel takes no more than so many bytes, within UNSENT_BYTES, before they have left."""
+        least, most = UNSENT_BYTES
+        unsent = min(most, max(least, unsent))
+        own = None if self.transport is None else self.transport.get_extra_info("socket")
+        if own is not None and unsent != self.unsent:
+            self.unsent = unsent
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent)
 
     def pause_writing(self) -> None:
         self.free = False
@@ -182,8 +201,9 @@ class Peer:
                 if not wanted():
                     sent()
                     continue
-                line.transport.write(header.stamped(self._clock()).pack())
                 data = memoryview(values.data).cast("B")
+                line.hold(len(data) // 2)
+                line.transport.write(header.stamped(self._clock()).pack())
                 line.transport.write(data)
                 self.bytes_sent += HEADER_BYTES + len(data)
                 sent()

@@ -148,7 +148,8 @@ class Task:
     window: chunks of a tree that a contributor sends ahead of their results; 0: no limit. keep: agents keep what they
     brought, so that the task can be done again when it is given up. priority: lower goes first where several tasks
     share a connection. detours: other ways between two agents, for chunks whose direct way has `busy_bound` chunks
-    under way; each takes `detour_length` at a time (NetStorm, VI).
+    under way; each takes `detour_length` at a time (NetStorm, VI). budget: seconds after which a participant that has
+    not got everything discards the task; 0: never.
     """
 
     number: int
@@ -164,6 +165,7 @@ class Task:
     busy_bound: int = 2
     detour_length: int = 1
     momentum: float = 0.0
+    budget: float = 0.0
 
     @cached_property
     def nodes(self) -> frozenset[str]:

@@ -107,10 +107,10 @@ class Site:
         try:
             self._fabric = Fabric(self.emulation).__enter__()
             self._fabric.install_routes()
-            if self.loss:
-                for u, v in self.topology.links:
-                    if self.topology.kind(u) == self.topology.kind(v) == "switch":
-                        self.emulation.shape(u, v, loss=self.loss)
+            for u, v in self.topology.links:
+                if self.topology.kind(u) == self.topology.kind(v) == "switch":
+                    # A bucket's credit, small beside what a fabric carries, is a chunk of ours on these slow links.
+                    self.emulation.shape(u, v, burst_bytes=0, loss=self.loss)
         except BaseException:
             self.__exit__()
             raise

@@ -19,7 +19,7 @@ from torch import nn
 from evaluation.wan.workloads import RUNTIMES
 from examples.train_digits import Data, digits, make_model
 from overlay.agent import Agent
-from overlay.errors import OverlayError
+from overlay.errors import OverlayError, PeerLost
 from overlay.hook import average
 
 
@@ -97,8 +97,10 @@ def learn(
         started = time.monotonic()
         try:
             average(model, agent)
+        except PeerLost:
+            continue  # the model is as it was before
         except OverlayError:
-            break  # the end, or someone is lost
+            break  # the end
         if lesson.copies:
             _mix(model, agent)
         now = time.monotonic()

@@ -79,9 +79,7 @@ def _draw(
     pyplot.close(figure)
 
 
-def panels(
-    *by: str, metrics: Sequence[str] = (), label: str = "", as_bars: bool = False, log: bool = False
-) -> Draw:
+def panels(*by: str, metrics: Sequence[str] = (), label: str = "", as_bars: bool = False, log: bool = False) -> Draw:
     """How to draw a figure: a panel per combination of these keys, or (metrics) per metric and combination.
 
     Lines over x, one per combination of the series' keys, shaded from "low" to "high" where y is "mean"; or bars.

@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies import get_strategy
-from controlplane.strategies.wan.policy import FollowPlan, Policy, Rounds
+from controlplane.strategies.wan.policy import FollowPlan, Measured, Policy, Rounds
 from controlplane.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Agent, Coordinator, OverlayError, PeerLost
@@ -192,3 +192,32 @@ def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
         for future in futures:
             with pytest.raises(PeerLost, match="b and a cannot reach each other"):
                 future.result(SECONDS)
+
+
+def test_agents_with_clocks_of_their_own_measure_the_same():
+    nodes = ("a", "b")
+    heard: list[Measured] = []
+
+    class Listens(Drawn):
+        def learn(self, event, now):
+            heard.append(event)
+
+    with Coordinator(Listens(nodes, 1), probe_values=100) as coordinator:
+        agents = {
+            node: Agent(
+                coordinator.address, node, listen=("127.0.0.1", 0), clock=lambda ahead=ahead: time.monotonic() + ahead
+            )
+            for node, ahead in (("a", 3600.0), ("b", -3600.0))
+        }
+        try:
+            for agent in agents.values():
+                agent.wait_joined()
+            until(lambda: all(agent._membership.offset.seconds is not None for agent in agents.values()))
+            for round_ in range(4):
+                synchronise(agents, 1_000_000, round_)
+            until(lambda: heard)
+            # An hour more or less on the way would make it Kbit/s, or negative.
+            assert max(event.mbps for event in heard) > 1.0
+        finally:
+            for agent in agents.values():
+                agent.close()

@@ -9,6 +9,7 @@ from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.policy import FollowPlan, Rounds
 from controlplane.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
+from overlay.awareness import ClockOffset, Throughput
 from overlay.message import HEADER_BYTES
 from overlay.simulation import FRAME_BYTES, SEGMENT_BYTES, Simulation, mathis_mbps, seconds_of
 
@@ -86,3 +87,20 @@ def test_rounds_follow_one_another_with_computing_between():
     tree = SumTree("h0", 0, 10, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
     run = Simulation(One(tree), overlay(line(100.0)), 10, compute=lambda node: 2.0 if node == "h1" else 1.0)
     assert run.run(3) == pytest.approx(6.0, abs=0.1)
+
+
+def test_chunks_that_waited_behind_one_another_tell_of_the_link_and_not_of_the_wait():
+    through = Throughput()
+    assert through.arrived(0.0, 1.0, 8.0) == 8.0
+    # Three more, all stamped at once, and each through a second after the one before.
+    assert [through.arrived(2.0, 2.0 + k, 8.0) for k in (1, 2, 3)] == [8.0, 8.0, 8.0]
+    assert through.arrived(6.0, 10.0, 8.0) == 2.0  # the link has become slower
+
+
+def test_the_quickest_exchange_tells_the_offset_of_the_clocks():
+    offset = ClockOffset()
+    assert offset.seconds is None
+    offset.answered(10.0, 100.0, 13.0)
+    offset.answered(20.0, 108.55, 20.1)  # the other clock is 88.5 ahead
+    offset.answered(30.0, 120.0, 33.0)
+    assert offset.seconds == pytest.approx(88.5)

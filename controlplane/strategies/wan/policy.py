@@ -7,9 +7,9 @@ objects, so that what is measured beside what is simulated compares the network 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import networkx as nx
 
@@ -77,7 +77,15 @@ class Back:
     node: str
 
 
-Event = Ready | Finished | Measured | Changed | Progress | Lost | Back
+@dataclass(frozen=True)
+class Failed:
+    """An agent cannot carry this task out, or not in its time."""
+
+    task: int
+    reason: str
+
+
+Event = Ready | Finished | Measured | Changed | Progress | Lost | Back | Failed
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Abort:
-    """Give this task up; its participants are told why. again: their values are as they brought them, and ready."""
+    """Give this task up; its participants are told why. again: their values are as they brought them, and ready. Where
+    the task kept them and agents may go on alone, they do so otherwise."""
 
     task: int
     reason: str
@@ -112,7 +121,15 @@ class Go:
     task: int
 
 
-Order = Start | Abort | Drop | Go
+@dataclass(frozen=True)
+class Alone:
+    """Nobody can be found for what this agent has brought: it goes on with its own values."""
+
+    node: str
+    reason: str
+
+
+Order = Start | Abort | Drop | Go | Alone
 
 
 def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
@@ -130,6 +147,14 @@ class Policy(Protocol):
     """All agents that the policy counts on."""
 
     def handle(self, event: Event, now: float) -> Sequence[Order]: ...
+
+
+@runtime_checkable
+class Heir(Policy, Protocol):
+    """A policy that can go on where another one of its kind has ended: agents tell what they are in the middle of."""
+
+    def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
+        """tasks: under way, and who of each still waits for its end. Numbers of new tasks are above `number`."""
 
 
 class Rounds:
@@ -169,6 +194,9 @@ class Rounds:
                         self.done(task)
             case Measured() | Changed():
                 self.learn(event, now)
+            case Failed(number, reason) if number in self.running:
+                del self.running[number]
+                return [Abort(number, reason)]
             case Lost(node, other):
                 if other is None:
                     self.ready[node].clear()
@@ -177,6 +205,11 @@ class Rounds:
                 self.running.clear()
                 return orders
         return ()
+
+    def adopt(self, tasks: Mapping[int, tuple[Task, Collection[str]]], number: int) -> None:
+        """As `Heir` has it."""
+        self.numbers = number
+        self.running = {each: set(waiting) for each, (_, waiting) in tasks.items()}
 
     def _begin(self, now: float) -> Sequence[Order]:
         orders = []

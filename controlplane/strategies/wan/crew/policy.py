@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies.wan.crew import algorithm
 from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.policy import Abort, Back, Event, Finished, Lost, Order, Ready, Start
+from controlplane.strategies.wan.policy import Abort, Alone, Back, Event, Failed, Finished, Lost, Order, Ready, Start
 
 SCHEMES = ("CREW", "OPR", "A2A")
+Tasks = Mapping[int, tuple[Task, Collection[str]]]
 
 
 class Crew:
@@ -24,8 +25,13 @@ class Crew:
 
     Failover (IV-B): when an agent or a connection is lost that a task needs, the task is done again with blocks split
     anew, without it, from the values that its members brought; where that is not possible, it is given up, and they go
-    on without. An agent that is lost while it is in a group takes the group down; the others queue again.
+    on without. An agent that is lost while it is in a group takes the group down; the others queue again. Agents that
+    cannot reach the controller train on alone, and finish what has begun. budget: seconds after which a group that is
+    not done discards its task; 0: never.
     """
+
+    alone = True
+    """Who cannot reach the controller goes on by itself."""
 
     def __init__(
         self,
@@ -36,7 +42,9 @@ class Crew:
         scheme: str = "CREW",
         network_aware: bool = True,
         chunk_values: int = 65_536,
+        budget: float = 0.0,
     ) -> None:
+        self.budget = budget
         self.nodes = tuple(nodes)
         n = len(self.nodes)
         self.belief = algorithm.mesh(bandwidth_mbps)
@@ -69,6 +77,9 @@ class Crew:
                 self.away.discard(node)
                 k = self.index[node]
                 self.cut[k, :] = self.cut[:, k] = False
+            case Failed(number, reason) if number in self.running:
+                del self.running[number]
+                return [Abort(number, reason)]
             case Lost(node, None):
                 self.away.add(node)
                 self.queue = [entry for entry in self.queue if entry[0] != node]
@@ -83,6 +94,11 @@ class Crew:
 
                 return self._again(uses, f"{node} and {other} cannot reach each other")
         return ()
+
+    def adopt(self, tasks: Tasks, number: int) -> None:
+        """The backup takes over (IV-B): groups that have begun go on; who is ready says so again."""
+        self.numbers = number
+        self.running = {each: (task, set(waiting)) for each, (task, waiting) in tasks.items()}
 
     def _again(self, concerned: Callable[[Task], bool], reason: str) -> list[Order]:
         """Tasks that are concerned end; their members bring their values again by themselves and queue."""
@@ -101,8 +117,13 @@ class Crew:
                 return orders
             values = group[0][1]
             self.queue = [entry for entry in self.queue if entry not in group]
+            members = [node for node, _ in group]
+            try:
+                task = self._task(self.numbers + 1, members, values)
+            except WanError as error:
+                orders += [Alone(node, str(error)) for node in members]
+                continue
             self.numbers += 1
-            task = self._task(self.numbers, [node for node, _ in group], values)
             self.running[task.number] = task, set(task.participants)
             orders.append(Start(task))
 
@@ -143,4 +164,6 @@ class Crew:
                 up = tuple(Edge(node, owner) for node in members if node != owner)
                 down = tuple(Edge(owner, node) for node in members if node != owner)
                 blocks.append(SumTree(owner, first, count, up, down, tuple(members), tuple(members)))
-        return Task(number, values, tuple(blocks), chunk_values=self.chunk_values, window=0, keep=True)
+        return Task(
+            number, values, tuple(blocks), chunk_values=self.chunk_values, window=0, keep=True, budget=self.budget
+        )

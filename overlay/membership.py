@@ -1,0 +1,103 @@
+"""An agent's connection to its coordinator, or to the backup that has taken over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Any
+
+from overlay.awareness import ClockOffset
+from overlay.errors import OverlayError
+from overlay.tls import Security
+
+ALIVE_SECONDS = 1.0
+"""Agents and coordinators say so often that they are there."""
+
+SILENT_SECONDS = 10.0
+"""Without a word from the coordinator: it is gone, or the way there. It may think for some seconds about a plan."""
+
+REJOIN_SECONDS = 0.5
+CONNECT_SECONDS = 5.0
+LINE_BYTES = 1 << 26
+
+Address = tuple[str, int]
+
+
+class Membership:
+    """Stays joined from `run` until that is cancelled. All in the agent's loop.
+
+    hello(): the first message to a coordinator. told(message): what it says. left(): there is none any more.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        *,
+        hello: Callable[[], dict[str, Any]],
+        told: Callable[[dict[str, Any]], None],
+        left: Callable[[], None],
+        clock: Callable[[], float],
+        security: Security | None,
+        log: Callable[[str], None],
+    ) -> None:
+        self._addresses, self._hello, self._told, self._left = addresses, hello, told, left
+        self._clock, self._security, self._log = clock, security, log
+        self._writer: asyncio.StreamWriter | None = None
+        self.offset = ClockOffset()
+
+    @property
+    def there(self) -> bool:
+        """Whether a coordinator listens."""
+        return self._writer is not None and not self._writer.is_closing()
+
+    def tell(self, **message: object) -> None:
+        """To the coordinator; nothing where there is none."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(json.dumps(message).encode() + b"\n")
+
+    async def run(self) -> None:
+        for address in cycle(self._addresses):
+            try:
+                await self._stay(address)
+            except (OSError, ValueError, OverlayError, TimeoutError) as error:
+                self._log(f"no coordinator at {address[0]}:{address[1]}: {error or 'it is silent'}")
+            self.close()
+            self._left()
+            await asyncio.sleep(REJOIN_SECONDS)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    async def _stay(self, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        context = self._security.connect if self._security else None
+        async with asyncio.timeout(CONNECT_SECONDS) as limit:
+            reader, self._writer = await asyncio.open_connection(*address, ssl=context, limit=LINE_BYTES)
+            limit.reschedule(None)
+        if self._security:
+            self._security.check(self._writer.transport, "controller")
+        self.offset = ClockOffset()
+        self.tell(type="join", **self._hello())
+        alive = asyncio.ensure_future(self._stay_alive())
+        try:
+            async with asyncio.timeout(SILENT_SECONDS) as limit:
+                while line := await reader.readline():
+                    limit.reschedule(loop.time() + SILENT_SECONDS)
+                    message = json.loads(line)
+                    if message["type"] == "alive":
+                        self.offset.answered(message["at"], message["now"], self._clock())
+                    elif message["type"] == "standby":
+                        break  # another one coordinates
+                    else:
+                        self._told(message)
+        finally:
+            alive.cancel()
+
+    async def _stay_alive(self) -> None:
+        while True:
+            self.tell(type="alive", at=self._clock())
+            await asyncio.sleep(ALIVE_SECONDS)

@@ -1,0 +1,143 @@
+"""A coordinator in another one's place: who watches whom, and what agents tell of what they are in the middle of.
+
+Nothing is kept by coordinators for that (CREW paper, IV-B: the controller is stateless): what runs is with the agents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.plan.task import Task
+from overlay.errors import OverlayError
+from overlay.membership import ALIVE_SECONDS, CONNECT_SECONDS, Address
+from overlay.tls import Security
+
+GONE_SECONDS = 3.0
+"""Without a word from the coordinator that it backs up, a backup takes its place."""
+
+TERM = 1 << 16
+"""Numbers of tasks of one coordinator: another one begins above the next multiple, so that none means two things."""
+
+
+def alive(message: Mapping[str, Any], **more: object) -> bytes:
+    """The answer to who says that he is there."""
+    return json.dumps({"type": "alive", "at": message.get("at", 0.0), "now": time.monotonic(), **more}).encode() + b"\n"
+
+
+class Standby:
+    """Watches another coordinator. `over`: it does not coordinate (any more)."""
+
+    def __init__(self, other: Address, security: Security | None, log: Callable[[str], None]) -> None:
+        self._other, self._security, self._log = other, security, log
+        self.over = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, own: Address) -> None:
+        self._task = asyncio.ensure_future(self._watch(own))
+
+    async def _watch(self, own: Address) -> None:
+        loop = asyncio.get_running_loop()
+        silent = loop.time()
+        host, port = self._other
+        while loop.time() < silent + GONE_SECONDS:
+            try:
+                async for active in self._words():
+                    # Two backups of one another, neither of which has begun: one of them does.
+                    if not active and own < self._other:
+                        break
+                    silent = loop.time()
+                else:
+                    await asyncio.sleep(ALIVE_SECONDS / 4)
+                    continue
+                break
+            except (OSError, ValueError, KeyError, OverlayError, TimeoutError):
+                await asyncio.sleep(ALIVE_SECONDS / 4)
+        self.over = True
+        self._log(f"coordinates in the place of {host}:{port}")
+
+    async def _words(self) -> Any:
+        """Whether it coordinates, again and again."""
+        context = self._security.connect if self._security else None
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(*self._other, ssl=context)
+        try:
+            if self._security:
+                self._security.check(writer.transport, "controller")
+            while True:
+                writer.write(b'{"type": "watch"}\n')
+                async with asyncio.timeout(GONE_SECONDS):
+                    line = await reader.readline()
+                if not line:
+                    return
+                yield bool(json.loads(line)["active"])
+                await asyncio.sleep(ALIVE_SECONDS / 2)
+        finally:
+            writer.close()
+
+
+@dataclass(frozen=True)
+class State:
+    """What an agent says of itself when it joins. epoch 0: it was never told what to do. running: tasks, and whether
+    the agent has got all that it gets; ended: whether they were done, or else given up."""
+
+    epoch: int
+    newest: int
+    running: Mapping[int, tuple[Task, bool]]
+    ended: Mapping[int, bool]
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> State:
+        """Raises ValueError, KeyError, TypeError."""
+        tasks = [(Task.from_json(each["task"]), bool(each["finished"])) for each in message.get("running", ())]
+        return cls(
+            int(message.get("epoch", 0)),
+            int(message.get("newest", 0)),
+            {task.number: (task, finished) for task, finished in tasks},
+            {int(number): bool(done) for number, done in message.get("ended", ())},
+        )
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """number: new tasks are above it. tasks: under way, and who waits for the end. done, given_up: over for some; the
+    others have not heard of it."""
+
+    epoch: int
+    number: int
+    tasks: Mapping[int, tuple[Task, frozenset[str]]]
+    done: Mapping[int, Task]
+    given_up: Mapping[int, Task]
+
+
+def inherit(states: Mapping[str, State]) -> Inheritance | None:
+    """From what all say; None: they have worked for different coordinators, or for none."""
+    epochs = {state.epoch for state in states.values() if state.epoch}
+    if len(epochs) != 1:
+        return None
+    tasks: dict[int, tuple[Task, frozenset[str]]] = {}
+    done: dict[int, Task] = {}
+    given_up: dict[int, Task] = {}
+    known = {number: task for state in states.values() for number, (task, _) in state.running.items()}
+    for number, task in sorted(known.items()):
+        ends = [state.ended[number] for state in states.values() if number in state.ended]
+        if not all(ends):
+            given_up[number] = task
+            continue
+        waiting = frozenset(node for node in task.awaited if _waits(states.get(node), number))
+        if ends or not waiting:
+            done[number] = task
+        else:
+            tasks[number] = task, waiting
+    newest = max(state.newest for state in states.values())
+    return Inheritance(epochs.pop(), (newest // TERM + 1) * TERM, tasks, done, given_up)
+
+
+def _waits(state: State | None, number: int) -> bool:
+    if state is None:
+        return True  # it has not come (yet)
+    return not state.running[number][1] if number in state.running else number > state.newest

@@ -1,0 +1,240 @@
+"""Coordinators that end in the middle, and backups that take their place (CREW paper, IV-B)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import socket
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from controlplane.plan.task import Edge, SumTree, Task
+from controlplane.strategies.wan.crew.policy import Crew
+from controlplane.strategies.wan.policy import Rounds
+from overlay import Agent, Coordinator, PeerLost
+from overlay.succession import TERM, State, inherit
+from tests.overlay.test_agents import SECONDS, Drawn, edges, until
+
+NODES = ("a", "b", "c", "d")
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class SlowCrew(Crew):
+    """Tasks take a second or two: long enough to lose a coordinator in their middle."""
+
+    def __init__(self, p: int = 2, budget: float = 0.0) -> None:
+        bandwidth = np.full((len(NODES), len(NODES)), 100.0)
+        np.fill_diagonal(bandwidth, np.inf)
+        super().__init__(NODES, bandwidth, p, chunk_values=16, budget=budget)
+
+    def _task(self, number, members, values):
+        task = super()._task(number, members, values)
+        return replace(task, window=1, trees=tuple(replace(tree, rate_mbps=0.01) for tree in task.trees))
+
+
+class SlowRounds(Rounds):
+    def task(self, number: int, values: int, now: float) -> Task:
+        up, down = edges("a", self.nodes), edges("a", self.nodes, down=True)
+        tree = SumTree("a", 0, values, up, down, self.nodes, self.nodes, rate_mbps=0.01)
+        return Task(number, values, (tree,), round=number, chunk_values=16)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def coordinate(policy, port: int, ready) -> None:
+    """A process of its own, to be killed."""
+    with Coordinator(policy, port=port):
+        ready.set()
+        signal.pause()
+
+
+@contextmanager
+def process(policy):
+    """(the process, where it listens)."""
+    port, ready = free_port(), SPAWN.Event()
+    running = SPAWN.Process(target=coordinate, args=(policy, port, ready), daemon=True)
+    running.start()
+    try:
+        assert ready.wait(SECONDS)
+        yield running, ("127.0.0.1", port)
+    finally:
+        running.kill()
+        running.join()
+
+
+@contextmanager
+def joined(address, *backups):
+    agents = {node: Agent(address, node, listen=("127.0.0.1", 0), backups=backups) for node in NODES}
+    try:
+        for agent in agents.values():
+            agent.wait_joined()
+        yield agents
+    finally:
+        for agent in agents.values():
+            agent.close()
+
+
+def bring(agents, values: int = 1024):
+    tensors = {node: np.full(values, k, np.float32) for k, node in enumerate(agents)}
+    return tensors, {node: agent.synchronise_async(tensors[node]) for node, agent in agents.items()}
+
+
+def check_groups(tensors, dones) -> None:
+    """Everybody has the mean of its group, exactly."""
+    for node, done in dones.items():
+        wanted = np.mean([NODES.index(other) for other in done.participants])
+        np.testing.assert_array_equal(tensors[node], np.float32(wanted))
+
+
+@pytest.mark.parametrize("policy", [SlowCrew(), SlowRounds(NODES)], ids=["crew", "rounds"])
+def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
+    finished = []
+    with process(policy) as (primary, address):
+        heir = Coordinator(
+            policy, backs_up=address, finished=lambda task, s: finished.append((task.number, task.participants))
+        )
+        with heir, joined(address, heir.address) as agents:
+            tensors, futures = bring(agents)
+            until(lambda: all(agent._tasks and not agent._pending for agent in agents.values()))
+            primary.kill()
+            dones = {node: future.result(SECONDS) for node, future in futures.items()}
+            until(lambda: heir.active and len(heir._members) == len(NODES) and heir._gathering is None)
+            check_groups(tensors, dones)
+            assert all(len(done.participants) > 1 for done in dones.values()), "nobody has noticed"
+            tensors, futures = bring(agents)
+            dones = {node: future.result(SECONDS) for node, future in futures.items()}
+            check_groups(tensors, dones)
+            assert all(done.task > TERM for done in dones.values()), "numbers of the backup's own"
+            until(lambda: {n for n, _ in finished} >= {done.task for done in dones.values()})
+    assert sorted(n for n, _ in finished) == sorted({n for n, _ in finished}), "each task ends once"
+
+
+def test_a_coordinator_that_comes_back_goes_on_where_it_was():
+    with process(SlowRounds(NODES)) as (primary, address), joined(address) as agents:
+        tensors, futures = bring(agents)
+        until(lambda: all(agent._tasks and not agent._pending for agent in agents.values()))
+        primary.kill()
+        primary.join()
+        with Coordinator(SlowRounds(NODES), port=address[1]):
+            dones = {node: future.result(SECONDS) for node, future in futures.items()}
+            check_groups(tensors, dones)
+            tensors, futures = bring(agents)
+            check_groups(tensors, {node: future.result(SECONDS) for node, future in futures.items()})
+
+
+def test_without_any_coordinator_crews_workers_go_on_alone():
+    with process(SlowCrew()) as (primary, address), joined(address) as agents:
+        primary.kill()
+        until(lambda: all(agent._left_at is not None for agent in agents.values()))
+        tensors, futures = bring(agents)
+        for k, node in enumerate(NODES):
+            assert futures[node].result(SECONDS).participants == (node,)
+            np.testing.assert_array_equal(tensors[node], np.float32(k))
+        with Coordinator(SlowCrew(), port=address[1]):
+            until(lambda: all(agent._left_at is None for agent in agents.values()))
+            tensors, futures = bring(agents)
+            dones = {node: future.result(SECONDS) for node, future in futures.items()}
+            check_groups(tensors, dones)
+            assert all(len(done.participants) == 2 for done in dones.values())
+
+
+def test_a_worker_lost_without_a_coordinator_ends_its_tasks_by_notices():
+    with process(SlowCrew(p=4)) as (primary, address), joined(address) as agents:
+        tensors, futures = bring(agents, 8192)
+        until(lambda: all(agent._peers.keys() >= set(NODES) - {node} for node, agent in agents.items()))
+        primary.kill()
+        until(lambda: not any(agent._membership.there for agent in agents.values()))
+        agents["d"].close()
+        for k, node in enumerate(NODES[:3]):
+            assert futures[node].result(SECONDS).participants == (node,)
+            np.testing.assert_array_equal(tensors[node], np.float32(k))
+
+
+def test_a_task_past_its_budget_is_discarded():
+    policy = SlowCrew(p=4, budget=0.2)
+    with Coordinator(policy) as coordinator, joined(coordinator.address) as agents:
+        tensors, futures = bring(agents, 8192)
+        for k, node in enumerate(NODES):
+            assert futures[node].result(SECONDS).participants == (node,)
+            np.testing.assert_array_equal(tensors[node], np.float32(k))
+
+
+def test_a_backup_lets_nobody_in_while_the_other_is_there():
+    with Coordinator(Drawn(NODES, 1)) as primary:
+        heir = Coordinator(Drawn(NODES, 1), backs_up=primary.address)
+        with heir, joined(primary.address) as agents:
+            lost = Agent(heir.address, "a", listen=("127.0.0.1", 0))
+            until(lambda: lost._left_at is not None)
+            assert not heir.active and not heir._members and not lost._joined.is_set()
+            lost.close()
+            _, futures = bring(agents)
+            for future in futures.values():
+                future.result(SECONDS)
+
+
+def test_two_backups_of_one_another_agree():
+    ports = free_port(), free_port()
+    first = Coordinator(Drawn(NODES, 1), port=ports[0], backs_up=("127.0.0.1", ports[1]))
+    second = Coordinator(Drawn(NODES, 1), port=ports[1], backs_up=("127.0.0.1", ports[0]))
+    with first, second, joined(first.address, second.address) as agents:
+        _, futures = bring(agents)
+        for future in futures.values():
+            future.result(SECONDS)
+        assert first.active != second.active
+
+
+TREE = SumTree("a", 0, 4, (Edge("b", "a"),), (Edge("a", "b"),), ("a", "b"), ("a", "b"))
+TASK = Task(7, 4, (TREE,))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "what"),
+    [
+        (State(5, 7, {7: (TASK, False)}, {}), State(5, 7, {7: (TASK, True)}, {}), {"a"}),
+        (State(5, 7, {7: (TASK, False)}, {}), State(5, 6, {}, {}), {"a", "b"}),  # b was never told
+        (State(5, 7, {7: (TASK, True)}, {}), State(5, 7, {}, {7: True}), "done"),
+        (State(5, 7, {7: (TASK, True)}, {}), State(5, 7, {7: (TASK, True)}, {}), "done"),
+        (State(5, 7, {7: (TASK, False)}, {}), State(5, 7, {}, {7: False}), "given up"),
+        (State(5, 7, {7: (TASK, False)}, {}), State(0, 0, {}, {}), {"a", "b"}),  # b has begun anew
+    ],
+)
+def test_what_agents_tell_says_how_far_a_task_is(a, b, what):
+    found = inherit({"a": a, "b": b})
+    assert found is not None and found.epoch == 5 and found.number == TERM
+    kinds = {"done": found.done, "given up": found.given_up}
+    if isinstance(what, str):
+        assert kinds[what] == {7: TASK} and not found.tasks
+    else:
+        assert found.tasks == {7: (TASK, frozenset(what))} and not found.done and not found.given_up
+
+
+def test_agents_of_two_coordinators_have_nothing_in_common():
+    assert inherit({"a": State(5, 7, {7: (TASK, False)}, {}), "b": State(6, 1, {}, {})}) is None
+
+
+def test_agents_of_two_epochs_begin_anew():
+    """A policy that takes over finds them at odds: what runs is given up."""
+    with Coordinator(Drawn(("a", "b"), 1)) as coordinator:
+        agents = {n: Agent(coordinator.address, n, listen=("127.0.0.1", 0)) for n in ("a", "b")}
+        try:
+            for agent in agents.values():
+                agent.wait_joined()
+            agents["b"]._epoch += 1
+            waiting = agents["a"].synchronise_async(np.ones(10, np.float32))
+            port = coordinator.address[1]
+            coordinator.close()
+            with Coordinator(Drawn(("a", "b"), 1), port=port):
+                agents["b"].synchronise_async(np.ones(10, np.float32)).result(SECONDS)
+                waiting.result(SECONDS)
+        except PeerLost:
+            pytest.fail("nothing ran that could be given up")
+        finally:
+            for agent in agents.values():
+                agent.close()
