@@ -979,11 +979,12 @@ static bool has_nothing(const struct tree *t)
     return !p || (p->exponents[p->sent[DATA]] < 0 && (!later || next_of(p, DATA) < limit_of(t, p)));
 }
 
-/* Answers open the window for as many packets again. Where more is under way than the round trip needs, queues hold it, and it
- * does no harm to let some answers come together: a wake-up costs as much as tens of packets. */
+/* Answers open a full window for as many packets again. Where more is under way than the round trip needs, queues hold it, and
+ * it does no harm to let some answers come together: a wake-up costs as much as tens of packets. Where it is not the window that
+ * holds the tree up, the next answer is waited for: data for its exponents, or the trainer for the last of a tensor. */
 static uint64_t answer_spacing(const struct tree *t)
 {
-    if (!(t->packets_per_second > 0))
+    if (!(t->packets_per_second > 0) || has_nothing(t))
         return 0;
     double queued = t->unanswered / t->packets_per_second * INART_NS - t->round_trip;
     double burst = t->tokens_wake / t->packets_per_second, most = (burst < FEW_SECONDS ? burst : FEW_SECONDS) * INART_NS;
