@@ -14,7 +14,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,8 +35,12 @@ from topologies.load import cpu_times
 from topologies.zygote import Zygote
 
 OPERATION_SECONDS = 300.0
-SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000, 100_000_000)
+SIZES = (
+    *(10_000, 20_000, 30_000, 50_000, 100_000, 300_000),
+    *(1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000),
+)
 SMALLEST = 4
+HOSTS_EXACT_MS = 1e-3
 SLOW, FAST = 4.0, 20.0  # Mbit/s of a link
 LEAST_SECONDS = 0.04  # what takes less is measured on slower links
 MOST_SECONDS = 5.0  # what takes longer is measured on faster ones, where there are any
@@ -100,7 +104,7 @@ def measure(
         idle, total = cpu_times()
         refill = model(0.0).refill_s
         smallest, _ = repeated(agents, SMALLEST, MOST, refill)
-        host_ms = max(0.0, (smallest - model(0.0).seconds(SMALLEST)) * 1e3 / 2)
+        host_ms = hosts_part(smallest, lambda ms: model(ms).seconds(SMALLEST))
         cost = model(host_ms)
         rows = []
         for size in sizes:
@@ -114,6 +118,17 @@ def measure(
         agents.leave()
     left = (after - idle) / max(1, now - total)
     return Measured(link_mbps, plan.rate_mbps, len(plan.trees), host_ms, left, rows)
+
+
+def hosts_part(measured: float, modelled: Callable[[float], float]) -> float:
+    """The hosts' part of a round trip (ms) with which an all-reduce takes as long as measured (s); 0 where it takes
+    less than without. modelled: its seconds, which rise with it: once for the exponents, where they do not come back
+    before there is a token for data, and once for the data."""
+    low, high = 0.0, max(0.0, measured) * 1e3
+    while high - low > HOSTS_EXACT_MS:
+        middle = (low + high) / 2
+        low, high = (middle, high) if modelled(middle) < measured else (low, middle)
+    return low
 
 
 def repeated(agents: JobAgents, size: int, times: int, pause: float) -> tuple[float, int]:

@@ -26,3 +26,12 @@ def test_the_table_says_whether_the_model_holds(measured, status, monkeypatch, t
 def test_a_wrong_topology_is_said(capsys):
     assert cost.main(["--topology", "fattree:k=5"]) == 1
     assert capsys.readouterr().err.startswith("cost: ")
+
+
+@pytest.mark.parametrize("hosts_ms", [0.0, 0.4, 3.0, 20.0])
+def test_the_hosts_part_is_found_from_what_the_smallest_all_reduce_takes(hosts_ms):
+    def modelled(ms):  # data waits for a token (9 ms) or for its exponents, whichever comes last
+        return (max(9.0, 1.0 + ms) + 1.0 + ms) / 1e3
+
+    assert cost.hosts_part(modelled(hosts_ms), modelled) == pytest.approx(hosts_ms, abs=2e-3)
+    assert cost.hosts_part(0.005, modelled) == 0
