@@ -27,6 +27,8 @@ from controlplane.rpc.tls import add_tls_arguments, tls_from
 STATUS_SECONDS = 10.0
 WATCH_SECONDS = 1.0
 EVENTS_SHOWN = 8
+AGENT_COLUMNS = ("agent", "role", "joined", "from", "last report", "host", "statistics")
+"""host: what it adds to a round trip, where agents have measured that."""
 
 
 def format_replan(reply: pb.ReplanReply) -> str:
@@ -103,7 +105,7 @@ def _job_lines(status: pb.StatusReply) -> list[str]:
         f"running, epoch {status.epoch}" if status.state == "running" else f"waiting for {', '.join(missing)}",
         *([status.update] if status.update else []),
         "",
-        *_table(("agent", "role", "joined", "from", "last report", "statistics"), map(_agent_row, status.agents)),
+        *_table(AGENT_COLUMNS, map(_agent_row, status.agents)),
     ]
     stuck = [tree for tree in status.trees if tree.HasField("oldest_chunk")]
     if status.trees:
@@ -157,6 +159,7 @@ def _agent_row(agent: pb.AgentStatus) -> tuple[str, ...]:
         f"{agent.joined_seconds:.0f} s ago" if agent.joined else "MISSING",
         agent.peer,
         f"{agent.reported_seconds:.0f} s ago" if agent.reported_seconds >= 0 else "-",
+        f"{agent.host_ms:.3g} ms" if agent.HasField("host_ms") else "-",
         statistics or "-",
     )
 

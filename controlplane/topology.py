@@ -23,7 +23,8 @@ LINK_NUMBERS = ("bandwidth_mbps", "delay_ms", "used_bandwidth_mbps")
 SWITCH_LIMITS = ("slots", "label_entries", "multicast_groups", "fan_in", "max_workers", "values_per_packet")
 ABOUT = ("name", "label", "description", "x", "y")
 """For people and for drawing; nothing here reads them."""
-NODE_ATTRIBUTES = ("kind", *NODE_NUMBERS, "host_ms", "ip", "mac", "role", "loopback_ports", *SWITCH_LIMITS, *ABOUT)
+HOST_TIMES = ("host_ms", "measured_ms")
+NODE_ATTRIBUTES = ("kind", *NODE_NUMBERS, *HOST_TIMES, "ip", "mac", "role", "loopback_ports", *SWITCH_LIMITS, *ABOUT)
 LINK_ATTRIBUTES = (*LINK_NUMBERS, "ports", "front_panel", *SETTINGS, *ABOUT)
 FIRST_ADDRESS = ipaddress.IPv4Address("10.0.0.1")
 KINDS = ("switch", "server")
@@ -57,8 +58,9 @@ class Topology:
     Node attributes: kind ("switch" or "server");
     switches: aggregation_mbps (input rate that it can aggregate; absent: unlimited), used_aggregation_mbps (by others);
     servers: ingress_mbps (rate at which a parameter server there takes gradients in; absent: its access link's),
-    used_ingress_mbps, host_ms (what an agent there adds to a round trip, as measured), ip, mac, role ("worker" or
-    "parameter_server": `parse_job` places those there first).
+    used_ingress_mbps, host_ms (what an agent there adds to a round trip), measured_ms (the same as agents measured it
+    last, where host_ms does not say: plan/measured.py), ip, mac, role ("worker" or "parameter_server": `parse_job`
+    places those there first).
     Link attributes: bandwidth_mbps, delay_ms (0), used_bandwidth_mbps (0), ports ({"u": 1, "v": 3}).
 
     For hardware switches, on a link: front_panel ({"v": "1/0"}: which port it is plugged into, per switch), speed
@@ -424,10 +426,11 @@ def _checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
             result[key] = _number(attributes[key], f"node {node!r}: {key}", unlimited=not key.startswith("used_"))
             if math.isinf(result[key]):
                 del result[key]
-    if "host_ms" in attributes:
-        result["host_ms"] = _number(attributes["host_ms"], f"node {node!r}: host_ms", unlimited=False)
+    for key in HOST_TIMES:
+        if key in attributes:
+            result[key] = _number(attributes[key], f"node {node!r}: {key}", unlimited=False)
     if kind != "server":
-        for key in ("ip", "role", "host_ms"):
+        for key in ("ip", "role", *HOST_TIMES):
             if key in attributes:
                 raise TopologyError(f"node {node!r}: {key} belongs on a server")
     if "loopback_ports" in attributes:

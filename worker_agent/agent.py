@@ -196,7 +196,7 @@ class Agent(Member):
         numbers = {name: value for name, value in asdict(stats).items() if isinstance(value, int | float) and value}
         trees = [pb.TreeReport(tree=tree.tree) for tree in stats.trees]
         for report, tree in zip(trees, stats.trees, strict=True):
-            report.busy_seconds = tree.busy_seconds
+            report.busy_seconds, report.round_trip_seconds = tree.busy_seconds, tree.rtt_lowest
             report.answered_bytes = int(tree.measured_mbps * tree.busy_seconds * 1e6 / 8)
             if tree.oldest_unanswered < tree.next_sequence:
                 report.oldest_chunk = tree.oldest_unanswered

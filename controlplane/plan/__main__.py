@@ -12,6 +12,7 @@ from pathlib import Path
 from controlplane.generators import parse_topology
 from controlplane.job import parse_job
 from controlplane.plan.limits import Limits, limited
+from controlplane.plan.measured import load_measured, with_measured
 from controlplane.plan.model import Plan
 from controlplane.plan.planning import ERRORS, solve, timed
 from controlplane.plan.slots import with_host_ms
@@ -44,8 +45,12 @@ def parser() -> argparse.ArgumentParser:
         "--host-ms",
         type=float,
         metavar="MS",
-        help="what each host adds to a round trip, where its host_ms in the topology does not say (default: 2; "
-        "python -m worker_agent allreduce measures it)",
+        help="what each host adds to a round trip, where its host_ms in the topology does not say (default: 2)",
+    )
+    result.add_argument(
+        "--measured",
+        metavar="FILE",
+        help="what agents of a running job measured of that: of `python -m controlplane.controller status --json`",
     )
     result.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
     result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
@@ -106,6 +111,8 @@ def main(argv: list[str] | None = None) -> int:
         for node in (*job.workers, *job.parameter_servers):
             if topology.graph.degree(node):  # one without links has no route, as the strategy says
                 topology.access_switch(node)  # strategies can do more, agents and switches cannot
+        if arguments.measured is not None:
+            topology = with_measured(topology, load_measured(arguments.measured))
         if arguments.host_ms is not None:
             topology = with_host_ms(topology, arguments.host_ms)
         if arguments.target is not None:

@@ -4,6 +4,9 @@ A chunk that all workers send at once comes back after the round trip: over ever
 the other, as many as there are flows of the tree on it (they arrive together), then each partial sum onwards, then the
 result over the links down; with each link's delay, and the hosts' time. A tree asks for as many slots as packets are
 under way at its rate, twice over.
+
+The hosts' time is the topology's `host_ms`, or what agents measured (plan/measured.py), or assumed. What they measured
+is the shortest, and a busy host takes longer: slots are given out for HOST_MS at least, as far as memory allows.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from itertools import pairwise
 
 from controlplane.plan.limits import MINIMUM_SLOTS, DoesNotFit, Resource, held
 from controlplane.plan.model import Plan, Tree
-from controlplane.topology import Topology
+from controlplane.topology import HOST_TIMES, Topology
 
 DEFAULT_SLOTS, MAXIMUM_SLOTS = 64, 1 << 14
 HOST_MS = 2.0
 """Assumed of a server whose `host_ms` is not known: batching, scheduling. Slots are given out for it; rates are not
 lowered for it."""
+
+HOSTS = "hosts"
 
 Edge = tuple[str, str]
 
@@ -38,19 +43,22 @@ class Level:
         return f"{self.source} to {self.end} {self.ms:.3g} ms" if self.end else f"{self.source} {self.ms:.3g} ms"
 
 
-def host_ms(topology: Topology, server: str, assumed: float = HOST_MS) -> float:
-    """What an agent on the server adds to a round trip; assumed: where it is not known."""
-    return float(topology.graph.nodes[server].get("host_ms", assumed))
+def host_ms(topology: Topology, server: str, assumed: float = HOST_MS, least: float = 0.0) -> float:
+    """What an agent on the server adds to a round trip; assumed: where it is not known. least: of what was measured."""
+    attributes = topology.graph.nodes[server]
+    return float(attributes.get("host_ms", max(least, attributes.get("measured_ms", assumed))))
 
 
 def hosts_known(plan: Plan, topology: Topology) -> bool:
     """Whether the times of all the job's servers are."""
-    return all("host_ms" in topology.graph.nodes[s] for s in (*plan.job.workers, *plan.job.parameter_servers))
+    servers = (*plan.job.workers, *plan.job.parameter_servers)
+    return all(any(name in topology.graph.nodes[server] for name in HOST_TIMES) for server in servers)
 
 
 def with_host_ms(topology: Topology, ms: float) -> Topology:
-    """The topology with this time for every server that has none of its own. Raises TopologyError."""
-    unknown = [server for server in topology.servers if "host_ms" not in topology.graph.nodes[server]]
+    """The topology with this time for every server whose time is not known. Raises TopologyError."""
+    nodes = topology.graph.nodes
+    unknown = [server for server in topology.servers if not any(name in nodes[server] for name in HOST_TIMES)]
     return topology.replace(nodes={server: {"host_ms": ms} for server in unknown})
 
 
@@ -59,8 +67,11 @@ def link_flows(tree: Tree) -> Counter[Edge]:
     return Counter(pair for flow in tree.flows for pair in pairwise(flow.route))
 
 
-def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> list[Level]:
-    """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network."""
+def round_trip(
+    tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS, least: float = 0.0
+) -> list[Level]:
+    """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network. assumed,
+    least: as `host_ms` has them."""
     flows = link_flows(tree)
 
     def way(route: Sequence[str]) -> float:
@@ -87,9 +98,10 @@ def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float 
     down = {tree.root: 0.0}
     for u, v in tree.return_edges:
         down[v] = down[u] + packet_ms(topology, (u, v), packet_bits) + topology.delay_ms(u, v)
-    hosts = max(host_ms(topology, a.worker, assumed) for a in tree.assignments) + host_ms(topology, tree.root, assumed)
+    slowest = max(host_ms(topology, a.worker, assumed, least) for a in tree.assignments)
+    hosts = slowest + host_ms(topology, tree.root, assumed, least)
     first = Level("workers", longest, starts[longest])
-    return [first, *from_point(longest), Level(tree.root, "workers", max(down.values())), Level("hosts", "", hosts)]
+    return [first, *from_point(longest), Level(tree.root, "workers", max(down.values())), Level(HOSTS, "", hosts)]
 
 
 def packet_ms(topology: Topology, link: Edge, packet_bits: int) -> float:
@@ -108,10 +120,10 @@ def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int, assumed: flo
     return total_ms(round_trip(tree, topology, packet_bits, assumed))
 
 
-def under_way(plan: Plan, topology: Topology, packet_bits: int) -> list[float]:
+def under_way(plan: Plan, topology: Topology, packet_bits: int, least: float = 0.0) -> list[float]:
     """Packets of each tree that are under way at its rate."""
     return [
-        plan.tree_rate_mbps(index) * 1e3 * round_trip_ms(tree, topology, packet_bits) / packet_bits
+        plan.tree_rate_mbps(index) * 1e3 * total_ms(round_trip(tree, topology, packet_bits, least=least)) / packet_bits
         for index, tree in enumerate(plan.trees)
     ]
 
@@ -128,7 +140,8 @@ def place_slots(
     plan is installed beside this one. Raises DoesNotFit.
     """
     needs = under_way(plan, topology, packet_bits)
-    sizes = [min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * need))))) for need in needs]
+    wanted = under_way(plan, topology, packet_bits, HOST_MS)
+    sizes = [min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * each))))) for each in wanted]
     at: dict[str, list[int]] = {}
     for index, tree in enumerate(plan.trees):
         for point in tree.points:

@@ -59,7 +59,7 @@ class AddJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., strategy: _Optional[str] = ..., seed: _Optional[int] = ..., plan: _Optional[str] = ..., dry_run: bool = ..., share: bool = ..., weight: _Optional[float] = ..., guarantee_mbps: _Optional[float] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ["joined", "joined_seconds", "node", "peer", "reported_seconds", "role", "statistics"]
+    __slots__ = ["host_ms", "joined", "joined_seconds", "node", "peer", "reported_seconds", "role", "statistics"]
     class StatisticsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class AgentStatus(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    HOST_MS_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     JOINED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +75,7 @@ class AgentStatus(_message.Message):
     REPORTED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    host_ms: float
     joined: bool
     joined_seconds: float
     node: str
@@ -81,7 +83,7 @@ class AgentStatus(_message.Message):
     reported_seconds: float
     role: str
     statistics: _containers.ScalarMap[str, float]
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., joined: bool = ..., peer: _Optional[str] = ..., joined_seconds: _Optional[float] = ..., statistics: _Optional[_Mapping[str, float]] = ..., reported_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., joined: bool = ..., peer: _Optional[str] = ..., joined_seconds: _Optional[float] = ..., statistics: _Optional[_Mapping[str, float]] = ..., reported_seconds: _Optional[float] = ..., host_ms: _Optional[float] = ...) -> None: ...
 
 class Configuration(_message.Message):
     __slots__ = ["agent_config", "digest"]
@@ -385,20 +387,22 @@ class SwitchStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., labels: _Optional[int] = ..., groups: _Optional[int] = ..., routes: _Optional[int] = ..., refills: _Optional[int] = ..., verdicts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class TreeReport(_message.Message):
-    __slots__ = ["answered_bytes", "busy_seconds", "missing", "oldest_chunk", "tree", "waiting_seconds"]
+    __slots__ = ["answered_bytes", "busy_seconds", "missing", "oldest_chunk", "round_trip_seconds", "tree", "waiting_seconds"]
     ANSWERED_BYTES_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     OLDEST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     answered_bytes: int
     busy_seconds: float
     missing: _containers.RepeatedScalarFieldContainer[str]
     oldest_chunk: int
+    round_trip_seconds: float
     tree: int
     waiting_seconds: float
-    def __init__(self, tree: _Optional[int] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., answered_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, tree: _Optional[int] = ..., oldest_chunk: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., answered_bytes: _Optional[int] = ..., round_trip_seconds: _Optional[float] = ...) -> None: ...
 
 class TreeStatus(_message.Message):
     __slots__ = ["missing", "oldest_chunk", "root", "tree", "waiting_seconds"]

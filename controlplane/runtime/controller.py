@@ -194,6 +194,11 @@ class Controller:
             reply.without.extend(
                 f"{name} (congested: used at {mbps:.4g} Mbit/s)" for name, mbps in self.network.slow.items()
             )
+        if self.network is not None:
+            times = self.network.host_times_ms()
+            for agent in reply.agents:
+                if agent.node in times:
+                    agent.host_ms = times[agent.node]
         if self.network is not None and self.network.switches.keepers:
             keepers = self.network.switches.keepers
             with ThreadPoolExecutor(min(32, len(keepers))) as pool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controlplane.evaluate import evaluate
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
+from controlplane.plan.measured import host_times_ms, with_measured
 from controlplane.plan.repair import intact
 from controlplane.plan.replan import replan
 from controlplane.rules import Deployment, RuleSet, Taken, routes
@@ -31,7 +32,7 @@ from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.kinds import Kind
 from controlplane.terms import USUAL, Terms
 from controlplane.topology import Topology
-from p4src.protocol import VERSION
+from p4src.protocol import VERSION, frame_bytes
 
 REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
 PATIENCE_SECONDS = 30.0
@@ -94,6 +95,7 @@ class Network:
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.slow: dict[str, float] = {}  # links ("V1-V2", one direction) that carry less than they should: Mbit/s
         self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
+        self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
         self._fair = False  # a job was added with the others: all are planned together from then on
         self._replan = threading.Event()
         self._replanner: threading.Thread | None = None
@@ -262,7 +264,7 @@ class Network:
         """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
         with self._lock:
             needs = [job.updater.plan.job for job in jobs if job.updater is not None]
-            state = slowed(without(self.topology, unneeded(self.off, self.topology, needs)), self.slow)
+            state = self._now(self.topology, unneeded(self.off, self.topology, needs))
         kept = [job.updater.plan for job in self.jobs if job.updater is not None and job.name in fixed]
         state = with_loads(state, kept)
         for one in more:
@@ -395,7 +397,19 @@ class Network:
     @property
     def state(self) -> Topology:
         """The network as it is now, without what is kept off."""
-        return slowed(without(self.topology, self.off), self.slow)
+        return self._now(self.topology, self.off)
+
+    def _now(self, base: Topology, off: Iterable[str]) -> Topology:
+        """A topology as it is now: without what is kept off, with congested links and with what agents measured."""
+        return with_measured(slowed(without(base, off), self.slow), self.host_times_ms())
+
+    def host_times_ms(self) -> dict[str, float]:
+        """What each server adds to a round trip, as found from what agents measured, this epoch or before."""
+        for job in self.jobs:
+            if job.updater is not None and (trips := job.roster.round_trips_ms()):
+                bits = 8 * frame_bytes(self.kind.limits.values_per_packet)
+                self._measured = self._measured | host_times_ms(job.updater.plan, self.topology, bits, trips)
+        return self._measured
 
     @property
     def kept_off(self) -> dict[str, str]:
@@ -423,7 +437,7 @@ class Network:
         with self._lock:
             base = self._bases.get(job.name, self.topology)
             plans = [] if job.updater is None else [job.updater.plan.job]
-            return slowed(without(base, [*unneeded(self.off, self.topology, plans), *job.without]), self.slow)
+            return self._now(base, [*unneeded(self.off, self.topology, plans), *job.without])
 
     def replan(
         self,
@@ -469,7 +483,7 @@ class Network:
         for one in [job] if job is not None else list(self.jobs):
             if one.updater is None:
                 raise UpdateError("this controller cannot change its plan")
-            state = slowed(without(bases[one.name], {*later, *one.without}), self.slow)
+            state = self._now(bases[one.name], {*later, *one.without})
             made.append(one.updater.update(state, strategy, dry_run=dry_run))
             if not dry_run:
                 with self._lock:

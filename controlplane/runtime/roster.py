@@ -213,6 +213,16 @@ class Roster:
                     member.oldest[tree.tree] = tree.oldest_chunk, since
             self._look_for_silent(now)
 
+    def round_trips_ms(self) -> dict[int, dict[str, float]]:
+        """By tree and worker: the shortest in this epoch, as they reported; what nobody measured is not there."""
+        with self._lock:
+            found: dict[int, dict[str, float]] = {}
+            for node, member in self._members.items():
+                for number, tree in member.trees.items() if member.reported is not None else ():
+                    if tree.round_trip_seconds > 0:
+                        found.setdefault(number, {})[node] = 1e3 * tree.round_trip_seconds
+        return found
+
     def tree_rates(self) -> dict[int, float]:
         """Mbit/s of a worker on each tree while it was busy there, as they reported last; the median. Trees that were
         not busy, or of which nobody says anything now, are not there."""

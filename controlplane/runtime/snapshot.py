@@ -64,6 +64,7 @@ class Snapshots:
         loads = {job.name: self._planned(job) for job in jobs}
         used = _Used(topology, loads.values())
         names = {job.job_id: job.name for job in jobs}
+        hosts = network.host_times_ms()
         taken = network.switches.taken()
         return {
             "time": time.time(),
@@ -72,6 +73,7 @@ class Snapshots:
             "without": dict(network.kept_off),
             "congested": dict(network.slow),
             "answers": dict(network.answers),
+            "host_times_ms": dict(hosts),
             "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],
             "links": [
                 {

@@ -347,16 +347,17 @@ class Updater:
             self._fits(new, limited(topology, self._limits))
             return new, self.plan.rate_mbps, difference(self.plan, new)
         topology = self._left(topology)
+        held = limited(topology, self._limits)
         job = self.job.among(topology)
         try:
-            before = evaluate(self.plan, topology).rate_mbps
+            before = evaluate(self.plan, held).rate_mbps
         except (PlanError, JobError):
             before = 0.0  # it needs something that is not there any more
         if job == self.plan.job:
-            new = replan(self.plan, limited(topology, self._limits), strategy=strategy)
+            new = replan(self.plan, held, strategy=strategy)
         else:
             planner = get_strategy(strategy or self.plan.strategy)
-            new = planner(limited(topology, self._limits), job, seed=self.plan.seed or 0)
+            new = planner(held, job, seed=self.plan.seed or 0)
             new = new.with_version(self.plan.version + 1)
         if strategy is None and job.workers == self.plan.job.workers and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)

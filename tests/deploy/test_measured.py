@@ -1,0 +1,176 @@
+"""What agents measure of round trips: in status, and in the next plan of a live network and of the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.controller import format_status, message_dict
+from controlplane.generators import fattree, leaf_spine, testbed
+from controlplane.job import place_job
+from controlplane.plan import Plan
+from controlplane.plan.__main__ import main as plan_command
+from controlplane.plan.measured import host_times_ms, with_measured
+from controlplane.plan.slots import HOST_MS, HOSTS, place_slots, round_trip, round_trip_ms, with_host_ms
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.runtime.controller import Controller
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.network import Network
+from controlplane.strategies import get_strategy
+from controlplane.targets.kinds import P4RuntimeKind
+from p4src.artifacts import find
+from p4src.protocol import frame_bytes
+from tests.controlplane.instances import examples
+from tests.deploy.agents import Agents
+from tests.deploy.memory import MemoryTarget
+
+BITS = 8 * frame_bytes(256)
+SLOW_MS = 100.0
+STAR = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
+NETWORKS = (STAR, fattree(4, 20.0, delay_ms=0.3), leaf_spine(3, 2, 4, 20.0, uplink_mbps=10.0))
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.sampled_from(NETWORKS), st.integers(0, 50), st.data())
+def test_hosts_have_what_links_do_not_explain(topology, seed, data):
+    """Of round trips of workers that are alike and parameter servers that are not, the sum of both is found again."""
+    plan = get_strategy("inart")(topology, place_job(topology, 5, 2, seed=seed))
+    hosts = st.floats(0.0, 30.0)
+    worker, roots = data.draw(hosts), {root: data.draw(hosts) for root in plan.job.parameter_servers}
+    measured = {}
+    for index, tree in enumerate(plan.trees):
+        links = sum(level.ms for level in round_trip(tree, topology, BITS) if level.source != HOSTS)
+        measured[index] = dict.fromkeys(plan.job.workers, links + worker + roots[tree.root])
+    found = host_times_ms(plan, topology, BITS, measured)
+    assert set(found) == {*plan.job.workers, *(tree.root for tree in plan.trees)}
+    known = with_measured(topology, found)
+    for index, tree in enumerate(plan.trees):
+        assert round_trip_ms(tree, known, BITS) == pytest.approx(max(measured[index].values()))
+
+
+def test_what_is_shorter_than_the_links_have_it_is_no_time_and_what_is_unknown_is_left_out():
+    plan = get_strategy("inart")(STAR, place_job(STAR, 6, 2))
+    assert host_times_ms(plan, STAR, BITS, {}) == {}
+    assert host_times_ms(plan, STAR, BITS, {0: {"W1": 1e-6}, 99: {"W2": 1.0}}) == {"W1": 0.0, plan.trees[0].root: 0.0}
+
+
+def test_a_stated_time_counts_before_a_measured_one_and_that_before_an_assumed_one():
+    plan = get_strategy("inart")(STAR, place_job(STAR, 6, 2))
+    tree = plan.trees[0]
+    empty = round_trip_ms(tree, with_host_ms(STAR, 0.0), BITS)
+    measured = with_measured(STAR, dict.fromkeys(STAR.servers, 5.0))
+    stated = STAR.replace(nodes={server: {"host_ms": 7.0} for server in STAR.servers})
+    assert round_trip_ms(tree, STAR, BITS) == pytest.approx(empty + 2 * HOST_MS)
+    assert round_trip_ms(tree, with_host_ms(measured, 1.0), BITS) == pytest.approx(empty + 10.0)
+    assert round_trip_ms(tree, with_measured(stated, {tree.root: 5.0}), BITS) == pytest.approx(empty + 14.0)
+
+
+def test_slots_are_given_out_for_longer_than_the_shortest_round_trip():
+    """A quick measurement takes no slots away; a slow one asks for more."""
+    fast = testbed(switch_mbps=60_000, server_mbps=40_000, link_mbps=60_000)
+    plan = get_strategy("inart")(fast, place_job(fast, 6, 2))
+    free = {switch: [(0, 1 << 20)] for switch in fast.switches}
+
+    def slots(ms: float | None) -> tuple[int, ...]:
+        known = fast if ms is None else with_measured(fast, dict.fromkeys(fast.servers, ms))
+        return place_slots(plan, known, BITS, free)[0]
+
+    assert slots(0.01) == slots(None)
+    assert all(more >= usual for more, usual in zip(slots(3 * HOST_MS), slots(None), strict=True))
+    assert sum(slots(3 * HOST_MS)) > sum(slots(None))
+
+
+# -- a network that runs -----------------------------------------------------------------------------------------------
+
+
+class Rig:
+    """The paper's testbed with little memory, switches that are in memory, a job with its agents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.topology = STAR.replace(nodes={switch: {"slots": 96} for switch in STAR.switches})
+        switches = [MemoryTarget(name) for name in STAR.switches]
+        kind = P4RuntimeKind(find("v1model", 256))
+        self.network = Network(self.topology, kind, switches, epochs=EpochStore(folder / "epoch"))
+        self.network.switches.fill()
+        self.job = self.network.launch(place_job(STAR, 6, 2, seed=1), "inart")[1]
+        self.controller = Controller(self.network)
+        self.agents = Agents(self.job.roster)
+        self.agents.join()
+
+    @property
+    def plan(self) -> Plan:
+        assert self.job.updater is not None
+        return self.job.updater.plan
+
+    def report(self, hosts_ms: float) -> None:
+        """All workers measured what the links take, and so much more for two hosts."""
+        for worker in self.plan.job.workers:
+            report = pb.ReportRequest(node=worker, epoch=self.job.roster.epoch)
+            for number, tree in enumerate(self.plan.trees):
+                links = sum(level.ms for level in round_trip(tree, self.topology, BITS) if level.source != HOSTS)
+                report.trees.add(tree=number, round_trip_seconds=(links + 2 * hosts_ms) / 1e3)
+            self.job.roster.report(report)
+
+    def status(self) -> pb.StatusReply:
+        return self.controller.status(pb.StatusRequest(), None)
+
+    def close(self) -> None:
+        self.network.close()
+        self.agents.end()
+
+
+@pytest.fixture
+def rig(tmp_path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_live_network_plans_with_what_its_agents_measured(rig, tmp_path, capsys):
+    assumed = rig.plan
+    assert not any(agent.HasField("host_ms") for agent in rig.status().agents)
+    rig.report(HOST_MS)
+    rate = rig.network.replan(dry_run=True).plan.rate_mbps
+    assert rate == pytest.approx(assumed.rate_mbps), "what was assumed is right"
+
+    rig.report(SLOW_MS)
+    status = rig.status()
+    assert all(agent.host_ms == pytest.approx(SLOW_MS) for agent in status.agents)
+    assert format_status(status).count(f" {SLOW_MS:g} ms ") == len(status.agents)
+    update = rig.network.replan()
+    assert update.rate_before < assumed.rate_mbps, "the windows do not carry the rate that was planned"
+    assert update.rate_before < update.plan.rate_mbps < assumed.rate_mbps
+    assert update.changed
+
+    # The command, with the same knowledge, plans the same rate.
+    known = tmp_path / "status.json"
+    known.write_text(json.dumps(message_dict(rig.status())))
+    network = tmp_path / "net.json"
+    network.write_text(json.dumps(rig.topology.to_json()))
+    words = ["--topology", str(network), "--job", "workers=6,ps=2,seed=1", "--target", "v1model", "--json"]
+    assert plan_command([*words, "--measured", str(known)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rate_mbps"] >= update.plan.rate_mbps * (1 - 1e-6)  # with shares of its own
+    assert not found["windows"]["assumed"]
+    assert found["windows"]["rate_mbps"] >= found["rate_mbps"] * (1 - 1e-6)
+
+
+def test_what_was_measured_is_kept_while_nobody_reports(rig):
+    rig.report(SLOW_MS)
+    rig.network.replan()
+    assert not rig.job.roster.round_trips_ms(), "of the new plan nothing was measured yet"
+    assert all(agent.host_ms == pytest.approx(SLOW_MS) for agent in rig.status().agents)
+    rig.report(1.0)
+    assert all(agent.host_ms == pytest.approx(1.0) for agent in rig.status().agents)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"agents": [{"node": "W1"}]}', '{"agents": [{"host_ms": "x"}]}'])
+def test_a_file_that_says_nothing_is_refused(content, tmp_path, capsys):
+    (tmp_path / "status.json").write_text(content)
+    assert plan_command(["--topology", "testbed", "--measured", str(tmp_path / "status.json")]) == 2
+    assert "status.json" in capsys.readouterr().err
