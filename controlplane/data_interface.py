@@ -125,7 +125,10 @@ def _merging(interface: str) -> Finding:
 # What a kernel drops before any UDP socket, or at one: table, counter, what it means and what to do about it.
 _DROPS = (
     ("TcpExt", "IPReversePathFilter", "source without a route back (rp_filter)"),
+    ("Ip", "InHdrErrors", "a wrong IPv4 header"),
+    ("IpExt", "InTruncatedPkts", "a length that is more than the frame's"),
     ("Ip", "ReasmFails", "fragments that were not whole"),
+    ("Udp", "IgnoredMulti", "a multicast port that no program here has (of a plan before this one, or of another job)"),
     ("Udp", "InCsumErrors", "wrong UDP checksum (an unfinished one: ethtool -K on the sender, tx off)"),
     ("Udp", "RcvbufErrors", "receive buffer full (net.core.rmem_max)"),
 )

@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,8 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 ETHERTYPE = 0x88B5
 COMMAND_SECONDS = 10
-RECEIVE_SECONDS = 2.0
+RECEIVE_SECONDS = 5.0
+TRY_SECONDS = 0.1
 FRAME = b"\xff" * 6 + b"\x02\x00\x00\x00\x00\x01" + ETHERTYPE.to_bytes(2, "big") + b"inart doctor".ljust(46, b"\0")
 
 
@@ -64,6 +66,18 @@ def veth() -> None:
         command("ip", "link", "set", interface, "up")
 
 
+def exchange(send: Callable[[], object], receiver: socket.socket) -> bytes:
+    """What arrives. A kernel drops what is sent before it has noticed that the link is up, so it is sent until
+    something does. Raises Unable."""
+    receiver.settimeout(TRY_SECONDS)
+    end = time.monotonic() + RECEIVE_SECONDS
+    while time.monotonic() < end:
+        send()
+        with contextlib.suppress(TimeoutError):
+            return receiver.recv(1 << 16)
+    raise Unable(f"nothing arrived within {RECEIVE_SECONDS:g} s")
+
+
 def packet_socket() -> None:
     """A frame over the veth pair with AF_PACKET."""
     with contextlib.ExitStack() as stack:
@@ -71,10 +85,8 @@ def packet_socket() -> None:
         for interface in ("doctor0", "doctor1"):
             end = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE)))
             end.bind((interface, ETHERTYPE))
-            end.settimeout(RECEIVE_SECONDS)
             ends.append(end)
-        ends[0].send(FRAME)
-        if ends[1].recv(2048) != FRAME:
+        if exchange(lambda: ends[0].send(FRAME), ends[1]) != FRAME:
             raise Unable("a frame arrived changed")
 
 
@@ -94,7 +106,6 @@ def super_frames() -> None:
         )
         receiver.bind((group, port))
         receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, into)
-        receiver.settimeout(RECEIVE_SECONDS)
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, out)
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         try:
@@ -102,8 +113,7 @@ def super_frames() -> None:
             sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
         except OSError as error:
             raise Unable(f"this kernel has no UDP_SEGMENT or UDP_GRO: {error.strerror}") from None
-        sender.sendto(bytes(8000), (group, port))
-        taken = len(receiver.recv(1 << 16))
+        taken = len(exchange(lambda: sender.sendto(bytes(8000), (group, port)), receiver))
         if taken != 8000:
             raise Unable(f"8 packets came as {taken} bytes, not as one message of 8000")
 

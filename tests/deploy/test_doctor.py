@@ -145,11 +145,14 @@ def test_an_interface_that_drops_packets_is_told_from_one_that_does_not():
         assert good["kernel drops"]["ok"]
         # A sender that this namespace has no route to, as the other end of the wire would send it.
         run("ip", "-n", name, "link", "set", "data1", "up")
+        # And of one that it has: a frame that has lost its end.
         send = "from scapy.all import IP, UDP, Ether, get_if_hwaddr, sendp\n"
-        send += "sendp(Ether(dst=get_if_hwaddr('data0')) / IP(src='192.0.2.1', dst='10.9.0.1') / UDP(dport=0x5000),"
-        send += " iface='data1', verbose=False)"
+        send += "to = Ether(dst=get_if_hwaddr('data0'))\n"
+        send += "lost = to / IP(src='192.0.2.1', dst='10.9.0.1') / UDP(dport=0x5000)\n"
+        send += "short = bytes(to / IP(src='10.9.0.2', dst='10.9.0.1') / UDP(dport=0x5000) / bytes(100))[:60]\n"
+        send += "sendp([lost, short], iface='data1', verbose=False)"
         run("ip", "netns", "exec", name, sys.executable, "-c", send)
-        dropped = findings()["kernel drops"]
-        assert "rp_filter" in dropped["detail"], dropped
+        dropped = findings()["kernel drops"]["detail"]
+        assert "rp_filter" in dropped and "more than the frame's" in dropped, dropped
     finally:
         run("ip", "netns", "delete", name)
