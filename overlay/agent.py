@@ -102,6 +102,7 @@ class Agent:
         self._peers: dict[str, Peer] = {}
         self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
         self._held_bytes = 0
+        self._inbound: WeakSet[Inbound] = WeakSet()
         self._ways = Ways(node)
         self._state: Values | None = None  # as a root of tasks with momentum
         self._inbox: deque[Copy] = deque()
@@ -189,10 +190,8 @@ class Agent:
         self._stop = asyncio.Event()
         context = self._security.serve if self._security else None
         host, port = self.listen
-        inbound: WeakSet[Inbound] = WeakSet()
-
         def accept() -> Inbound:
-            inbound.add(each := Inbound(self, secure=self._security is not None))
+            self._inbound.add(each := Inbound(self, secure=self._security is not None))
             return each
 
         server = await self._loop.create_server(accept, host, port, ssl=context)
@@ -201,7 +200,7 @@ class Agent:
         await self._stop.wait()
         joining.cancel()
         server.close()
-        for each in list(inbound):
+        for each in list(self._inbound):
             each.close()
         for peer in self._peers.values():
             peer.close()
@@ -260,6 +259,7 @@ class Agent:
             path = self._numbers[self.node], self._numbers[name]
             self._dispatch(execution.task.priority, Header(Kind.DISCARD, self._epoch, number, path, 1), NOTHING)
         self.counters["discarded"] += 1
+        self._divert(number)
         if execution.task.keep:
             execution.restore()
         pending = self._owners.pop(number, None)
@@ -365,10 +365,16 @@ class Agent:
         if not self._tasks:
             self._idle.set()
 
+    def _divert(self, number: int) -> None:
+        """The trainer gets its tensor back: nothing that comes late may be received into it."""
+        for each in list(self._inbound):
+            each.divert(number)
+
     def _abort(self, number: int, reason: str, again: bool = False) -> None:
         self._newest = max(self._newest, number)
         execution = self._tasks.get(number)
         alone = execution is not None and execution.task.keep and self._alone
+        self._divert(number)
         if execution is not None and (again or alone):
             execution.restore()
         self._forget(number)

@@ -161,9 +161,9 @@ class Coordinator:
                 else:
                     member.heard = time.monotonic()
                     self._said(member.node, message)
-        except asyncio.CancelledError:
-            pass  # the coordinator ends
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (asyncio.CancelledError, OSError):
+            pass  # the coordinator ends, or the agent has
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             self._log(f"{member.node if member else 'someone'} said what cannot be read: {error!r}")
         finally:
             writer.close()

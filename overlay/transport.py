@@ -22,6 +22,10 @@ from overlay.tls import Security
 
 Values = NDArray[np.float32]
 CONNECT_SECONDS = 10.0
+UNANSWERED_SECONDS = 10.0
+"""A connection on which nothing is acknowledged for so long counts as lost; TCP alone would try for a quarter of an
+hour."""
+
 RETRY_SECONDS = 0.1
 UNSENT_BYTES = 4096, 1 << 17
 """What a connection's kernel holds that has not left, at least and at most; between them, half a chunk. More would hide
@@ -67,6 +71,12 @@ class Inbound(asyncio.BufferedProtocol):
         """Whoever sends here learns that nobody listens any more."""
         if self._transport is not None:
             self._transport.abort()  # type: ignore[attr-defined]
+
+    def divert(self, task: int) -> None:
+        """What is still to come of a message of this task goes elsewhere: its place is not the task's any more."""
+        if self._header is not None and self._header.task == task and self._values is not None:
+            self._values = self._values.copy()
+            self._view = memoryview(self._values.data).cast("B")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view[self._filled :]
@@ -126,6 +136,8 @@ class _Outbound(asyncio.Protocol):
             self.peer.broken(error)
             return
         transport.set_write_buffer_limits(high=0)
+        own = transport.get_extra_info("socket")
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS * 1000))
         transport.write(self.peer.hello)
         self.free = True
         self.peer.flush()

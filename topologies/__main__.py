@@ -1,6 +1,7 @@
 """Build an emulated network, try it, and give it to Mininet's command line; or run jobs on it.
 
 python -m topologies run --topology T --job J ...        network, controller, agents, work, failures: run --help
+python -m topologies run --wan netstorm --system wan     the same across data centres: run --wan --help
 python -m topologies generate ring --switches 6          a topology by rule, as JSON: generate --help
 python -m topologies --topology fattree:k=4              builds it, pings every pair, takes it down
 python -m topologies --topology testbed --cli            ... and opens Mininet's CLI: h1 ping h2, links, net, exit
@@ -32,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["run"], ["generate"]):
         # An import of its own: `generate` needs no Mininet.
-        module = importlib.import_module(f"topologies.{words[0]}")
+        wan = words[0] == "run" and any(word.split("=")[0] == "--wan" for word in words)
+        module = importlib.import_module("topologies.wan.run" if wan else f"topologies.{words[0]}")
         return int(module.main(words[1:]))
     return build(words)
 

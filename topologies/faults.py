@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from controlplane.topology import Topology
@@ -26,14 +26,15 @@ class Fault:
         return f"{self.what} at {self.at:g} s" + ("" if self.length is None else f" for {self.length:g} s")
 
 
-def parse_fault(text: str, topology: Topology) -> Fault:
-    """Raises EmulationError when it is none, or names what is not there."""
+def parse_fault(text: str, topology: Topology, also: Collection[str] = ()) -> Fault:
+    """`also`: what else may fail, beside the topology's. Raises EmulationError when it is none, or names what is not
+    there."""
     match = _SYNTAX.fullmatch(text)
     if match is None:
         raise EmulationError(f"a failure is like 'a1 at 10s' or 'c1-a1 at 10s for 5s', got {text!r}")
     what = match["what"]
     length = None if match["length"] is None else float(match["length"])
-    if what not in topology and link_of(what, topology) is None:
+    if what not in also and what not in topology and link_of(what, topology) is None:
         raise EmulationError(
             f"{what!r} cannot fail: the network has no such switch or server, and no link between two switches (V1-V2) "
             "of that name"
@@ -52,7 +53,8 @@ def link_of(name: str, topology: Topology) -> tuple[str, str] | None:
 class Faults:
     """Makes them happen, from `start` to `close`, each at its time.
 
-    server: called for a server that fails or is back, with its name and which of both. log: gets one line per event.
+    server: called for a server (or what else is no part of the topology) that fails or is back, with its name and which
+    of both. log: gets one line per event.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Faults:
         link = link_of(fault.what, topology)
         if link is not None:
             (self._emulation.cut if fails else self._emulation.mend)(*link)
-        elif topology.kind(fault.what) == "server":
+        elif fault.what not in topology or topology.kind(fault.what) == "server":
             self._server(fault.what, fails)
         elif fails:  # it comes back by itself
             self._emulation.fail(fault.what, *([] if fault.length is None else [fault.length]))

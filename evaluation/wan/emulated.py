@@ -10,13 +10,12 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-import networkx as nx
 import numpy as np
 
 from controlplane.job import Job
@@ -25,24 +24,15 @@ from controlplane.plan.task import Task
 from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.policy import FollowPlan, Policy
 from controlplane.topology import Topology
-from controlplane.wan_networks import aws, by_distance, netstorm_draw, overlay
+from controlplane.wan_networks import overlay
 from evaluation.wan.networks import whole_job
 from overlay.__main__ import amount
 from overlay.coordinator import Coordinator
 from overlay.simulation import Simulation
-from topologies.deployment import Fabric
-from topologies.emulation import Emulation
 from topologies.load import LoadMonitor
+from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
 
-NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
-    "b4": lambda seed: by_distance("b4", seed=seed or None),
-    "internet2": lambda seed: by_distance("internet2", seed=seed or None),
-    "aws": lambda seed: aws(),
-    "netstorm": lambda seed: netstorm_draw(np.random.default_rng(seed)),
-}
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "apsp", "crew", "wan")
-TOTAL_MBPS = 400.0  # of all links together: what two cores forward and add with time to spare
-HOST_MBPS = 1000.0
 HEADROOM = 0.05  # of the plan's rate: TCP's and our headers, and time to drain a queue
 ROUND_SECONDS = 300.0
 
@@ -64,62 +54,14 @@ class Measured:
     per_round_s: tuple[float, ...]
 
 
-def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
-    """The network with all rates times one factor (never above 1), so that they sum to total_mbps; the factor."""
-    factor = min(1.0, total_mbps / sum(data["mbps"] for _, _, data in graph.edges(data=True)))
-    result = graph.copy()
-    for _, _, data in result.edges(data=True):
-        data["mbps"] *= factor
-    return result, factor
-
-
-def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
-    """Each site a switch (dc0, ..) with one host (h0, ..); delay_ms one way on each link between sites."""
-    nodes: dict[str, dict[str, str]] = {}
-    links: list[tuple[str, str, dict[str, float]]] = []
-    for node in graph.nodes:
-        nodes |= {f"dc{node}": {"kind": "switch"}, f"h{node}": {"kind": "server"}}
-        links += [
-            (f"dc{node}", f"h{node}", {"bandwidth_mbps": HOST_MBPS}),
-            (f"h{node}", f"dc{node}", {"bandwidth_mbps": HOST_MBPS}),
-        ]
-    for u, v, data in graph.edges(data=True):
-        links.append((f"dc{u}", f"dc{v}", {"bandwidth_mbps": data["mbps"], "delay_ms": delay_ms}))
-    return Topology(nodes, links, str(graph.graph.get("name", "")))
-
-
 def policy_of(plan: Plan, planned_on: Topology, chunk: int, window: int) -> FollowPlan:
     """Only `wan`'s rates are meant to be kept; the others send as fast as TCP lets them."""
     paced = plan.strategy == "wan"
     return FollowPlan(plan, planned_on, paced=paced, headroom=HEADROOM, chunk_values=chunk, window=window)
 
 
-class Site:
-    """The emulated network with its routes; runs one policy after the other."""
-
-    def __init__(self, topology: Topology, loss: float, seed: int) -> None:
-        self.topology, self.loss = topology, loss
-        self.emulation = Emulation(topology, "softswitch", seed=seed)
-        self._fabric: Fabric | None = None
-
-    def __enter__(self) -> Site:
-        self.emulation.start()
-        try:
-            self._fabric = Fabric(self.emulation).__enter__()
-            self._fabric.install_routes()
-            for u, v in self.topology.links:
-                if self.topology.kind(u) == self.topology.kind(v) == "switch":
-                    # A bucket's credit, small beside what a fabric carries, is a chunk of ours on these slow links.
-                    self.emulation.shape(u, v, burst_bytes=0, loss=self.loss)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._fabric is not None:
-            self._fabric.__exit__()
-        self.emulation.stop()
+class Site(Wan):
+    """Runs one policy after the other."""
 
     def run(self, policy: Policy, values: int, rounds: int, connections: int) -> tuple[list[float], float, float]:
         """(seconds of each round, largest error of any agent's mean, part of the CPU that was idle)."""

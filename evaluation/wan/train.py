@@ -24,12 +24,13 @@ import numpy as np
 from controlplane.strategies.wan.policy import Changed, Policy
 from controlplane.topology import Topology
 from controlplane.wan_networks import netstorm_draw
-from evaluation.wan.emulated import NETWORKS, TOTAL_MBPS, Site, emulated, say, scaled
-from evaluation.wan.systems import COPIES, PAPERS, maker
+from evaluation.wan.emulated import Site, say
 from evaluation.wan.workloads import RUNTIMES
 from overlay.coordinator import Coordinator
 from overlay.simulation import Simulation
+from overlay.systems import COPIES, PAPERS, maker
 from topologies.load import LoadMonitor
+from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, scaled
 
 END_SECONDS = 120.0
 LATE_SECONDS = 240.0

@@ -18,6 +18,8 @@ from controlplane.strategies.wan.policy import FollowPlan, Measured, Policy, Rou
 from controlplane.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay import Agent, Coordinator, OverlayError, PeerLost
+from overlay.message import Header, Kind
+from overlay.transport import Inbound
 from tests.overlay.networks import random_task
 
 SECONDS = 60.0
@@ -221,3 +223,33 @@ def test_agents_with_clocks_of_their_own_measure_the_same():
         finally:
             for agent in agents.values():
                 agent.close()
+
+
+def test_what_comes_late_is_not_received_into_a_tensor_that_was_given_back():
+    tensor = np.full(8, 7.0, np.float32)
+    got = []
+
+    class Receiver:
+        def place(self, header):
+            return tensor
+
+        def received(self, header, values):
+            got.append(values.copy())
+
+    inbound = Inbound(Receiver())
+    result = np.arange(8, dtype=np.float32).tobytes()
+
+    def feed(data: bytes) -> None:
+        while data:
+            buffer = inbound.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            inbound.buffer_updated(count)
+            data = data[count:]
+
+    feed(Header(Kind.DOWN, 1, 5, (0, 1), 1, values=8).pack() + result[:12])
+    inbound.divert(5)
+    tensor[:] = 7.0  # the trainer brings its values anew
+    feed(result[12:] + Header(Kind.DOWN, 1, 6, (0, 1), 1, values=8).pack() + result[:4])
+    np.testing.assert_array_equal(tensor[1:], np.full(7, 7.0))
+    np.testing.assert_array_equal(got, [np.arange(8)])

@@ -13,12 +13,12 @@ import torch
 from controlplane.strategies.wan.policy import Changed, FollowNetwork, Ready, Start
 from controlplane.wan_networks import netstorm_draw
 from evaluation.crew.accuracy import WORKERS, rounds_to
-from evaluation.wan.emulated import emulated, scaled
 from evaluation.wan.learning import Lesson, learn, shares
-from evaluation.wan.systems import PAPERS, make
 from evaluation.wan.train import changes, link_bytes, mean_accuracy, simulate
 from examples.train_digits import digits
+from overlay.systems import PAPERS, make
 from tests.overlay.test_agents import running
+from topologies.wan.networks import emulated, scaled
 
 NAMES = tuple(dict.fromkeys(name for names in PAPERS.values() for name in names))
 

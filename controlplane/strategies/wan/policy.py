@@ -129,6 +129,9 @@ class Alone:
     reason: str
 
 
+BROKEN_MBPS = 1e-3
+"""What is believed of a link that two agents have found broken, until the network tells of another rate."""
+
 Order = Start | Abort | Drop | Go | Alone
 
 
@@ -180,6 +183,9 @@ class Rounds:
     def done(self, number: int) -> None:
         """All participants have all of the task."""
 
+    def broken(self, node: str, other: str) -> None:
+        """These two cannot reach each other: where it can, the next round goes other ways."""
+
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
             case Ready(node, values):
@@ -200,6 +206,8 @@ class Rounds:
             case Lost(node, other):
                 if other is None:
                     self.ready[node].clear()
+                else:
+                    self.broken(node, other)
                 reason = f"{node} is lost" if other is None else f"{node} and {other} cannot reach each other"
                 orders = [Abort(number, reason) for number in self.running]
                 self.running.clear()
@@ -262,6 +270,11 @@ class FollowNetwork(FollowPlan):
     def learn(self, event: Measured | Changed, now: float) -> None:
         if isinstance(event, Changed):
             self.changed[self.link(event.sender, event.receiver)] = event.mbps
+
+    def broken(self, node: str, other: str) -> None:
+        for link in (self.link(node, other), self.link(other, node)):
+            if self.topology.graph.has_edge(*link):
+                self.changed[link] = BROKEN_MBPS
 
     def task(self, number: int, values: int, now: float) -> Task:
         before = self.topology.residual_bandwidth_mbps

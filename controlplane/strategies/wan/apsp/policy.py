@@ -8,7 +8,7 @@ import networkx as nx
 
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies.wan.apsp.algorithm import Delay, Directions, Placement, place, place_exactly
-from controlplane.strategies.wan.policy import Changed, Event, Lost, Measured, Order, Rounds, rates_changed
+from controlplane.strategies.wan.policy import BROKEN_MBPS, Changed, Event, Lost, Measured, Order, Rounds, rates_changed
 
 MOST_PATHS = 60
 
@@ -69,6 +69,11 @@ class Apsp(Rounds):
     def learn(self, event: Measured | Changed, now: float) -> None:
         if isinstance(event, Changed) and self.belief.has_edge(event.sender, event.receiver):
             self.belief.edges[event.sender, event.receiver]["mbps"] = event.mbps
+
+    def broken(self, node: str, other: str) -> None:
+        for link in ((node, other), (other, node)):
+            if self.belief.has_edge(*link):
+                self.belief.edges[link]["mbps"] = BROKEN_MBPS
 
     def _refresh(self) -> None:
         if self.change is not None and rates_changed(self.decided, self.belief, self.change):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import networkx as nx
@@ -17,7 +18,7 @@ from controlplane.strategies.wan.netstorm.algorithm import (
     star,
     widest_tree,
 )
-from controlplane.strategies.wan.policy import Changed, Measured, Rounds, rates_changed
+from controlplane.strategies.wan.policy import BROKEN_MBPS, Changed, Measured, Rounds, rates_changed
 
 TOPOLOGIES = ("FAPT", "MST", "BKT", "STAR")
 
@@ -59,6 +60,7 @@ class NetStorm(Rounds):
         self.chunk_values, self.window = chunk_values, window
         self.roots = choose_roots(graph, roots or len(graph)) if topology == "FAPT" else (self.nodes[0],)
         self.samples: dict[tuple[str, str], list[float]] = {}
+        self.cut: dict[tuple[str, str], float] = {}  # broken links, and what was believed of them
         self.updated = 0.0
         self.decisions = 1
         self.trees = self._decide()
@@ -68,6 +70,9 @@ class NetStorm(Rounds):
 
     def learn(self, event: Measured | Changed, now: float) -> None:
         link = (event.sender, event.receiver)
+        if isinstance(event, Changed) and self.cut.pop(link, None) is not None:
+            self.belief.edges[link]["mbps"] = event.mbps
+            self.updated = -math.inf
         if isinstance(event, Changed) or not self.aware or not self.belief.has_edge(*link):
             return
         samples = self.samples.setdefault(link, [])
@@ -76,8 +81,16 @@ class NetStorm(Rounds):
             self.belief.edges[link]["mbps"] = sum(samples) / len(samples)
             samples.clear()
 
+    def broken(self, node: str, other: str) -> None:
+        for link in ((node, other), (other, node)):
+            if self.belief.has_edge(*link):
+                self.cut[link] = self.belief.edges[link]["mbps"]
+                self.belief.edges[link]["mbps"] = BROKEN_MBPS
+                self.samples.pop(link, None)
+                self.updated = -math.inf
+
     def _refresh(self, now: float) -> None:
-        if not self.aware or now < self.updated + self.update:
+        if (not self.aware and not self.cut) or now < self.updated + self.update:
             return
         if rates_changed(self.decided, self.belief, self.update_rate):
             self.updated = now

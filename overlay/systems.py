@@ -8,6 +8,7 @@ from functools import partial
 import networkx as nx
 import numpy as np
 
+from controlplane.job import Job
 from controlplane.plan.model import Plan
 from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.apsp.algorithm import most_connected
@@ -18,7 +19,6 @@ from controlplane.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
 from controlplane.strategies.wan.selmcast.policy import SelMcast
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
-from evaluation.wan.networks import whole_job
 
 HEADROOM = 0.05  # of a paced plan's rate: TCP's and our headers, and time to drain a queue
 PAPERS = {  # each paper's own system last
@@ -70,7 +70,7 @@ def make(name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed:
         into = [sum(data["mbps"] for _, _, data in graph.in_edges(node, data=True)) for node in graph]
         scheme = "SelMcast" if name == "selmcast" else "Orpheus"
         return SelMcast(nodes, out, into, max(1, p - 1), scheme=scheme, chunk_values=chunk, seed=seed)
-    job = whole_job(graph, 4 * values)
+    job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
 
     def plan(topology: Topology) -> Plan:
         return get_strategy(name)(topology, job, seed=seed)

@@ -1,0 +1,37 @@
+"""Sites killed, links cut, controllers killed in the middle of rounds across a WAN: what goes on is right."""
+
+import json
+
+import pytest
+
+from topologies.__main__ import main
+from topologies.wan.run import main as run
+
+pytestmark = pytest.mark.namespaces
+
+
+@pytest.mark.parametrize(
+    ("system", "faults"),
+    [
+        ("crew", ["controller at 1s for 8s", "dc0-dc1 at 2s", "h3 at 1.5s for 3s"]),
+        ("wan", ["controller at 1s for 1s", "dc0-dc1 at 3s for 2s", "h5 at 4s for 1s"]),
+    ],
+)
+def test_rounds_go_on_and_are_right(system, faults, tmp_path):
+    report = tmp_path / "report.json"
+    options = ["--system", system, "--values", "6k", "--seconds", "8", "--output", str(report)]
+    backup = ["--backup"] if system == "crew" else []
+    words = [word for fault in faults for word in ("--fail", fault)]
+    assert main(["run", "--wan", "netstorm", *options, *backup, *words]) == 0
+    found = json.loads(report.read_text())
+    assert len(found["agents"]) == 9 and found["tasks_after_the_last_failure"] > 0
+    assert all(agent["wrong"] == 0 and agent["peak_mb"] < 400 for agent in found["agents"])
+    said = " ".join(line for _, line in found["events"])
+    assert "controller fails" in said and "dc0-dc1 fails" in said and "is back" in said
+    if system == "crew":
+        assert "backup: coordinates in the place of" in said
+
+
+def test_what_is_not_there_cannot_fail(capsys):
+    assert run(["--wan", "b4", "--fail", "dc0-dc99 at 1s"]) == 1
+    assert "cannot fail" in capsys.readouterr().err

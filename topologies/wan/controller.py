@@ -1,0 +1,47 @@
+"""A coordinator in a process of its own, so that it can be killed: python -m topologies.wan.controller ARGUMENTS.
+
+ARGUMENTS: JSON. It prints a line of JSON for what happens; lines on stdin tell of links: {"sender", "receiver",
+"mbps"}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from controlplane.plan.task import Task
+from controlplane.strategies.wan.policy import Changed
+from overlay.coordinator import Coordinator
+from overlay.systems import make
+from topologies.wan.networks import NETWORKS, scaled
+
+
+def say(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def main() -> int:
+    given = json.loads(sys.argv[1])
+    graph, _ = scaled(NETWORKS[given["network"]](given["seed"]), given["total_mbps"])
+    policy = make(
+        given["system"], graph, given["values"], p=given["p"], chunk=given["chunk"], seed=given["seed"], update=2.0
+    )
+
+    def finished(task: Task, seconds: float) -> None:
+        say(task=task.number, seconds=seconds, participants=len(task.participants))
+
+    backs_up = tuple(given["backs_up"]) if given.get("backs_up") else None
+    with Coordinator(
+        policy, given["host"], given["port"], backs_up=backs_up, probe_values=given["chunk"] // 2, finished=finished,
+        log=lambda line: say(log=line),
+    ) as coordinator:  # fmt: skip
+        say(address=coordinator.address)
+        for line in sys.stdin:
+            told = json.loads(line)
+            coordinator.tell(Changed(told["sender"], told["receiver"], told["mbps"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The networks by name, scaled to the machine, and their emulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import networkx as nx
+import numpy as np
+
+from controlplane.topology import Topology
+from controlplane.wan_networks import aws, by_distance, netstorm_draw
+from topologies.deployment import Fabric
+from topologies.emulation import Emulation
+
+NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
+    "b4": lambda seed: by_distance("b4", seed=seed or None),
+    "internet2": lambda seed: by_distance("internet2", seed=seed or None),
+    "aws": lambda seed: aws(),
+    "netstorm": lambda seed: netstorm_draw(np.random.default_rng(seed)),
+}
+TOTAL_MBPS = 400.0  # of all links together: what two cores forward and add with time to spare
+HOST_MBPS = 1000.0
+
+
+def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
+    """The network with all rates times one factor (never above 1), so that they sum to total_mbps; the factor."""
+    factor = min(1.0, total_mbps / sum(data["mbps"] for _, _, data in graph.edges(data=True)))
+    result = graph.copy()
+    for _, _, data in result.edges(data=True):
+        data["mbps"] *= factor
+    return result, factor
+
+
+def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
+    """Each site a switch (dc0, ..) with one host (h0, ..); delay_ms one way on each link between sites."""
+    nodes: dict[str, dict[str, str]] = {}
+    links: list[tuple[str, str, dict[str, float]]] = []
+    for node in graph.nodes:
+        nodes |= {f"dc{node}": {"kind": "switch"}, f"h{node}": {"kind": "server"}}
+        links += [
+            (f"dc{node}", f"h{node}", {"bandwidth_mbps": HOST_MBPS}),
+            (f"h{node}", f"dc{node}", {"bandwidth_mbps": HOST_MBPS}),
+        ]
+    for u, v, data in graph.edges(data=True):
+        links.append((f"dc{u}", f"dc{v}", {"bandwidth_mbps": data["mbps"], "delay_ms": delay_ms}))
+    return Topology(nodes, links, str(graph.graph.get("name", "")))
+
+
+class Wan:
+    """The emulated network with its routes."""
+
+    def __init__(self, topology: Topology, loss: float, seed: int) -> None:
+        self.topology, self.loss = topology, loss
+        self.emulation = Emulation(topology, "softswitch", seed=seed)
+        self._fabric: Fabric | None = None
+
+    def __enter__(self) -> Self:
+        self.emulation.start()
+        try:
+            self._fabric = Fabric(self.emulation).__enter__()
+            self._fabric.install_routes()
+            for u, v in self.topology.links:
+                if self.topology.kind(u) == self.topology.kind(v) == "switch":
+                    # A bucket's credit, small beside what a fabric carries, is a chunk of ours on these slow links.
+                    self.emulation.shape(u, v, burst_bytes=0, loss=self.loss)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fabric is not None:
+            self._fabric.__exit__()
+        self.emulation.stop()

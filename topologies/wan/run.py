@@ -1,0 +1,277 @@
+"""Emulate a WAN with a system's agents and controller, and failures in the middle of rounds; say what came of it.
+
+    python -m topologies run --wan netstorm --system wan --fail 'dc0-dc1 at 5s for 5s'
+    python -m topologies run --wan netstorm --system crew --backup --fail 'controller at 5s' --fail 'h3 at 8s for 5s'
+    python -m topologies run --wan b4 --system netstorm --loss 0.0002 --delay-ms 30
+
+A namespace a site: agents bring values round after round and check every mean that they get. --fail names a link
+between two sites (dc0-dc1), a site's agent (h3) or the controller; what fails for good has no "for".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from controlplane.topology import Topology
+from overlay.__main__ import amount
+from overlay.systems import PAPERS
+from topologies.command import Say, guarded, stopwatch
+from topologies.emulation import EmulationError
+from topologies.faults import Fault, Faults, link_of, parse_fault
+from topologies.load import LoadMonitor
+from topologies.wan.networks import NETWORKS, Wan, emulated, scaled
+from topologies.zygote import HostFailure, HostProcess, Zygote
+
+SYSTEMS = tuple(dict.fromkeys(name for names in PAPERS.values() for name in names))
+READY_SECONDS = 120.0
+AFTER_SECONDS = 60.0
+"""So long, at most, a task may still take when the last failure is over and the time, too."""
+
+
+class Controllers:
+    """The controller's process and its backup's."""
+
+    def __init__(self, host: str, arguments: dict[str, Any], log: Callable[[str], None]) -> None:
+        self.host, self.arguments, self.log = host, arguments, log
+        self.tasks: list[tuple[float, float]] = []  # (when it ended, seconds)
+        self.addresses: list[tuple[str, int]] = []
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *, backs_up: tuple[str, int] | None = None, port: int = 0, number: int | None = None) -> None:
+        given = self.arguments | {"host": self.host, "port": port, "backs_up": backs_up}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "topologies.wan.controller", json.dumps(given)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[2],
+        )  # fmt: skip
+        if number is None:
+            self.processes.append(process)
+        else:
+            self.processes[number] = process
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        if not first:
+            raise EmulationError("the controller did not start")
+        if number is None:
+            host, address = json.loads(first)["address"]
+            self.addresses.append((host, address))
+        threading.Thread(target=self._listen, args=(process, len(self.processes) - 1), daemon=True).start()
+
+    def _listen(self, process: subprocess.Popen[str], number: int) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said = json.loads(line)
+            if "task" in said:
+                self.tasks.append((time.monotonic(), said["seconds"]))
+            elif " joined (" not in said.get("log", " joined ("):
+                self.log(f"{'backup' if number else 'controller'}: {said['log']}")
+
+    def tell(self, sender: str, receiver: str, mbps: float) -> None:
+        for process in self.processes:
+            if process.poll() is None and process.stdin is not None:
+                process.stdin.write(json.dumps({"sender": sender, "receiver": receiver, "mbps": mbps}) + "\n")
+                process.stdin.flush()
+
+    def kill(self) -> None:
+        self.processes[0].kill()
+        self.processes[0].wait()
+
+    def restart(self) -> None:
+        """The first one comes back, as the backup of the other where there is one."""
+        other = self.addresses[1] if len(self.addresses) > 1 else None
+        self.start(backs_up=other, port=self.addresses[0][1], number=0)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+class WanFaults(Faults):
+    """A link that is mended is told to the controllers, as a network tells (systems that only measure learn it so)."""
+
+    def __init__(self, *arguments: Any, mended: Callable[[str, str], None], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._mended = mended
+
+    def _change(self, fault: Fault, fails: bool) -> None:
+        super()._change(fault, fails)
+        link = link_of(fault.what, self._emulation.topology)
+        if link is not None and not fails:
+            self._mended(*link)
+            self._mended(*link[::-1])
+
+
+class Agents:
+    """The sites' processes."""
+
+    def __init__(self, zygote: Zygote, topology: Topology, controllers: Controllers, values: int) -> None:
+        self.zygote, self.topology, self.controllers, self.values = zygote, topology, controllers, values
+        self.sites = {node: k for k, node in enumerate(topology.servers)}
+        self.processes: dict[str, HostProcess] = {}
+        self.dead: set[str] = set()
+
+    def start(self, node: str) -> None:
+        first, *backups = self.controllers.addresses
+        self.processes[node] = self.zygote.spawn(
+            node, "topologies.wan.hosts:synchronise",
+            {"coordinator": first, "backups": backups, "node": node, "address": self.topology.address(node),
+             "site": self.sites[node], "sites": self.sites, "values": self.values},
+        )  # fmt: skip
+
+    def begin(self, node: str) -> None:
+        self.processes[node].receive(READY_SECONDS)
+        self.processes[node].send("begin")
+
+    def kill(self, node: str) -> None:
+        self.dead.add(node)
+        self.processes[node].kill()
+
+    def restart(self, node: str) -> None:
+        self.start(node)
+        self.begin(node)
+        self.dead.discard(node)
+
+    def end(self) -> list[dict[str, Any]]:
+        reports = []
+        for node, process in self.processes.items():
+            if node not in self.dead:
+                process.send("end")
+        for node, process in self.processes.items():
+            if node not in self.dead:
+                reports.append(process.receive(READY_SECONDS))
+        return reports
+
+
+def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
+    """Everything, in order. Raises EmulationError."""
+    graph, factor = scaled(NETWORKS[arguments.wan](arguments.seed), arguments.total_mbps)
+    topology = emulated(graph, arguments.delay_ms)
+    faults = [parse_fault(text, topology, ("controller",)) for text in arguments.fail]
+    say(f"{arguments.wan}: {len(graph)} sites, rates times {factor:.3g}; {arguments.system}")
+    events: list[tuple[float, str]] = []
+
+    over = threading.Event()
+
+    def log(line: str) -> None:
+        if over.is_set():
+            return  # at the end all leave, as they like
+        events.append((time.monotonic(), line))
+        say(line)
+
+    with ExitStack() as stack:
+        wan = stack.enter_context(Wan(topology, arguments.loss, arguments.seed))
+        zygote = stack.enter_context(Zygote(wan.emulation, ["overlay.agent", "topologies.wan.hosts"]))
+        controllers = Controllers(
+            wan.emulation.controller_host,
+            {"network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
+             "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, len(graph) // 2),
+             "chunk": arguments.chunk},
+            log,
+        )  # fmt: skip
+        stack.callback(controllers.close)
+        controllers.start()
+        if arguments.backup:
+            controllers.start(backs_up=controllers.addresses[0])
+        zygote.wait_ready()
+        agents = Agents(zygote, topology, controllers, arguments.values)
+        for node in topology.servers:
+            agents.start(node)
+        for node in topology.servers:
+            agents.begin(node)
+        load, began = LoadMonitor(wan.emulation), time.monotonic()
+
+        def other(what: str, fails: bool) -> None:
+            target = controllers if what == "controller" else None
+            if target is not None:
+                (target.kill if fails else target.restart)()
+            else:
+                (agents.kill if fails else agents.restart)(what)
+
+        def mended(u: str, v: str) -> None:
+            controllers.tell(f"h{u[2:]}", f"h{v[2:]}", topology.bandwidth_mbps(u, v))
+
+        broken = WanFaults(wan.emulation, faults, other, log, mended=mended)
+        stack.callback(broken.close)
+        broken.start()
+        last = max([f.at + (f.length or 0.0) for f in faults], default=0.0)
+        end = began + max(arguments.seconds, last)
+        while time.monotonic() < end:
+            time.sleep(0.05)
+        while not any(at > began + last for at, _ in controllers.tasks) and time.monotonic() < end + AFTER_SECONDS:
+            time.sleep(0.05)
+        idle = load.stop().idle
+        over.set()
+        reports = agents.end()
+    ended = sorted(at - began for at, _ in controllers.tasks)
+    gaps = [b - a for a, b in zip([0.0, *ended], ended, strict=False)]
+    return {
+        "network": arguments.wan, "system": arguments.system, "seconds": arguments.seconds, "rate_factor": factor,
+        "tasks": len(ended), "task_s": median(s for _, s in controllers.tasks) if ended else None,
+        "longest_gap_s": max(gaps, default=None), "tasks_after_the_last_failure": sum(at > last for at in ended),
+        "wrong": sum(report["wrong"] for report in reports), "cpu_idle": idle, "agents": reports,
+        "events": [(at - began, line) for at, line in events if at >= began],
+    }  # fmt: skip
+
+
+def text(report: dict[str, Any]) -> str:
+    lines = [
+        f"{'agent':<8} {'rounds':>7} {'alone':>6} {'given up':>9} {'wrong':>6} {'slowest s':>10} {'memory MB':>10}"
+    ]
+    for each in report["agents"]:
+        lines.append(
+            f"{each['node']:<8} {each['rounds']:>7} {each['alone']:>6} {each['given_up']:>9} {each['wrong']:>6} "
+            f"{each['slowest_s']:>10.2f} {each['peak_mb']:>10.0f}"
+        )
+    if report["events"]:
+        lines += ["", "What happened, in seconds after the work began:"]
+        lines += [f"  {at:7.2f}  {line}" for at, line in report["events"]]
+    gap = report["longest_gap_s"]
+    lines += [
+        "",
+        f"{report['tasks']} synchronisations, median {report['task_s'] or 0:.3f} s, longest time without one "
+        f"{gap or 0:.2f} s; {report['tasks_after_the_last_failure']} after the last failure. "
+        f"CPU {report['cpu_idle']:.0%} idle.",
+        "Every result was the exact mean of those who took part." if not report["wrong"] else "RESULTS WERE WRONG.",
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status: 0 all well, 1 it could not run, 3 a result was wrong or nothing went on after the last failure."""
+    parser = argparse.ArgumentParser(
+        prog="python -m topologies run --wan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--wan", required=True, choices=NETWORKS, help="the network")
+    parser.add_argument("--system", default="wan", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--fail", action="append", default=[], metavar="'WHAT at 10s [for 5s]'", help="see above")
+    parser.add_argument("--backup", action="store_true", help="a backup controller, which agents know")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--values", type=amount, default=50_000, help="float32 values of a round (default 50k)")
+    parser.add_argument("--p", type=int, help="size of a group, receivers + 1 (default: half of the sites)")
+    parser.add_argument("--chunk", type=int, default=2048, help="values of a chunk (default 2048)")
+    parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
+    parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
+    parser.add_argument("--total-mbps", type=float, default=200.0, help="of all links: scales their rates")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
+    arguments = parser.parse_args(argv)
+    say = stopwatch()
+
+    def work() -> int:
+        report = run(arguments, say)
+        print(f"\n{text(report)}")
+        if arguments.output is not None:
+            arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+        return 3 if report["wrong"] or not report["tasks_after_the_last_failure"] else 0
+
+    return guarded("topologies run --wan", work, EmulationError, HostFailure, ValueError)
