@@ -39,6 +39,8 @@ DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 BYTES = "bytes"
 """The dtype of what travels as it is: elements are bytes."""
+NUMBERING = 2
+"""Of native/numbering.h: workers that number chunks differently must not add them up."""
 _NATIVE_BYTES = 3
 DEFAULT_TIMEOUT = 60.0
 MOST_ELEMENTS = 2**31 - 1
@@ -336,8 +338,8 @@ def operand(array: Any, op: Operation, dtype: str | None = None) -> HostArray:
 
 
 def operation_tag(dtype: str, op: str) -> int:
-    """What the workers compare beside the size: 31 bits of dtype and operation."""
-    return zlib.crc32(f"{dtype}:{op}".encode()) & 0x7FFFFFFF
+    """What the workers compare beside the size: 31 bits of dtype, operation and NUMBERING."""
+    return zlib.crc32(f"{dtype}:{op}:{NUMBERING}".encode()) & 0x7FFFFFFF
 
 
 def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int]:

@@ -187,6 +187,18 @@ def test_different_operations_are_an_error_on_every_worker(make_rig: MakeRig) ->
             work.wait(DEADLINE)
 
 
+def test_an_agent_that_numbers_chunks_differently_is_an_error_on_every_worker(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig()
+    works = [rig.engines[0].allreduce_async(np.ones(100, np.float32))]
+    monkeypatch.setattr("worker_agent.engine.NUMBERING", 1)
+    works += [engine.allreduce_async(np.ones(100, np.float32)) for engine in rig.engines[1:]]
+    for work in works:
+        with pytest.raises(MismatchError, match="different versions"):
+            work.wait(DEADLINE)
+
+
 def test_a_silent_server_is_named_by_the_deadline(make_rig: MakeRig) -> None:
     rig = make_rig(timeout=0.5, without=["s1"])
     for work in rig.submit([np.ones(1000, np.float32) for _ in range(WORKERS)]):

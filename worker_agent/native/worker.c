@@ -764,7 +764,8 @@ static bool take_exponents(struct io_thread *x, struct tree *t, struct part *p, 
                     fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in size: the smallest has %d elements, the largest %d, "
                          "this worker's %llu", (long long)p->operation->id, -opposite, value, (unsigned long long)p->operation->elements);
                 else
-                    fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in dtype or operation (sum, mean)",
+                    fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in dtype or operation (sum, mean), or their "
+                         "agents are of different versions",
                          (long long)p->operation->id);
                 return false;
             }
