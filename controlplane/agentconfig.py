@@ -56,6 +56,18 @@ class RootTree:
 
 
 @dataclass(frozen=True)
+class RepairedTree:
+    """A tree that was led around something that failed, as one agent knows it. label: a worker's up_label, a root's
+    return_label. rate_mbps: of a worker from now on; 0: as before. contributions, results: those under way may be
+    lost, and are sent once more."""
+
+    label: int
+    rate_mbps: float
+    contributions: bool
+    results: bool
+
+
+@dataclass(frozen=True)
 class AgentConfig:
     """One agent's configuration for one epoch.
 

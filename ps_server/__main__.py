@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.tls import add_tls_arguments, tls_from
 from ps_server.server import Server
@@ -58,6 +58,11 @@ class ParameterServer(Member):
         successor, self._next = self._next, None
         if successor is not None:
             successor.close()
+
+    def _repaired(self, trees: Sequence[RepairedTree]) -> None:
+        for server in (self._server, self._next, self._old):
+            if server is not None:
+                server.repaired(trees)
 
     def _retire(self) -> None:
         old, self._old = self._old, None

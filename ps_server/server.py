@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.agentconfig import AgentConfig, RootFlow
+from controlplane.agentconfig import AgentConfig, RepairedTree, RootFlow
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.errors import AgentError
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
 from worker_agent.native_engine import load_engine
 
 _MESSAGE_BYTES = 512
+REPEAT_SPEED = 2.0
+"""Of a tree's rate, at which results are sent once more: they shall come before workers send what they lack."""
 
 
 class _Flow(ctypes.Structure):
@@ -132,6 +135,8 @@ def library() -> ctypes.CDLL:
     lib.inart_root_destroy.restype = None
     lib.inart_root_destroy.argtypes = [ctypes.c_void_p]
     lib.inart_root_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), *text]
+    lib.inart_root_repaired.restype = None
+    lib.inart_root_repaired.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_double]
     lib.inart_root_statistics.restype = None
     lib.inart_root_statistics.argtypes = [
         ctypes.c_void_p,
@@ -215,6 +220,14 @@ class Server:
             if self._library.inart_root_reconfigure(self._open(), ctypes.byref(native), error, len(error)):
                 raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
             self.config = config
+
+    def repaired(self, trees: Iterable[RepairedTree]) -> None:
+        """Trees were led another way: the results that workers may lack are sent once more. Of those that are not here
+        nothing happens."""
+        with self._lock:
+            for tree in trees:
+                if tree.results and self._handle is not None:
+                    self._library.inart_root_repaired(self._handle, tree.label, REPEAT_SPEED * tree.rate_mbps)
 
     def stats(self) -> ServerStats:
         """Counters, and who is missing. Raises AgentError when closed."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import ControllerError, fetch_status
 from controlplane.rpc.tls import Tls
@@ -157,6 +157,9 @@ class Agent(Member):
         if not self._relay.repeating:  # else another change follows, or a stop
             self._cancel_hold()
         self._relay.withdraw()
+
+    def _repaired(self, trees: Sequence[RepairedTree]) -> None:
+        self._relay.repaired(trees)
 
     def _retire(self) -> None:
         self._relay.retire()

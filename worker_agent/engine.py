@@ -15,13 +15,13 @@ import ctypes
 import math
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.agentconfig import AgentConfig, RepairedTree
 from p4src.protocol import frame_bytes
 from worker_agent.collectives import Collective, Operation, parse
 from worker_agent.errors import (
@@ -189,6 +189,8 @@ def library() -> ctypes.CDLL:
     lib.inart_worker_stop.restype = None
     lib.inart_worker_stop.argtypes = [ctypes.c_void_p]
     lib.inart_worker_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), ctypes.c_char_p, *text]
+    lib.inart_worker_repaired.restype = None
+    lib.inart_worker_repaired.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_double, ctypes.c_int, ctypes.c_int]
     lib.inart_worker_abort.restype = None
     lib.inart_worker_abort.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     lib.inart_worker_submit.restype = ctypes.c_int64
@@ -497,6 +499,16 @@ class Engine:
         with self._lock:
             if self._handle is not None:
                 self._library.inart_worker_abort(self._handle, reason.encode())
+
+    def repaired(self, trees: Iterable[RepairedTree]) -> None:
+        """Trees were led another way: their rates from now on, and what is under way on them is sent once more where
+        that is said. Of those that are not here nothing happens."""
+        with self._lock:
+            for tree in trees:
+                if self._handle is not None:
+                    self._library.inart_worker_repaired(
+                        self._handle, tree.label, tree.rate_mbps, tree.contributions, tree.results
+                    )
 
     def reconfigure(self, config: AgentConfig, reason: str = "the job was configured anew") -> None:
         """Pending operations fail with `reason` (or with the reason of an earlier abort); then `config` (a new epoch)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.agentconfig import AgentConfig, Role
+from controlplane.agentconfig import AgentConfig, RepairedTree, Role
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import Identity, Membership
 from controlplane.rpc.tls import Tls, credentials
@@ -97,6 +97,10 @@ class Member(ABC):
     @abstractmethod
     def _withdraw(self) -> None:
         """What was prepared is not needed."""
+
+    @abstractmethod
+    def _repaired(self, trees: Sequence[RepairedTree]) -> None:
+        """Trees of what runs were led another way."""
 
     @abstractmethod
     def _retire(self) -> None:
@@ -238,6 +242,9 @@ class Member(ABC):
             self._log(f"the change of plan does not take place: {reason}")
             self._successor = None
             self._withdraw()
+
+    def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
+        self._repaired(trees)
 
     def on_retire(self, epoch: int) -> None:
         self._retire()

@@ -7,14 +7,14 @@ the next engine, by all workers from the same operation on (kept.py).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.agentconfig import AgentConfig, RepairedTree
 from worker_agent.collectives import Operation
 from worker_agent.engine import BYTES, Engine, Work, operand
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
@@ -188,6 +188,13 @@ class Relay:
             self._unkept = False
             if self._ledger is not None:
                 self._ledger.retire()
+
+    def repaired(self, trees: Sequence[RepairedTree]) -> None:
+        """As Engine.repaired, of whatever runs."""
+        with self._lock:
+            engines = [engine for engine in (self.engine, self._next, self._old) if engine is not None]
+        for engine in engines:
+            engine.repaired(trees)
 
     @property
     def repeating(self) -> bool:

@@ -21,6 +21,10 @@ FULL = 0.02
 """What is left of a link, as a share, from where on it counts as full."""
 
 
+SEARCHES = 64
+"""How often shortest ways are looked for again at most, with what was led over them meanwhile."""
+
+
 class CannotRepair(Exception):
     """A tree has no way around; the message names it and why."""
 
@@ -29,12 +33,14 @@ class CannotRepair(Exception):
 class Repair:
     """plan: with the same trees in the same order. moved: (tree, switch that added, switch that adds now).
 
-    trees: the indices of those that were led another way.
+    trees: the indices of those that were led another way; up, down: whose flows were, and whose results.
     """
 
     plan: Plan
     moved: tuple[tuple[int, str, str], ...]
     trees: tuple[int, ...]
+    up: frozenset[int]
+    down: frozenset[int]
 
 
 def intact(tree: Tree, topology: Topology) -> bool:
@@ -49,14 +55,17 @@ def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = la
     take: asked for aggregation memory at a switch for a tree; False: there is none. Raises CannotRepair.
     """
     broken = [index for index, tree in enumerate(plan.trees) if not intact(tree, topology)]
-    whole = [index for index in range(len(plan.trees)) if index not in broken]
     for node in (*plan.job.workers, *plan.job.parameter_servers):
         if node not in topology or not topology.neighbours(node):
             raise CannotRepair(f"{node} is cut off")
-    ways = _Ways(topology, [(plan.trees[index], plan.tree_rate_mbps(index)) for index in whole])
+    ways = _Ways(topology, [(plan.trees[index], plan.tree_rate_mbps(index)) for index in range(len(plan.trees))])
     trees = list(plan.trees)
     moved: list[tuple[int, str, str]] = []
-    for index in broken:
+    # What has to find another point comes first, then what carries most: small flows fit into what is left.
+    broken.sort(key=lambda index: (all(p in topology for p in trees[index].points), -plan.tree_rate_mbps(index)))
+    for number, index in enumerate(broken):
+        if number % -(-len(broken) // SEARCHES) == 0:
+            ways.look_again()
         trees[index], changes = _around(index, trees[index], plan.tree_rate_mbps(index), ways, take)
         moved += [(index, before, after) for before, after in changes.items()]
     repaired = replace(plan, trees=tuple(trees))
@@ -64,7 +73,9 @@ def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = la
         repaired.check(topology)
     except PlanError as error:
         raise CannotRepair(str(error)) from None
-    return Repair(repaired, tuple(moved), tuple(broken))
+    up = frozenset(index for index in broken if set(plan.trees[index].flows) != set(trees[index].flows))
+    down = frozenset(index for index in broken if plan.trees[index].return_edges != trees[index].return_edges)
+    return Repair(repaired, tuple(moved), tuple(sorted(broken)), up, down)
 
 
 class _Ways:
@@ -73,23 +84,30 @@ class _Ways:
     def __init__(self, topology: Topology, running: list[tuple[Tree, float]]) -> None:
         self.topology = topology
         self.adding: defaultdict[str, float] = defaultdict(float)
-        loads: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for tree, rate in running:
-            for flow in tree.flows:
-                for pair in pairwise(flow.route):
-                    loads[pair] += rate
-                self.adding[flow.end] += rate
-            for pair in tree.return_edges:
-                loads[pair] += rate
-        graph = nx.DiGraph()
-        graph.add_nodes_from(topology.switches)
-        for u, v in topology.links:
-            if topology.kind(u) == topology.kind(v) == "switch":
-                bandwidth = topology.bandwidth_mbps(u, v)
-                left = topology.residual_bandwidth_mbps(u, v) - loads[u, v]
-                graph.add_edge(u, v, weight=1 / max(left / bandwidth, FULL) if bandwidth else 1 / FULL)
+        self._loads: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._found: dict[str, tuple[dict[str, float], dict[str, list[str]]]] = {}
-        self._graph = graph
+        self._graph = nx.DiGraph()
+        self._graph.add_nodes_from(topology.switches)
+        for tree, rate in running:  # of trees that are broken, too: they keep most of what they use
+            self.use(tree, rate)
+
+    def use(self, tree: Tree, rate: float) -> None:
+        """A tree goes over these ways; with a negative rate no more."""
+        for flow in tree.flows:
+            for pair in pairwise(flow.route):
+                self._loads[pair] += rate
+            self.adding[flow.end] += rate
+        for pair in tree.return_edges:
+            self._loads[pair] += rate
+
+    def look_again(self) -> None:
+        """Ways as short as they are with what is led over them now."""
+        self._found = {}
+        for u, v in self.topology.links:
+            if self.topology.kind(u) == self.topology.kind(v) == "switch":
+                bandwidth = self.topology.bandwidth_mbps(u, v)
+                left = self.topology.residual_bandwidth_mbps(u, v) - self._loads[u, v]
+                self._graph.add_edge(u, v, weight=1 / max(left / bandwidth, FULL) if bandwidth else 1 / FULL)
 
     def _from(self, switch: str) -> tuple[dict[str, float], dict[str, list[str]]]:
         if switch not in self._found:
@@ -121,6 +139,7 @@ def _around(
 ) -> tuple[Tree, dict[str, str]]:
     """The tree over other ways, and what took over from which aggregation point."""
     topology = ways.topology
+    ways.use(tree, -rate)
     onwards = {relay.node: relay.next for relay in tree.relays}
     inputs: dict[str, list[str]] = {}
     for flow in tree.flows:
@@ -141,7 +160,6 @@ def _around(
         if chosen is None:
             raise CannotRepair(f"tree {index} (root {tree.root}): no switch has room to add instead of {point}")
         instead[point] = chosen
-        ways.adding[chosen] += rate * len(inputs[point])
 
     def now(node: str) -> str:
         return instead.get(node, node)
@@ -163,4 +181,6 @@ def _around(
         for a in tree.assignments:
             found.update(dict.fromkeys(pairwise(ways.route(tree.root, a.worker))))
         edges = tuple(found)
-    return replace(tree, assignments=assignments, relays=relays, return_edges=edges), instead
+    led_around = replace(tree, assignments=assignments, relays=relays, return_edges=edges)
+    ways.use(led_around, rate)
+    return led_around, instead

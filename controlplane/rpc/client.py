@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grpc
 from google.protobuf.message import Message
 
-from controlplane.agentconfig import AgentConfig, Role
+from controlplane.agentconfig import AgentConfig, RepairedTree, Role
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.channels import open_channel
 from controlplane.rpc.stubs import ControllerStub
@@ -68,6 +68,9 @@ class Listener(Protocol):
 
     def on_withdraw(self, epoch: int, reason: str) -> None:
         """What was prepared is not needed."""
+
+    def on_repaired(self, trees: Sequence[RepairedTree]) -> None:
+        """These were led around something that failed."""
 
     def on_retire(self, epoch: int) -> None:
         """Nobody needs what ran before `epoch` any more."""
@@ -194,6 +197,10 @@ class Membership:
         elif kind == "withdraw":
             self._prepared = None
             self.listener.on_withdraw(event.withdraw.epoch, event.withdraw.reason)
+        elif kind == "repaired":
+            found = event.repaired.trees
+            trees = [RepairedTree(one.label, one.rate_mbps, one.contributions, one.results) for one in found]
+            self.listener.on_repaired(trees)
         elif kind == "retire":
             self.listener.on_retire(event.retire.epoch)
         elif kind == "refused":

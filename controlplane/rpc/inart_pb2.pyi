@@ -94,11 +94,12 @@ class Configuration(_message.Message):
     def __init__(self, agent_config: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ["abort", "configuration", "prepare", "refused", "retire", "switch_over", "waiting", "withdraw"]
+    __slots__ = ["abort", "configuration", "prepare", "refused", "repaired", "retire", "switch_over", "waiting", "withdraw"]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
     RETIRE_FIELD_NUMBER: _ClassVar[int]
     SWITCH_OVER_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -107,11 +108,12 @@ class Event(_message.Message):
     configuration: Configuration
     prepare: Prepare
     refused: Refused
+    repaired: Repaired
     retire: Retire
     switch_over: SwitchOver
     waiting: Waiting
     withdraw: Withdraw
-    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ...) -> None: ...
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., configuration: _Optional[_Union[Configuration, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., switch_over: _Optional[_Union[SwitchOver, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., repaired: _Optional[_Union[Repaired, _Mapping]] = ...) -> None: ...
 
 class JobRate(_message.Message):
     __slots__ = ["after_mbps", "before_mbps", "name"]
@@ -224,6 +226,23 @@ class RemoveJobRequest(_message.Message):
     name: str
     share: bool
     def __init__(self, name: _Optional[str] = ..., share: bool = ...) -> None: ...
+
+class Repaired(_message.Message):
+    __slots__ = ["trees"]
+    class Tree(_message.Message):
+        __slots__ = ["contributions", "label", "rate_mbps", "results"]
+        CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+        LABEL_FIELD_NUMBER: _ClassVar[int]
+        RATE_MBPS_FIELD_NUMBER: _ClassVar[int]
+        RESULTS_FIELD_NUMBER: _ClassVar[int]
+        contributions: bool
+        label: int
+        rate_mbps: float
+        results: bool
+        def __init__(self, label: _Optional[int] = ..., rate_mbps: _Optional[float] = ..., contributions: bool = ..., results: bool = ...) -> None: ...
+    TREES_FIELD_NUMBER: _ClassVar[int]
+    trees: _containers.RepeatedCompositeFieldContainer[Repaired.Tree]
+    def __init__(self, trees: _Optional[_Iterable[_Union[Repaired.Tree, _Mapping]]] = ...) -> None: ...
 
 class ReplanReply(_message.Message):
     __slots__ = ["entries_added", "entries_removed", "epoch", "first_operation", "held_seconds", "outcome", "plan", "rate_before_mbps", "rate_mbps", "seconds", "trees_added", "trees_kept", "trees_removed", "version"]

@@ -23,7 +23,7 @@ from controlplane.runtime.update import Version
 from controlplane.targets.base import Counters, TargetError
 from controlplane.topology import Topology
 
-LOST_SECONDS = 0.5
+LOST_SECONDS = 0.3
 """How long a switch may be away: one that restarts at once is filled again and nothing else happens."""
 STEADY_SECONDS = 30.0
 """How long a switch must answer before it is used again."""

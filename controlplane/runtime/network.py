@@ -24,7 +24,7 @@ from controlplane.runtime.roster import Known, Roster
 from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
-from controlplane.runtime.update import Update, UpdateError, Updater
+from controlplane.runtime.update import SAME, Update, UpdateError, Updater
 from controlplane.strategies import get_strategy
 from controlplane.strategies.common import Split
 from controlplane.strategies.fabric.sharing import Demand, share
@@ -569,7 +569,7 @@ class Network:
         for job in self.jobs:
             if job.updater is None:
                 continue
-            began = time.monotonic()
+            began, before = time.monotonic(), job.updater.plan.rate_mbps
             try:
                 if self._reshared(job):
                     continue
@@ -579,9 +579,12 @@ class Network:
                 continue
             if trees:
                 self.answers["trees led around"] += trees
-                ways = ", ".join(sorted({f"{after} adds instead of {before}" for _, before, after in moved}))
+                words = sorted({f"{after} adds instead of {point}" for _, point, after in moved})
+                now = job.updater.plan.rate_mbps
+                if now < before * (1 - SAME):
+                    words.append(f"at {now:.4g} of {before:.4g} Mbit/s, which is what these ways carry")
                 took = f"{1e3 * (time.monotonic() - began):.0f} ms"
-                self.log(f"job {job.name}: {trees} trees led around it in {took}{'; ' if ways else ''}{ways}")
+                self.log("; ".join([f"job {job.name}: {trees} trees led around it in {took}", *words]))
 
     def _reshared(self, job: RunningJob) -> bool:
         """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""

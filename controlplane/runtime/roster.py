@@ -14,10 +14,10 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import config_digest
 from controlplane.runtime.epochs import EpochStore
@@ -352,6 +352,17 @@ class Roster:
                 member.events.put(pb.Event(switch_over=order))
             self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
             return first
+
+    def repaired(self, trees: Mapping[str, Sequence[RepairedTree]]) -> None:
+        """Trees of what runs were led another way: tell each of these nodes."""
+        with self._lock:
+            there = {**self._reserve, **self._members}
+            for node, found in trees.items():
+                if node in there and found:
+                    event = pb.Event()
+                    for one in found:
+                        event.repaired.trees.add(**asdict(one))
+                    there[node].events.put(event)
 
     def retire(self, handover: Handover) -> None:
         """Wait, without limit, until all workers have the results of what ran before; then the old configurations are

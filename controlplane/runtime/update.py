@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from controlplane.agentconfig import AgentConfig
+from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.evaluate import evaluate
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
@@ -30,6 +30,8 @@ from controlplane.topology import Topology, TopologyError
 
 PREPARE_SECONDS = 15.0
 SAME = 1e-6
+LEAST_PART = 0.1
+"""Of its rate, that a plan keeps when it is led around something, whatever the ways carry."""
 LEAST_MBPS = 1e-6
 """A plan with less is none."""
 BACKUPS_CARRY = 0.5
@@ -216,6 +218,7 @@ class Updater:
             spent = {switch: set(ranges) for switch, ranges in self._spent.items()}
             trees = 0
             moved: list[tuple[int, str, str]] = []
+            told: dict[str, list[RepairedTree]] = {}
             gaps: dict[str, list[tuple[int, int]]] = {}
             for switch, taken in self._switches.taken().items():
                 used = Taken(slots=tuple(sorted((*taken.slots, *self._spent.get(switch, ())))))
@@ -230,6 +233,8 @@ class Updater:
                     after.append(repaired)
                     trees += len(found.trees)
                     moved += found.moved
+                    for node, config in repaired.deployment.agents.items():
+                        told.setdefault(node, []).extend(self._as_told(config, repaired.plan, found))
                 if trees:
                     self._draining, current, self._beside = after
                     self._current = self._planned = current or self._current
@@ -240,8 +245,19 @@ class Updater:
                 self._spent = spent
                 raise UpdateError(f"cannot be led around what is gone: {error}") from None
         if trees:
+            self._roster.repaired(told)
             self._changed()
         return trees, tuple(moved)
+
+    def _as_told(self, config: AgentConfig, plan: Plan, found: Repair) -> list[RepairedTree]:
+        """What an agent has to know of a plan that was led around something: all rates, and where what is under way may
+        be lost."""
+        labels = {tree.tree: tree.up_label for tree in config.worker_trees}
+        labels |= {tree.tree: tree.return_label for tree in config.root_trees}
+        rates = {tree: plan.tree_rate_mbps(tree) * self._pace for tree in labels}
+        return [
+            RepairedTree(label, rates[tree], tree in found.up, tree in found.down) for tree, label in labels.items()
+        ]
 
     def reshare(self, topology: Topology) -> float | None:
         """Of a plan with backup trees (plan/survive.py): give what broken trees carry to those that are intact in
@@ -330,7 +346,15 @@ class Updater:
             taken=self._switches.taken(),
             places=Places(sizes, slots, groups),
         )
-        return Version(found.plan, replace(made, agents=old.agents)), found
+        return Version(self._slowed(found.plan, topology), replace(made, agents=old.agents)), found
+
+    def _slowed(self, plan: Plan, topology: Topology) -> Plan:
+        """At the rate that its trees can have over these ways: where they do not carry more, it only costs packets."""
+        try:
+            carried = evaluate(plan, self._left(topology)).rate_mbps
+        except (PlanError, JobError):
+            return plan
+        return replace(plan, rate_mbps=min(plan.rate_mbps, max(carried, LEAST_PART * plan.rate_mbps)))
 
     def end(self) -> None:
         """No change from now on; one under way ends first. Call it when the roster is closed."""

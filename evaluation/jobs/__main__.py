@@ -3,13 +3,14 @@
     python -m evaluation.jobs soak      jobs come and go on an emulated network that fails; every sum is checked
     python -m evaluation.jobs fair      two large jobs, planned one after the other and together
     python -m evaluation.jobs stream    completion times of a stream of jobs, beside other ways to share
+    python -m evaluation.jobs failover  a switch is killed in the middle of an all-reduce: what that costs
 """
 
 import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("soak", "fair", "stream")
+COMMANDS = ("soak", "fair", "stream", "failover")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

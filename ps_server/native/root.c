@@ -8,6 +8,9 @@
  * The root tells all workers of its job apart, the aggregation points below it only their own flows: of a partial sum each
  * bit of the packet's bitmap stands for a part, the workers behind one flow of the point that it comes from.
  *
+ * When the controller has led a tree another way, the results that a worker may lack are sent once more, to all at once: what
+ * they would ask for one by one.
+ *
  * A thread's lock covers its trees and its lanes; the thread lets go of it while it sleeps.
  */
 #define _GNU_SOURCE
@@ -19,6 +22,8 @@
 #define MOST_ANSWERS 4 /* more workers than this are answered with the return label */
 #define MOST_WORDS ((INART_MAX_WORKERS + 63) / 64) /* of a set of workers, a bit each */
 #define MOST_PARTS 64 /* bits of a packet's bitmap */
+#define REPEAT_PAUSE (INART_NS / 1000)
+#define REPEAT_BURST (2 * INART_NS / 1000)
 #define KINDS (INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE) /* alike in all packets of a chunk */
 
 /* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
@@ -60,6 +65,9 @@ struct tree {
     uint64_t oldest; /* incomplete */
     uint64_t oldest_since;
     uint32_t *answer_labels; /* by worker index */
+    /* Results that are sent once more, from `repeat` to before `repeat_end`, so many a second. */
+    uint64_t repeat, repeat_end, repeat_at;
+    double repeat_rate;
     struct inart_root_tree_stats stats;
 };
 
@@ -279,6 +287,23 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     t->stats.results += send_result(x, t, sequence, fresh ? wire : sum, label, now);
 }
 
+/* Sends results once more that are due; when the next one is, UINT64_MAX: never. One packet a chunk, for all workers. */
+static uint64_t repeat_results(struct io_thread *x, struct tree *t, uint64_t now)
+{
+    for (; t->repeat < t->repeat_end; t->repeat++) {
+        struct cell *c = cell_of(t, t->repeat);
+        if (c->owner != t->repeat + 1 || c->missing)
+            continue;
+        if (t->repeat_at > now || !io_room(x->engine.io, t->lane))
+            return t->repeat_at > now ? t->repeat_at : now + REPEAT_PAUSE;
+        t->stats.answers += send_result(x, t, t->repeat, values_of(x, t, t->repeat), t->return_label, now);
+        t->repeat_at += (uint64_t)(1e9 / t->repeat_rate);
+        if (t->repeat_at + REPEAT_BURST < now) /* only so much is caught up with */
+            t->repeat_at = now - REPEAT_BURST;
+    }
+    return UINT64_MAX;
+}
+
 /* One round: what has come, and what it completes. Says how long nothing will happen by itself. */
 static struct engine_sleep work(struct engine_thread *engine)
 {
@@ -306,10 +331,16 @@ static struct engine_sleep work(struct engine_thread *engine)
         io->ready &= (1u << io->sources) - 1;
         io_flush(io, now);
     }
+    for (uint32_t i = 0; i < x->tree_count; i++) {
+        uint64_t until = repeat_results(x, &x->trees[i], now);
+        if (until < sleep.until)
+            sleep.until = until;
+    }
+    io_flush(io, now);
     sleep.spacing = received < SPARSE ? WAKE_SPACING : 0;
     if (io->ready)
         sleep.until = now;
-    else if (io_unsent(io))
+    else if (io_unsent(io) && (!io->retry || io->retry < sleep.until))
         sleep.until = io->retry ? io->retry : now;
     return sleep;
 }
@@ -503,6 +534,28 @@ struct inart_root *inart_root_create(const struct inart_io_config *io, const str
 int inart_root_reconfigure(struct inart_root *r, const struct inart_root_config *config, char *error, size_t size)
 {
     return configure(r, config, error, size);
+}
+
+/* The tree that has `return_label` was led another way: results that workers may lack are sent once more, `mbps` of them. */
+void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps)
+{
+    for (uint32_t i = 0; i < r->io.threads; i++) {
+        struct io_thread *x = &r->threads[i];
+        engine_enter(&x->engine);
+        for (uint32_t j = 0; j < x->tree_count; j++) {
+            struct tree *t = &x->trees[j];
+            double rate = mbps / (8e-6 * INART_FRAME_BYTES((double)x->values));
+            if (t->return_label != return_label || !(rate > 0))
+                continue;
+            uint64_t newest = t->stats.newest;
+            t->repeat = newest > t->slots ? newest - t->slots : 0; /* a worker has the result of what is older */
+            t->repeat_end = newest;
+            t->repeat_at = inart_now();
+            t->repeat_rate = rate;
+        }
+        engine_leave(&x->engine);
+        engine_wake(&x->engine);
+    }
 }
 
 /* `trees` has room for `count` entries, of the trees `number`. */

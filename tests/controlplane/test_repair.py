@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from controlplane import rules
+from controlplane.evaluate import evaluate
 from controlplane.generators import fattree
 from controlplane.job import place_job
 from controlplane.plan.repair import CannotRepair, intact, repair
@@ -149,3 +150,17 @@ def test_repaired_plan_keeps_job_shares_and_number_of_trees():
     assert found.plan == replace(PLAN, trees=found.plan.trees)
     assert [tree.share for tree in found.plan.trees] == [tree.share for tree in PLAN.trees]
     assert [tree.root for tree in found.plan.trees] == [tree.root for tree in PLAN.trees]
+
+
+@pytest.mark.parametrize("core", ["c1", "c2", "c3", "c4"])
+def test_what_is_led_around_a_core_is_spread_over_the_others(core):
+    """Not one after the other over the same links: nearly nothing of the rate is lost, as nothing of it must be."""
+    topology = fattree(4, 20.0)
+    plan = get_strategy("inart")(topology, place_job(topology, 8, 2, seed=0))
+    state = without(topology, [core])
+    found = repair(plan, state)
+    assert evaluate(found.plan, state).rate_mbps > 0.8 * plan.rate_mbps
+    for index, (before, after) in enumerate(zip(plan.trees, found.plan.trees, strict=True)):
+        assert (index in found.up) == (set(before.flows) != set(after.flows))
+        assert (index in found.down) == (before.return_edges != after.return_edges)
+        assert (before == after) == (index not in found.trees)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker_agent.engine import Work
@@ -78,6 +78,7 @@ class Rig:
             self.submitted.append(self.relay.submit(np.full(3, len(self.submitted), np.float32), "sum", None))
 
 
+@settings(deadline=None)
 @given(before=st.integers(0, 4), held=st.integers(0, 5), ahead=st.integers(0, 5), after=st.integers(0, 5))
 def test_every_operation_goes_to_its_plan_in_order(before, held, ahead, after):
     rig = Rig()

@@ -16,6 +16,12 @@
  * that resends cannot keep a link congested that they congested, those of a tree have a share of its rate, which halves
  * when a resent chunk needs to be sent again, down to 1/W, and grows with each that is answered.
  *
+ * Repeating. When the controller has led a tree around what has failed, a switch may add there that has nothing of what is under
+ * way. All workers are told, and send it once more, in order and at the tree's rate, without RESEND: to the switches these are
+ * copies that the network has made, they are added up, and one sum a chunk goes to the root instead of W packets. Timers hold
+ * for what is not answered then, as for what is sent for the first time. Where results may have been lost, the parameter server
+ * sends them once more, before workers would ask for them.
+ *
  * Pacing. A tree's packets leave at its rate: at most 1 ms worth of them at a time, of a slow one a few, and never more than
  * 4 super-frames. When the machine let the thread wait, it catches up at twice the rate.
  *
@@ -60,6 +66,7 @@
 
 enum { UNSENT, SENT, ANSWERED };
 enum { LIST_NONE, LIST_FIRST, LIST_RESEND };
+enum sending { FIRST, REPEAT, RESEND };
 enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STATUS_ABORTED = 3, STATUS_PROTOCOL = 4 };
 
 /* ---- shared with worker_agent/engine.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
@@ -126,6 +133,7 @@ struct chunk {
     uint16_t resends;
     uint8_t state, list, kind;
     uint8_t gap, recovery; /* found missing: because a later one was answered; because a resend before it was */
+    bool repeated;                  /* ... without RESEND: which copy was answered is not known */
     bool awaited;                   /* another worker's, of a gather: `due` says when it counts as lost */
     bool theirs;                    /* another worker's, of a reduce-scatter: only the first that is missing is known */
 };
@@ -147,6 +155,8 @@ struct tree {
     uint32_t unanswered; /* chunks that were sent and have no answer */
     uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
     uint64_t complete;              /* all before it are, as the root has said */
+    /* What was sent and has no answer is sent once more, from `repeat` to before `repeat_end`, not before `repeat_at`. */
+    uint64_t repeat, repeat_end, repeat_at;
     struct part *parts, *last, *cursor[KINDS];
     struct list first[KINDS], resend;
     uint64_t resend_due;       /* no entry of the resend list is due earlier */
@@ -433,8 +443,9 @@ static void write_exponents(struct io_thread *x, const struct part *p, uint32_t 
 }
 
 /* Builds the packet of one chunk; there is room. */
-static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, bool resend, uint64_t now)
+static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, enum sending how, uint64_t now)
 {
+    bool resend = how == RESEND;
     uint32_t index;
     int kind = numbering_chunk(&p->order, (uint32_t)(sequence - p->base), &index);
     struct inart_header h = {
@@ -455,7 +466,7 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
         write_bytes(x, p, index, (uint8_t *)wire);
     struct chunk *c = chunk_of(t, sequence);
     c->sent_at = now;
-    if (!resend) {
+    if (how == FIRST) {
         c->state = SENT;
         c->kind = (uint8_t)kind;
         c->awaited = !sends;
@@ -508,7 +519,7 @@ static bool send_next(struct io_thread *x, struct tree *t, uint64_t now)
         p = p->next;
     t->cursor[EXPONENT] = p;
     if (p && next_of(p, EXPONENT) < limit_of(t, p)) {
-        send_chunk(x, t, p, next_of(p, EXPONENT), false, now);
+        send_chunk(x, t, p, next_of(p, EXPONENT), FIRST, now);
         return true;
     }
     p = t->cursor[DATA];
@@ -519,8 +530,26 @@ static bool send_next(struct io_thread *x, struct tree *t, uint64_t now)
         return false;
     if (next_of(p, DATA) >= limit_of(t, p))
         return false;
-    send_chunk(x, t, p, next_of(p, DATA), false, now);
+    send_chunk(x, t, p, next_of(p, DATA), FIRST, now);
     return true;
+}
+
+/* Sends the next chunk that is to be repeated; false: there is none. */
+static bool repeat_next(struct io_thread *x, struct tree *t, uint64_t now)
+{
+    if (now < t->repeat_at)
+        return false;
+    if (t->repeat < t->base)
+        t->repeat = t->base;
+    for (; t->repeat < t->repeat_end; t->repeat++) {
+        struct chunk *c = chunk_of(t, t->repeat);
+        if (c->state == SENT && c->list == LIST_FIRST && c->repeated) {
+            send_chunk(x, t, part_of(t, t->repeat), t->repeat, REPEAT, now);
+            t->repeat++;
+            return true;
+        }
+    }
+    return false;
 }
 
 /* How long to wait for an answer: from the quickest of the last round trips. Means say little here: a chunk that a peer lost,
@@ -705,7 +734,7 @@ static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
                 wait = most;
             if (c->resends < UINT16_MAX)
                 c->resends++;
-            send_chunk(x, t, part_of(t, sequence), sequence, true, now);
+            send_chunk(x, t, part_of(t, sequence), sequence, RESEND, now);
             c->due = now + spread(x, wait);
         }
         if (c->due < earliest)
@@ -715,6 +744,14 @@ static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
 }
 
 /* ---- receiving ---- */
+
+static void evident(struct tree *t, const struct chunk *c, uint64_t now)
+{
+    uint64_t sequence = sequence_of(t, c);
+    struct evidence *e = &t->evidence[c->kind];
+    if (!e->any || sequence > e->sequence)
+        *e = (struct evidence){sequence, now - c->sent_at, true};
+}
 
 static void measure(struct tree *t, const struct chunk *c, uint64_t now)
 {
@@ -728,6 +765,11 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
     if (c->awaited || c->state == UNSENT)
         return;
     double rtt = (double)(now - c->sent_at);
+    if (c->repeated) { /* which copy was answered? */
+        if (t->repeat > sequence_of(t, c) && now > c->sent_at && rtt >= t->rtt_lowest)
+            evident(t, c, now);
+        return;
+    }
     if (t->rtt_lowest == 0 || rtt < t->rtt_lowest)
         t->rtt_lowest = rtt;
     if (now - t->recent_since > RECENT) {
@@ -741,10 +783,7 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
     double most = 4 * t->rtt_lowest > ROUND_TRIP_MOST ? 4 * t->rtt_lowest : ROUND_TRIP_MOST;
     if (t->round_trip > most)
         t->round_trip = most;
-    uint64_t sequence = sequence_of(t, c);
-    struct evidence *e = &t->evidence[c->kind];
-    if (!e->any || sequence > e->sequence)
-        *e = (struct evidence){sequence, now - c->sent_at, true};
+    evident(t, c, now);
 }
 
 /* The agreed exponents (and the check values). False: the engine has failed. */
@@ -1050,7 +1089,7 @@ static struct engine_sleep work(struct engine_thread *engine)
         find_gaps(x, t, now);
         send_resends(x, t, now);
         if (burst_due(t, now) <= now)
-            while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && send_next(x, t, now)) {
+            while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && (repeat_next(x, t, now) || send_next(x, t, now))) {
             }
         /* Only lateness may be caught up with. */
         if (t->tokens > t->tokens_wake && has_nothing(t))
@@ -1079,7 +1118,9 @@ static struct engine_sleep work(struct engine_thread *engine)
         bool due = t->resend_due <= now;
         if (!due && t->resend_due < sleep.until)
             sleep.until = t->resend_due;
-        if (due || has_next(t)) {
+        if (t->repeat < t->repeat_end && t->repeat_at > now && t->repeat_at < sleep.until)
+            sleep.until = t->repeat_at;
+        if (due || (t->repeat < t->repeat_end && t->repeat_at <= now) || has_next(t)) {
             until = burst_due(t, now);
             if (until <= now) /* only for want of room */
                 sleep.until = io->retry ? io->retry : now;
@@ -1346,6 +1387,57 @@ static struct tree *tree_of(struct inart_worker *w, uint32_t number, struct io_t
                 return &w->threads[i].trees[j];
             }
     return NULL;
+}
+
+#define REPEAT_DELAY (50 * MS) /* the parameter server's copies of results come first */
+
+static void repaired(struct tree *t, double rate_mbps, bool contributions, bool results, uint32_t values, uint64_t now)
+{
+    refill(t, now);
+    if (rate_mbps > 0) {
+        t->config.rate_mbps = rate_mbps;
+        t->packets_per_second = rate_mbps / packet_mbits(values);
+    }
+    if ((!contributions && !results) || !t->parts)
+        return;
+    for (int kind = 0; kind < KINDS; kind++) {
+        t->first[kind] = (struct list){NONE, NONE};
+        t->evidence[kind].any = false;
+    }
+    t->resend = (struct list){NONE, NONE};
+    t->resend_due = UINT64_MAX;
+    t->recovery = t->recovering = 0;
+    t->resend_share = 1;
+    uint64_t end = t->base + t->config.slots < t->end ? t->base + t->config.slots : t->end;
+    t->repeat_at = results ? now + REPEAT_DELAY : now;
+    t->repeat = t->base;
+    t->repeat_end = contributions ? end : t->base;
+    /* Nothing of this is late before it can have been sent at the tree's rate, by this worker or by the parameter server. */
+    double each = t->packets_per_second > 0 ? INART_NS / t->packets_per_second : 0, due = (double)t->repeat_at;
+    for (uint64_t sequence = t->base; sequence < end; sequence++) {
+        struct chunk *c = chunk_of(t, sequence);
+        if (c->state != SENT)
+            continue;
+        *c = (struct chunk){.state = SENT, .kind = c->kind, .awaited = c->awaited, .theirs = c->theirs, .due = c->due, .sent_at = (uint64_t)due,
+                            .repeated = !c->awaited};
+        list_add(t, c, LIST_FIRST);
+        due += each;
+    }
+}
+
+/* The tree that has `up_label` was led another way: its rate from now on (0: as before). `contributions`: those under way may
+ * be lost, and are sent once more. `results`: these, and the parameter server sends them once more. */
+void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rate_mbps, int contributions, int results)
+{
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        struct io_thread *x = &w->threads[i];
+        engine_enter(&x->engine);
+        for (uint32_t j = 0; j < x->tree_count; j++)
+            if (x->trees[j].config.up_label == up_label)
+                repaired(&x->trees[j], rate_mbps, contributions, results, w->config.values, inart_now());
+        engine_leave(&x->engine);
+        engine_wake(&x->engine);
+    }
 }
 
 /* A part for a tree, numbered from what was submitted last. NULL with the reason in `error`. */

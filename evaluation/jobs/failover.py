@@ -1,0 +1,126 @@
+"""A switch is killed in the middle of an all-reduce: how much later all workers have the right sum, and what takes it.
+
+    python -m evaluation.jobs failover                                   k = 4, links of 20 Mbit/s, a core switch
+    python -m evaluation.jobs failover --topology leafspine:leaves=4,spines=4,servers=3,bandwidth=20 --switch s1
+
+The same all-reduce twice on an emulated network, first undisturbed. The switch is off for good, its controller has no
+answer any more. *noticed*: until the controller takes it for lost. *led around*: until what runs goes other ways. *the
+rest*: what was lost is sent again, and what the ways that are left carry more slowly. Exit status 3: a sum was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from controlplane.generators import parse_topology
+from controlplane.job import Job, parse_bytes, parse_next_job
+from controlplane.plan import Plan
+from controlplane.runtime.events import EventLog
+from controlplane.topology import Topology
+from topologies import Emulation, EmulationError
+from topologies.agents import MODULES, JobAgents
+from topologies.command import Say, guarded, stopwatch
+from topologies.deployment import Fabric
+from topologies.zygote import Zygote
+
+IN_THE_MIDDLE = 0.4
+"""Of the time that it takes undisturbed."""
+SLACK_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seconds: of the all-reduce undisturbed and with the failure; after the failure until the controller knew, and
+    until the job was led around it. what: of that, in the controller's words."""
+
+    undisturbed: float
+    failed: float
+    noticed: float
+    led: float
+    what: str
+    right: bool
+
+    @property
+    def more(self) -> float:
+        return self.failed - self.undisturbed
+
+    def text(self) -> str:
+        return (
+            f"{self.undisturbed:.2f} s undisturbed, {self.failed:.2f} s with the failure: {self.more:.2f} s more "
+            f"(noticed after {self.noticed:.2f} s, led around {self.led - self.noticed:.2f} s later, the rest "
+            f"{self.more - self.led:.2f} s), {'right' if self.right else 'WRONG'}; "
+            f"{self.what or 'nothing was led around'}"
+        )
+
+
+def spine(plan: Plan, topology: Topology) -> str:
+    """Of the switches that are farthest from servers, the one that most trees of a plan go over."""
+    ring, seen = set(topology.servers), set(topology.servers)
+    while further := {v for node in ring for v in topology.neighbours(node)} - seen:
+        ring, seen = further, seen | further
+    used = Counter(node for tree in plan.trees for node in {v for flow in tree.flows for v in flow.route})
+    return max(sorted(ring), key=lambda v: used[v])
+
+
+def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, say: Say) -> Run:
+    """One network, the all-reduce twice. switch: "": `spine`. Raises EmulationError."""
+    with ExitStack() as stack:
+        emulation = stack.enter_context(Emulation(topology, "softswitch", seed=seed))
+        zygote = stack.enter_context(Zygote(emulation, MODULES))
+        log = EventLog()
+        service = stack.enter_context(stack.enter_context(Fabric(emulation, log)).control())
+        admission, _, _ = service.network.launch(job, "inart", seed)
+        zygote.wait_ready()
+        agents = stack.enter_context(JobAgents(emulation, zygote, service.address, job, seed=seed))
+        agents.ready()
+        timeout = SLACK_SECONDS + 8 * size * 8 / 1e6 / admission.plan.rate_mbps
+        first = agents.allreduce_next(size, timeout)
+        chosen = switch or spine(admission.plan, topology)
+        agents.submit(size, timeout=timeout)
+        time.sleep(IN_THE_MIDDLE * first.seconds)
+        say(f"{chosen} is killed")
+        failed = time.time()
+        emulation.fail(chosen)
+        second = agents.collect(timeout)
+        agents.leave()
+        events = [event for event in log.last() if event.time >= failed]
+        noticed = next((event.time - failed for event in events if event.text.startswith("lost:")), 0.0)
+        led = next((event for event in events if "led around" in event.text), None)
+        return Run(
+            first.seconds, second.seconds, noticed, led.time - failed if led else noticed, led.text if led else "",
+            first.right and second.right,
+        )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.jobs failover",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--topology", default="fattree:k=4,bandwidth=20", metavar="T", help="default: %(default)s")
+    parser.add_argument("--job", default="workers=8,ps=2", metavar="J", help="default: %(default)s")
+    parser.add_argument("--switch", default="", metavar="NAME", help="default: of the spines, the most used")
+    parser.add_argument("--allreduce", default="12M", metavar="BYTES", help="default: %(default)s")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="default: %(default)s")
+    arguments = parser.parse_args(argv)
+    say = stopwatch()
+
+    def work() -> int:
+        topology = parse_topology(arguments.topology)
+        job, size = parse_next_job(arguments.job, topology, {}), parse_bytes(arguments.allreduce) // 4 * 4
+        runs = []
+        for seed in range(arguments.runs):
+            runs.append(measure(topology, job, size, switch=arguments.switch, seed=seed, say=say))
+            say(runs[-1].text())
+        more = statistics.median(run.more for run in runs)
+        print(f"{more:.2f} s more with the failure (median of {len(runs)})")
+        return 0 if all(run.right for run in runs) else 3
+
+    return guarded("evaluation.jobs failover", work, EmulationError, ValueError)

@@ -1,0 +1,97 @@
+"""A tree was led around something that failed: what was under way is sent once more, and nobody has to ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from controlplane.agentconfig import RepairedTree, RootFlow, RootTree
+from evaluation.hosts.star import TreeShape
+from p4src.protocol import Flag, udp_port
+from tests.hosts.conftest import WORKERS
+from tests.hosts.raw import RawSocket
+from tests.hosts.rig import Rig, check, finish, tensors, wait_until
+from tests.hosts.test_allreduce import starts
+from tests.model.packet import Packet, decode, envelope
+
+MakeRig = Callable[..., Rig]
+SLOTS, VALUES = 16, 64
+RETURN, ANSWERS = 900, (901, 902, 903)
+
+
+def repaired(rig: Rig, rate_mbps: float = 0.0, results: bool = True) -> None:
+    """Everybody is told, as the controller does it."""
+    for server in rig.servers:
+        server.repaired([RepairedTree(tree.return_label, 1000.0, True, results) for tree in server.config.root_trees])
+    for engine in rig.engines:
+        engine.repaired([RepairedTree(tree.up_label, rate_mbps, True, results) for tree in engine.config.worker_trees])
+
+
+def until(raw: RawSocket, enough: Callable[[list[Packet]], bool]) -> list[Packet]:
+    """Packets up to where that is enough. Raises TimeoutError."""
+    found: list[Packet] = []
+    while not enough(found):
+        packet = decode(raw.recv(), VALUES)
+        assert packet is not None
+        found.append(packet)
+    return found
+
+
+def test_a_worker_sends_its_window_once_more_without_asking(make_rig: MakeRig) -> None:
+    rig = make_rig([TreeShape()], values=VALUES, slots=SLOTS, workers=3, without=["w1", "w2", "s0", "s1"])
+    raw = rig.raw_port("w0")
+    for seed in range(SLOTS):  # each an exponent chunk, and a chunk of data that has to wait for it
+        rig.submit(tensors(seed, 1, VALUES))
+    window = list(range(0, SLOTS, 2))
+    first = until(raw, lambda found: {p.sequence for p in found if not p.resend} == set(window))
+    values = {packet.sequence: packet.values for packet in first}
+    repaired(rig, results=False)
+    again = until(raw, lambda found: {p.sequence for p in found if not p.resend} == set(window))
+    for packet in again:
+        assert packet.values == values[packet.sequence], "the same again"
+        assert packet.flags & ~int(Flag.RESEND) == first[0].flags & ~int(Flag.RESEND)
+    assert [p.sequence for p in again if not p.resend] == window, "once, and in order"
+
+
+def test_a_root_sends_results_once_more_that_may_be_lacking(make_rig: MakeRig) -> None:
+    rig = make_rig([TreeShape()], values=VALUES, workers=3, without=["w0", "w1", "w2", "s1"])
+    server, raw = rig.servers[0], rig.raw_port("s0")
+    flow, port, epoch = RootFlow(20, ((0,), (1,), (2,)), False), udp_port(1, 0), 100
+    tree = RootTree(0, (flow,), RETURN, ANSWERS, SLOTS, port)
+    server.reconfigure(replace(server.config, epoch=epoch, root_trees=(tree,)))
+    complete = [*range(SLOTS + 5), SLOTS + 7]  # and not SLOTS + 5
+    for sequence in complete:
+        sent = Packet(flow.label, epoch, sequence, 0, (sequence,) * VALUES, 0, 7)
+        raw.send(sent._replace(outer=envelope(VALUES, port=port)).encode())
+    results = until(raw, lambda found: sum(p.label == RETURN for p in found) == len(complete))
+    lacking = {p.sequence: p for p in results if p.label == RETURN and p.sequence >= SLOTS + 8 - SLOTS}
+    server.repaired([RepairedTree(RETURN, 1000.0, False, True)])
+    again = until(raw, lambda found: sum(p.label == RETURN for p in found) == len(lacking))
+    assert {p.sequence: p.values for p in again} == {p.sequence: p.values for p in lacking.values()}
+    server.repaired([RepairedTree(RETURN, 1000.0, True, False), RepairedTree(RETURN + 1, 1000.0, True, True)])
+    wait_until(lambda: server.stats().trees[0].answers == len(lacking), "no more than these")
+
+
+def test_sums_are_right_whatever_was_lost_and_whenever_it_is_said(make_rig: MakeRig) -> None:
+    rig = make_rig(rate_mbps=60)
+    before = tensors(5, WORKERS, 60_000)
+    chunks = len(before[0]) // rig.job.workers[0].values_per_packet // 2  # of the first tree
+    for share in (0.1, 0.5, 0.9):
+        after = [tensor.copy() for tensor in before]
+        done = [engine.stats().trees[0].answers for engine in rig.engines]
+        works = rig.submit(after)
+        wait_until(
+            lambda share=share, done=done: all(  # type: ignore[misc]
+                engine.stats().trees[0].answers - before >= share * chunks * 0.9
+                for engine, before in zip(rig.engines, done, strict=True)
+            ),
+            "it is under way",
+        )
+        rig.faults(loss=1.0)
+        rig.switch.forget()
+        repaired(rig, rate_mbps=20.0)  # too early: all of it is lost as well
+        rig.faults()
+        repaired(rig, rate_mbps=40.0)
+        repaired(rig)
+        finish(works)
+        check(before, after, starts(rig, len(before[0])), rig.job.workers[0].values_per_packet)
