@@ -11,6 +11,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Any
 from weakref import WeakSet
 
@@ -22,6 +24,7 @@ from overlay.errors import MessageError, OverlayError, PeerLost
 from overlay.execution import Execution, Post, Values
 from overlay.membership import Membership
 from overlay.message import Header, Kind
+from overlay.scatter import EARLY_PRIORITY, Blocks, Scatter
 from overlay.tls import Security
 from overlay.transport import Inbound, Peer, end_all
 from overlay.ways import Ways
@@ -64,6 +67,7 @@ class _Pending:
     future: concurrent.futures.Future[Done]
     began: float
     announced: bool = False
+    turn: int = 0
 
 
 class Agent:
@@ -102,6 +106,11 @@ class Agent:
         self._peers: dict[str, Peer] = {}
         self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
         self._held_bytes = 0
+        self._scatter: Scatter[Values] = Scatter(node)
+        self._turns = count(
+            int(time.time() * 1000) & 0x3FFFFFFF
+        )  # others must not take them for those before a restart
+        self._defaults: dict[int, tuple[int, Blocks]] = {}  # values -> values of a chunk, who adds what
         self._inbound: WeakSet[Inbound] = WeakSet()
         self._ways = Ways(node)
         self._state: Values | None = None  # as a root of tasks with momentum
@@ -190,6 +199,7 @@ class Agent:
         self._stop = asyncio.Event()
         context = self._security.serve if self._security else None
         host, port = self.listen
+
         def accept() -> Inbound:
             self._inbound.add(each := Inbound(self, secure=self._security is not None))
             return each
@@ -239,6 +249,7 @@ class Agent:
 
     def _go_on(self, pending: _Pending) -> None:
         """Its values stay what they are."""
+        self._scatter.stop()
         self.counters["alone"] += 1
         pending.future.set_result(Done(0, (self.node,), time.monotonic() - pending.began))
 
@@ -277,6 +288,9 @@ class Agent:
         kind = message["type"]
         if kind == "members":
             self._meet(message)
+        elif kind == "default":
+            blocks = tuple((str(owner), int(first), int(size)) for owner, first, size in message["blocks"])
+            self._defaults[message["values"]] = message["chunk_values"], blocks
         elif kind == "task":
             self._begin(Task.from_json(message["task"]))
         elif kind == "done":
@@ -322,9 +336,11 @@ class Agent:
         except TaskError as error:
             self._tell(type="failed", task=number, reason=str(error))
             return
+        skip = self._scatter.settle(task)
         execution = Execution(
             task,
             self.node,
+            skip=skip,
             post=lambda post: self._post(execution, post),
             finished=lambda: self._finished(execution),
             clock=self._loop.time,
@@ -345,6 +361,9 @@ class Agent:
             execution.start(self._owners[number].tensor)
         elif self.node in task.participants:
             execution.start(np.empty(task.values, np.float32))
+        for tree, chunk, bit, values in self._scatter.collect(task):
+            self.counters["early"] += 1
+            execution.partial(tree, chunk, bit, values)
         held = self._held.pop((self._epoch, number), [])
         for header, values in held:
             self._held_bytes -= values.nbytes
@@ -413,7 +432,25 @@ class Agent:
     def _announce(self, pending: _Pending) -> None:
         if not pending.announced and self._membership.there:
             pending.announced = True
-            self._tell(type="ready", values=pending.tensor.size)
+            pending.turn = next(self._turns)
+            self._tell(type="ready", values=pending.tensor.size, turn=pending.turn)
+            self._send_early(pending)
+
+    def _send_early(self, pending: _Pending) -> None:
+        """By the default splitting, where there is one for so many values."""
+        chunk_values, blocks = self._defaults.get(pending.tensor.size, (1, ()))
+        turn = pending.turn
+        for owner, chunk in self._scatter.begin(turn, blocks, chunk_values):
+            if owner in self._members:
+                values = pending.tensor[chunk * chunk_values : (chunk + 1) * chunk_values]
+                path = self._numbers[self.node], self._numbers[owner]
+                self._dispatch(
+                    EARLY_PRIORITY,
+                    Header(Kind.EARLY, self._epoch, turn, path, 1, 0, chunk, len(values)),
+                    values,
+                    partial(self._scatter.sent, turn, owner, chunk),
+                    partial(self._scatter.wants, turn),
+                )
 
     def _finished(self, execution: Execution) -> None:
         number = execution.task.number
@@ -499,7 +536,8 @@ class Agent:
     # --- what comes in (Receiver) ---
 
     def place(self, header: Header) -> Values:
-        execution = self._tasks.get(header.task) if header.epoch == self._epoch else None
+        known = header.epoch == self._epoch and header.kind != Kind.EARLY
+        execution = self._tasks.get(header.task) if known else None
         if execution is not None and header.last and execution.takes(header.tree, header.chunk, header.values):
             return execution.place(header.kind, header.tree, header.chunk)
         return np.empty(header.values, np.float32)
@@ -507,6 +545,9 @@ class Agent:
     def received(self, header: Header, values: Values) -> None:
         if header.epoch == self._epoch and self._probe_values is not None and header.values:
             self._measure(header, values.nbytes * 8e-6)
+        if header.kind == Kind.EARLY:
+            self._came_early(header, values)
+            return
         execution = self._tasks.get(header.task) if header.epoch == self._epoch else None
         if execution is not None:
             self._arrived(execution, header, values)
@@ -532,6 +573,20 @@ class Agent:
         mbps = self._throughputs.setdefault(sender, Throughput()).arrived(header.stamp, now, megabits)
         if mbps is not None and self._probe_values is not None and header.values >= self._probe_values:
             self._tell(type="measured", sender=sender, mbps=mbps)
+
+    def _came_early(self, header: Header, values: Values) -> None:
+        if header.epoch != self._epoch or header.path[0] >= len(self._names):
+            self.counters["old task"] += 1
+            return
+        tasks = [execution.task for execution in self._tasks.values()]
+        sender = self._names[header.path[0]]
+        found = self._scatter.came(sender, header.task, header.chunk, values, tasks)
+        if found is not None:
+            task, tree, chunk = found
+            execution = self._tasks[task.number]
+            if execution.takes(tree, chunk, header.values):
+                self.counters["early"] += 1
+                execution.partial(tree, chunk, 1 << task.trees[tree].contributors.index(sender), values)
 
     def _arrived(self, execution: Execution, header: Header, values: Values) -> None:
         if header.kind == Kind.DISCARD:

@@ -14,6 +14,7 @@ from controlplane.strategies.wan.policy import (
     Abort,
     Alone,
     Back,
+    Default,
     Drop,
     Event,
     Failed,
@@ -79,6 +80,7 @@ class Coordinator:
         self._standby = Standby(backs_up, self._security, log) if backs_up else None
         self._gathering: asyncio.TimerHandle | None = None
         self._unheard: list[tuple[str, dict[str, Any]]] = []  # what agents say meanwhile
+        self._defaults: dict[int, dict[str, Any]] = {}
         self._decided = False  # whether to go on where another one has ended
         self._members: dict[str, _Member] = {}
         self._tasks: dict[int, tuple[Task, set[str], float]] = {}
@@ -206,6 +208,8 @@ class Coordinator:
         if self._gathering is None:
             self._decided = True
             self._introduce()
+            for default in self._defaults.values():
+                self._tell((node,), **default)
             self._handle(Back(node))
         elif len(self._members) == len(self.policy.nodes):
             self._take_over()
@@ -279,7 +283,7 @@ class Coordinator:
         elif self._gathering is not None:
             self._unheard.append((node, message))
         elif kind == "ready":
-            self._handle(Ready(node, int(message["values"])))
+            self._handle(Ready(node, int(message["values"]), int(message.get("turn", 0))))
         elif kind == "finished":
             self._finished(node, int(message["task"]), float(message["seconds"]))
         elif kind == "measured":
@@ -331,6 +335,12 @@ class Coordinator:
                 self._tell(task.nodes, type="task", task=task.to_json())
             elif isinstance(order, Go):
                 self._tell((order.node,), type="go", task=order.task)
+            elif isinstance(order, Default):
+                self._defaults[order.values] = {
+                    "type": "default", "values": order.values, "chunk_values": order.chunk_values,
+                    "blocks": order.blocks,
+                }  # fmt: skip
+                self._tell(self._members, **self._defaults[order.values])
             elif isinstance(order, Alone):
                 self._tell((order.node,), type="alone", reason=order.reason)
             elif order.task not in self._tasks:

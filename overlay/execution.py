@@ -74,7 +74,8 @@ class Execution:
     """post(Post): sends. later(seconds, callback): calls back. finished(): everything that this agent gets is there.
 
     state: what this agent keeps as a root of tasks with momentum, over the whole tensor; None: nothing, which counts as
-    zeros. What it is to keep after the task is in `fresh`. progress(receiver, left): part of a copy still to be sent.
+    zeros. What it is to keep after the task is in `fresh`. skip: (tree, chunk) that this agent has sent before the task
+    came. progress(receiver, left): part of a copy still to be sent.
     """
 
     def __init__(
@@ -87,10 +88,11 @@ class Execution:
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
         state: Values | None = None,
+        skip: Collection[tuple[int, int]] = (),
         progress: Callable[[str, float], None] = lambda receiver, left: None,
     ) -> None:
         self.task, self.node = task, node
-        self.state, self.progress = state, progress
+        self.state, self.skip, self.progress = state, skip, progress
         self.fresh: Values | None = None
         if task.momentum and any(tree.root == node for tree in task.trees):
             self.fresh = np.zeros(task.values, np.float32)
@@ -355,6 +357,9 @@ class Execution:
 
     def _send_more(self, tree: int, part: _Part, rate: float, window: int) -> None:
         while not self.closed and self.source is not None and part.next < min(part.chunks, part.oldest + window):
+            if (tree, part.next) in self.skip:
+                part.next += 1
+                continue
             start, end = self.task.chunk(tree, part.next)
             if rate > 0:
                 now = self.clock()

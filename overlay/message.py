@@ -32,6 +32,7 @@ class Kind(IntEnum):
     UP = 1  # a partial sum
     DOWN = 2  # a result
     STATE = 3  # what a root kept, for the next root
+    EARLY = 5  # a chunk of a turn (in the field `task`) whose task is not known yet: overlay/scatter.py
     DISCARD = 4  # no values: the sender has given the task up, and so should everybody
 
 

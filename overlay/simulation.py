@@ -22,6 +22,7 @@ from controlplane.simulate import Simulator
 from controlplane.strategies.wan.policy import (
     Alone,
     Back,
+    Default,
     Drop,
     Event,
     Finished,
@@ -35,8 +36,9 @@ from controlplane.strategies.wan.policy import (
 )
 from controlplane.topology import Topology
 from overlay.awareness import Throughput
-from overlay.execution import Execution, Post
+from overlay.execution import Execution, Post, Values
 from overlay.message import HEADER_BYTES, Kind
+from overlay.scatter import EARLY_PRIORITY, Scatter
 from overlay.ways import Ways
 
 SEGMENT_BYTES = 1448  # of values in a full frame, with TCP's time stamps
@@ -49,13 +51,18 @@ def mathis_mbps(rtt_seconds: float, loss: float, segment_bytes: int = SEGMENT_BY
     return segment_bytes * BITS / rtt_seconds * math.sqrt(1.5 / loss)
 
 
+def wire_megabits(values: int) -> float:
+    """What a chunk takes on links."""
+    return (values * 4 + HEADER_BYTES) * BITS * FRAME_BYTES / SEGMENT_BYTES
+
+
 class _Connection:
     """From one agent to the next: what waits, and how many chunks may be under way at once."""
 
     def __init__(self, links: list[int], delay: float, lines: int) -> None:
         self.links, self.delay, self.free = links, delay, lines
         self.throughput = Throughput()
-        self.waiting: list[tuple[int, int, _Moving, Callable[[], None], Callable[[], None]]] = []
+        self.waiting: list[tuple[int, int, _Moving | _Early, Callable[[], None], Callable[[], None]]] = []
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,21 @@ class _Moving:
     @property
     def wanted(self) -> bool:
         return self.execution is None or self.execution.closed or self.execution.sends_to(self.post.edge.receiver)
+
+
+@dataclass(frozen=True)
+class _Early:
+    """A chunk whose task is not known yet."""
+
+    size: float
+    wants: Callable[[], bool]
+
+    @property
+    def wanted(self) -> bool:
+        return self.wants()
+
+    def through(self) -> None:
+        """Nobody waits for that."""
 
 
 class Simulation:
@@ -110,6 +132,9 @@ class Simulation:
                 capacities.append(mathis_mbps(rtt, lost) if lost else math.inf)
         self.sim = Simulator(capacities)
         self.ways = {node: Ways(node) for node in topology.servers}
+        self.scatters: dict[str, Scatter[Values]] = {node: Scatter(node) for node in topology.servers}
+        self.defaults: dict[int, Default] = {}
+        self._turns = count(1)
         self._lines: dict[tuple[str, str], _Connection] = {}
         self.tasks: dict[int, tuple[Task, dict[str, Execution], set[str], float]] = {}
         self._order = count()
@@ -136,7 +161,42 @@ class Simulation:
         self.sim.after(self.compute(node), partial(self._ready, node))
 
     def _ready(self, node: str) -> None:
-        self._orders(self.policy.handle(Ready(node, self.values), self.sim.now))
+        turn = next(self._turns)
+        if self.values in self.defaults:
+            default = self.defaults[self.values]
+            for owner, chunk in self.scatters[node].begin(turn, default.blocks, default.chunk_values):
+                self._send_early(node, turn, owner, chunk)
+        self._orders(self.policy.handle(Ready(node, self.values, turn), self.sim.now))
+
+    def _send_early(self, node: str, turn: int, owner: str, chunk: int) -> None:
+        scatter, size = self.scatters[node], self.defaults[self.values].chunk_values
+        values = min(size, self.values - chunk * size)
+        line = self._line((node, owner))
+
+        def arrived() -> None:
+            tasks = [task for task, *_ in self.tasks.values()]
+            found = self.scatters[owner].came(node, turn, chunk, np.zeros(1, np.float32), tasks)
+            if found is not None:
+                task, tree, own = found
+                there = self.tasks[task.number][1][owner]
+                there.partial(tree, own, 1 << task.trees[tree].contributors.index(node), np.zeros(1, np.float32))
+
+        early = _Early(wire_megabits(values), partial(scatter.wants, turn))
+
+        def begin() -> None:
+            scatter.sent(turn, owner, chunk)
+
+        heapq.heappush(line.waiting, (EARLY_PRIORITY, next(self._order), early, begin, arrived))
+        self._flush(line)
+
+    def _line(self, pair: tuple[str, str]) -> _Connection:
+        """The connection between two agents."""
+        line = self._lines.get(pair)
+        if line is None:
+            links = [self.links[link] for link in pairwise(self.routes[pair])]
+            links += [self.caps[pair]] if self.caps else []
+            line = self._lines[pair] = _Connection(links, self._delay(pair), self.connections)
+        return line
 
     def set_rate(self, u: str, v: str, mbps: float) -> None:
         """The capacity of a link of the topology, from now on."""
@@ -146,6 +206,8 @@ class Simulation:
         for order in orders:
             if isinstance(order, Start):
                 self._begin(order.task)
+            elif isinstance(order, Default):
+                self.defaults[order.values] = order
             elif isinstance(order, Go | Alone):
                 self._train(order.node)
             elif order.task not in self.tasks:
@@ -182,6 +244,7 @@ class Simulation:
             executions[node] = Execution(
                 small,
                 node,
+                skip=self.scatters[node].settle(task),
                 post=partial(self._post, task, node),
                 finished=partial(self._finished, task, node),
                 clock=lambda: self.sim.now,
@@ -191,6 +254,9 @@ class Simulation:
         self.tasks[task.number] = (task, executions, set(task.awaited), self.sim.now)
         for node in task.participants:
             executions[node].start(np.zeros(small.values, np.float32))
+        for node in task.nodes:
+            for index, chunk, bit, values in self.scatters[node].collect(task):
+                executions[node].partial(index, chunk, bit, values)
 
     def _finished(self, task: Task, node: str) -> None:
         if node not in task.awaited:
@@ -223,8 +289,7 @@ class Simulation:
     def _post(self, task: Task, node: str, post: Post) -> None:
         execution = self.tasks[task.number][1][node] if task.number in self.tasks else None
         start, end = task.chunk(post.tree, post.chunk)
-        payload = (end - start) * 4 + HEADER_BYTES
-        size = payload * BITS * FRAME_BYTES / SEGMENT_BYTES
+        size = wire_megabits(end - start)
 
         def go(way: Edge, through: Callable[[], None]) -> None:
             def gone() -> None:
@@ -241,11 +306,7 @@ class Simulation:
             self._arrive(chunk.task, chunk.post)
             return
         pair = (chunk.path[hop], chunk.path[hop + 1])
-        line = self._lines.get(pair)
-        if line is None:
-            links = [self.links[link] for link in pairwise(self.routes[pair])]
-            links += [self.caps[pair]] if self.caps else []
-            line = self._lines[pair] = _Connection(links, self._delay(pair), self.connections)
+        line = self._line(pair)
         began = [0.0]
 
         def begin() -> None:

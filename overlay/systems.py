@@ -24,7 +24,7 @@ HEADROOM = 0.05  # of a paced plan's rate: TCP's and our headers, and time to dr
 PAPERS = {  # each paper's own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
     "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
-    "crew": ("a2a", "opr", "crew"),
+    "crew": ("a2a", "opr", "crew-early", "crew"),
     "selmcast": ("orpheus", "selmcast"),
     "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
 }
@@ -63,6 +63,8 @@ def make(name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed:
             update=update,
             chunk_values=chunk,
         )
+    if name == "crew-early":  # its scatter does not block
+        return Crew(nodes, widest(graph), p, blocking=False, chunk_values=chunk)
     if name in ("crew", "opr", "a2a"):
         return Crew(nodes, widest(graph), p, scheme=name.upper(), network_aware=name == "crew", chunk_values=chunk)
     if name in COPIES:

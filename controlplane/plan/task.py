@@ -149,7 +149,8 @@ class Task:
     brought, so that the task can be done again when it is given up. priority: lower goes first where several tasks
     share a connection. detours: other ways between two agents, for chunks whose direct way has `busy_bound` chunks
     under way; each takes `detour_length` at a time (NetStorm, VI). budget: seconds after which a participant that has
-    not got everything discards the task; 0: never.
+    not got everything discards the task; 0: never. turns: which of each participant's bringings this is, where they
+    have begun to send before (CREW's scatter that does not block); trees begin at whole chunks then.
     """
 
     number: int
@@ -166,6 +167,7 @@ class Task:
     detour_length: int = 1
     momentum: float = 0.0
     budget: float = 0.0
+    turns: tuple[int, ...] = ()
 
     @cached_property
     def nodes(self) -> frozenset[str]:
@@ -210,6 +212,10 @@ class Task:
             or self.trees[0].root in self.trees[0].receivers
         ):
             raise TaskError(f"task {self.number}: a copy has one tree, and goes straight to others than its root")
+        if self.turns and (
+            len(self.turns) != len(self.participants) or any(tree.first % self.chunk_values for tree in self.trees)
+        ):
+            raise TaskError(f"task {self.number}: turns are of all participants, and trees begin at whole chunks then")
         if self.momentum and self.op not in ("sum", "mean"):
             raise TaskError(f"task {self.number}: momentum goes with sums and means, not with {self.op}")
         if self.op != "mix":
@@ -245,7 +251,8 @@ class Task:
                 )
                 for tree in data["trees"]
             )
-            return cls(**{**data, "trees": trees, "detours": _edges(data.get("detours", ()))})
+            turns = tuple(data.get("turns", ()))
+            return cls(**{**data, "trees": trees, "detours": _edges(data.get("detours", ())), "turns": turns})
         except (KeyError, TypeError) as error:
             raise TaskError(f"task: {error}") from None
 

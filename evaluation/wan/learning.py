@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,15 @@ class Point:
     accuracy: float
 
 
+@cache
+def images() -> Data:
+    """Read once: sites are ready when they say so."""
+    return digits()
+
+
 def parameters(lesson: Lesson) -> int:
     """Float32 values that a round synchronises."""
-    return sum(parameter.numel() for parameter in make_model(digits(), lesson.width).parameters())
+    return sum(parameter.numel() for parameter in make_model(images(), lesson.width).parameters())
 
 
 def shares(labels: torch.Tensor, count: int, *, alike: bool, seed: int) -> list[torch.Tensor]:
@@ -75,7 +82,7 @@ def learn(
     agent: Agent, site: int, sites: int, lesson: Lesson, *, rounds: int, told: Callable[[Point], None] = lambda p: None
 ) -> list[Point]:
     """Rounds until so many are done, or the agent is closed."""
-    data = digits()
+    data = images()
     own = shares(data.train_labels, sites, alike=lesson.alike, seed=lesson.seed)[site]
     torch.manual_seed(lesson.seed)  # all begin with the same model
     model = make_model(data, lesson.width)
@@ -125,7 +132,7 @@ def _mix(model: nn.Module, agent: Agent) -> None:
 
 def warm(lesson: Lesson) -> None:
     """A step that counts for nothing: the first one takes longest."""
-    data = digits()
+    data = images()
     model = make_model(data, lesson.width)
     nn.functional.cross_entropy(model(data.train_images[: lesson.batch]), data.train_labels[: lesson.batch]).backward()
     accuracy(model, data)

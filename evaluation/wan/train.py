@@ -2,7 +2,7 @@
 
 A namespace a site; links with the network's rates, scaled to the machine, delay and loss, redrawn on a schedule where
 asked for. Every site trains a PyTorch model on its own images; all systems get the same network, changes and seconds.
-Beside each: the same policy in the simulator, with the same compute times and changes.
+Beside each: the same policy in the simulator, with the compute times that the sites had, and the same changes.
 """
 
 from __future__ import annotations
@@ -74,15 +74,35 @@ def changes(graph: nx.DiGraph, factor: float, seed: int) -> Change:
     return draw
 
 
+def computed(report: dict[str, Any]) -> list[float]:
+    """Seconds that a site computed before each of its rounds."""
+    found, last = [], 0.0
+    for point in report["points"]:
+        found.append(point["at_s"] - point["synchronised_s"] - last)
+        last = point["at_s"]
+    return found
+
+
 def simulate(
-    policy: Policy, topology: Topology, values: int, arguments: argparse.Namespace, change: Change
+    policy: Policy,
+    topology: Topology,
+    values: int,
+    arguments: argparse.Namespace,
+    change: Change,
+    *,
+    reports: Sequence[dict[str, Any]] = (),
 ) -> tuple[float, list[float]]:
-    """(rounds of a site, seconds of each task) in arguments.seconds."""
+    """(rounds of a site, seconds of each task) in arguments.seconds. reports: of sites, whose compute times are taken
+    where they are known: who is in a group with whom, and what shares links, hangs on them."""
     seconds: list[float] = []
     rounds = [0]
     streams = {node: np.random.default_rng([arguments.seed, k]) for k, node in enumerate(policy.nodes)}
+    measured = {report["node"]: iter(computed(report)) for report in reports}
 
     def compute(node: str) -> float:
+        known = next(measured.get(node, iter(())), None)
+        if known is not None:
+            return known
         if not arguments.compute:
             return 0.02
         return float(RUNTIMES["lstm"].with_mean(streams[node], 1, arguments.compute)[0])
@@ -243,10 +263,10 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
             try:
                 for name in systems:
                     make = maker(name, graph, values, **options)
-                    rounds, tasks = simulate(make(), topology, values, arguments, change)
                     lesson = asdict(base) | {"copies": name in COPIES}
                     reports, measured, idle = sites.run(make(), lesson)
                     sites.restore()
+                    rounds, tasks = simulate(make(), topology, values, arguments, change, reports=reports)
                     found.append(_result(network, name, arguments, reports, measured, idle, rounds, tasks, topology))
                     say(line_of(found[-1]))
             finally:

@@ -20,10 +20,11 @@ from controlplane.topology import Topology
 
 @dataclass(frozen=True)
 class Ready:
-    """An agent has computed and has `values` float32 values to synchronise."""
+    """An agent has computed and has `values` float32 values to synchronise. turn: the agent's number for them."""
 
     node: str
     values: int
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,16 @@ class Alone:
 BROKEN_MBPS = 1e-3
 """What is believed of a link that two agents have found broken, until the network tells of another rate."""
 
-Order = Start | Abort | Drop | Go | Alone
+@dataclass(frozen=True)
+class Default:
+    """Whoever is ready with so many values begins to send them: blocks of (who adds, first value, values)."""
+
+    values: int
+    chunk_values: int
+    blocks: tuple[tuple[str, int, int], ...]
+
+
+Order = Start | Abort | Drop | Go | Alone | Default
 
 
 def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
@@ -188,7 +198,7 @@ class Rounds:
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
-            case Ready(node, values):
+            case Ready(node=node, values=values):
                 self.ready[node].append(values)
                 return self._begin(now)
             case Finished(node, task):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +12,19 @@ from numpy.typing import ArrayLike, NDArray
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies.wan.crew import algorithm
 from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.policy import Abort, Alone, Back, Event, Failed, Finished, Lost, Order, Ready, Start
+from controlplane.strategies.wan.policy import (
+    Abort,
+    Alone,
+    Back,
+    Default,
+    Event,
+    Failed,
+    Finished,
+    Lost,
+    Order,
+    Ready,
+    Start,
+)
 
 SCHEMES = ("CREW", "OPR", "A2A")
 Tasks = Mapping[int, tuple[Task, Collection[str]]]
@@ -27,7 +41,8 @@ class Crew:
     anew, without it, from the values that its members brought; where that is not possible, it is given up, and they go
     on without. An agent that is lost while it is in a group takes the group down; the others queue again. Agents that
     cannot reach the controller train on alone, and finish what has begun. budget: seconds after which a group that is
-    not done discards its task; 0: never.
+    not done discards its task; 0: never. blocking: scatter begins when the group is known; else by a default splitting
+    at once (IV-A2), which Algorithm 2 changes into the group's.
     """
 
     alone = True
@@ -43,8 +58,12 @@ class Crew:
         network_aware: bool = True,
         chunk_values: int = 65_536,
         budget: float = 0.0,
+        blocking: bool = True,
     ) -> None:
-        self.budget = budget
+        if not blocking and scheme != "CREW":
+            raise ValueError("scatter that does not block is CREW's")
+        self.budget, self.blocking = budget, blocking
+        self.defaults: dict[int, tuple[algorithm.Ranges, ...]] = {}  # values -> what whoever is ready sends to whom
         self.nodes = tuple(nodes)
         n = len(self.nodes)
         self.belief = algorithm.mesh(bandwidth_mbps)
@@ -56,7 +75,7 @@ class Crew:
             raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
         self.p, self.scheme, self.network_aware, self.chunk_values = p, scheme, network_aware, chunk_values
         self.index = {node: k for k, node in enumerate(self.nodes)}
-        self.queue: list[tuple[str, int]] = []  # who is ready, and with how many values
+        self.queue: list[tuple[str, int, int]] = []  # who is ready, with how many values, and the number of its turn
         self.away: set[str] = set(self.nodes)
         self.cut = np.zeros((n, n), dtype=bool)
         self.running: dict[int, tuple[Task, set[str]]] = {}
@@ -64,10 +83,10 @@ class Crew:
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
-            case Ready(node, values):
+            case Ready(node, values, turn):
                 self.away.discard(node)
-                self.queue.append((node, values))
-                return self._group()
+                self.queue.append((node, values, turn))
+                return [*self._preset(values), *self._group()]
             case Finished(node, number):
                 if number in self.running:
                     self.running[number][1].discard(node)
@@ -77,13 +96,14 @@ class Crew:
                 self.away.discard(node)
                 k = self.index[node]
                 self.cut[k, :] = self.cut[:, k] = False
+                return self._preset_all()
             case Failed(number, reason) if number in self.running:
                 del self.running[number]
                 return [Abort(number, reason)]
             case Lost(node, None):
                 self.away.add(node)
                 self.queue = [entry for entry in self.queue if entry[0] != node]
-                return self._again(lambda task: node in task.nodes, f"{node} is lost")
+                return [*self._preset_all(), *self._again(lambda task: node in task.nodes, f"{node} is lost")]
             case Lost(node, str(other)):
                 i, j = self.index[node], self.index[other]
                 self.cut[i, j] = self.cut[j, i] = True
@@ -109,6 +129,36 @@ class Crew:
                 orders.append(Abort(number, reason, again=True))
         return orders
 
+    # --- scatter that does not block ---
+
+    def _preset_all(self) -> list[Order]:
+        """Who is there has changed, and with it the default splitting."""
+        sizes = list(self.defaults)
+        self.defaults.clear()
+        return [order for values in sizes for order in self._preset(values)]
+
+    def _preset(self, values: int) -> list[Order]:
+        if self.blocking or values in self.defaults:
+            return []
+        present = [k for k, node in enumerate(self.nodes) if node not in self.away]
+        if not present:
+            return []
+        weights = algorithm.even_split(len(self.nodes), present)
+        if self.network_aware and len(present) > 1:
+            weights = algorithm.optimal_split(self.belief, present, present).weights
+        chunks = -(-values // self.chunk_values)
+        default = self.defaults[values] = algorithm.split_model(weights, chunks)
+        return [Default(values, self.chunk_values, self._blocks(default, values))]
+
+    def _blocks(self, ranges: Sequence[algorithm.Ranges], values: int) -> tuple[tuple[str, int, int], ...]:
+        size = self.chunk_values
+        return tuple(
+            (self.nodes[k], begin * size, min(values, end * size) - begin * size)
+            for k, own in enumerate(ranges)
+            for begin, end in own
+            if end > begin
+        )
+
     def _group(self) -> list[Order]:
         orders: list[Order] = []
         while True:
@@ -117,9 +167,11 @@ class Crew:
                 return orders
             values = group[0][1]
             self.queue = [entry for entry in self.queue if entry not in group]
-            members = [node for node, _ in group]
+            members = [node for node, *_ in group]
             try:
                 task = self._task(self.numbers + 1, members, values)
+                if not self.blocking:
+                    task = replace(task, turns=tuple(turn for *_, turn in group))
             except WanError as error:
                 orders += [Alone(node, str(error)) for node in members]
                 continue
@@ -127,9 +179,9 @@ class Crew:
             self.running[task.number] = task, set(task.participants)
             orders.append(Start(task))
 
-    def _first(self) -> list[tuple[str, int]] | None:
+    def _first(self) -> list[tuple[str, int, int]] | None:
         """The first p of the queue who can reach an aggregator in common, and bring equally much."""
-        for _, values in self.queue:
+        for _, values, _ in self.queue:
             same = [entry for entry in self.queue if entry[1] == values]
             if len(same) >= self.p:
                 return same[: self.p]
@@ -155,11 +207,14 @@ class Crew:
                 trees.append(SumTree(sender, 0, values, (), tuple(Edge(sender, o) for o in others), (sender,), others))
             return Task(number, values, tuple(trees), "mix", chunk_values=self.chunk_values, window=0)
         weights = self.weights([self.index[node] for node in members])
-        bounds = np.rint(np.concatenate([[0.0], np.cumsum(weights)]) * values).astype(int)
-        bounds[-1] = values
+        if self.blocking:
+            bounds = np.rint(np.concatenate([[0.0], np.cumsum(weights)]) * values).astype(int).tolist()
+            bounds[-1] = values
+            pieces = tuple((node, a, b - a) for node, (a, b) in zip(self.nodes, pairwise(bounds), strict=True))
+        else:
+            pieces = self._blocks(algorithm.rearrange(weights, self.defaults[values]), values)
         blocks = []
-        for k, owner in enumerate(self.nodes):
-            first, count = int(bounds[k]), int(bounds[k + 1] - bounds[k])
+        for owner, first, count in pieces:
             if count:
                 up = tuple(Edge(node, owner) for node in members if node != owner)
                 down = tuple(Edge(owner, node) for node in members if node != owner)

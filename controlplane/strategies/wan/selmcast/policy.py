@@ -147,7 +147,7 @@ class SelMcast:
         match event:
             case Back(node):
                 return self._back(self.index[node], now)
-            case Ready(node, values):
+            case Ready(node=node, values=values):
                 return self._ready(self.index[node], values, now)
             case Progress(node, task, receiver, left):
                 i = self.tasks.get(task)
