@@ -19,12 +19,18 @@ VALUES = 4
 
 @dataclass
 class Pair:
-    """A target and the reference in the same configuration and state. Tests share both: each takes a newer epoch."""
+    """A target and the reference in the same configuration and state. Tests share both: each takes a newer epoch.
+
+    What differs from chip to chip: ``zero``: the first epoch that there is. ``flushes``: a resend of what a slot has
+    takes along what else the slot has.
+    """
 
     target: Target
     reference: Switch
     values: int
     epoch: int = 1000
+    zero: int = 0
+    flushes: bool = True
 
     def next_epoch(self) -> int:
         """An epoch that is newer than all that the slots have seen."""
@@ -34,7 +40,20 @@ class Pair:
     def restart(self) -> None:
         """Both as after power-up, with their tables."""
         self.target.restart()
-        self.reference = rig.switch(self.values)
+        self.reference = self.fresh()
+
+    def fresh(self) -> Switch:
+        """The reference after power-up."""
+        return rig.switch(self.values)
+
+    def arrivals(self, traffic: rig.Traffic) -> Iterator[rig.Arrival]:
+        """Of this traffic what the target's ports can get."""
+        while True:
+            yield traffic.arrival()
+
+    def repeated(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Some values again and again, for a whole packet."""
+        return values * (self.values // len(values))
 
 
 def make(kind: str, values: int) -> Pair:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import islice
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from p4src.protocol import HEADER_OFFSET, IPV4_OFFSET, PROTOCOL, UDP_OFFSET, Flag, Verdict
 from tests.model.packet import Packet, envelope
+from tests.model.switch import Aggregate
 from tests.p4.comparison import compare, compare_counters
 from tests.p4.conftest import Pair
 from tests.p4.rig import Arrival, Traffic, switch
@@ -27,14 +29,14 @@ SHARED = settings(
 @given(source=st.randoms(use_true_random=False), length=st.integers(1, 40))
 def test_any_sequence(pair: Pair, source: random.Random, length: int) -> None:
     traffic = Traffic(source, pair.values, pair.next_epoch())
-    compare(pair.target, pair.reference, (traffic.arrival() for _ in range(length)))
+    compare(pair.target, pair.reference, islice(pair.arrivals(traffic), length))
     compare_counters(pair.target, pair.reference)
 
 
 def test_long_sequences_meet_every_verdict(pair: Pair) -> None:
     traffic = Traffic(random.Random(20), pair.values, pair.next_epoch())
     before = Counter(pair.reference.verdicts)
-    compare(pair.target, pair.reference, (traffic.arrival() for _ in range(3000)))
+    compare(pair.target, pair.reference, islice(pair.arrivals(traffic), 3000))
     compare_counters(pair.target, pair.reference)
     pair.epoch = traffic.epoch
     met = pair.reference.verdicts - before
@@ -67,8 +69,8 @@ def leaving(pair: Pair, arrivals: list[Arrival]) -> list[tuple[int, bytes]]:
 def test_four_workers_make_one_packet(pair: Pair) -> None:
     epoch = pair.next_epoch()
     data = [(1, 0xFFFFFFFF, 0x80000000, 7), (2, 2, 0x80000000, 0), (3, 0, 5, 0), (4, 0, 0, 0xFFFFFFF0)]
-    frames = leaving(pair, [contribution(w, epoch, 5, data[w]) for w in (2, 0, 3, 1)])
-    total = Packet(100, epoch, 5, 0b1111, (10, 1, 5, 0xFFFFFFF7), 0, job=7)
+    frames = leaving(pair, [contribution(w, epoch, 5, pair.repeated(data[w])) for w in (2, 0, 3, 1)])
+    total = Packet(100, epoch, 5, 0b1111, pair.repeated((10, 1, 5, 0xFFFFFFF7)), 0, job=7)
     assert frames == [(5, total.encode())]
 
 
@@ -80,8 +82,9 @@ def test_the_maximum_is_of_signed_numbers(pair: Pair) -> None:
         (3, 0x80000000, 0, 8),
         (0, 0x80000001, 1, 0),
     ]
-    frames = leaving(pair, [contribution(w, epoch, 2, data[w], Flag.MAXIMUM) for w in range(4)])
-    top = Packet(100, epoch, 2, 0b1111, (3, 0xFFFFFFFF, 0x7FFFFFFF, 9), int(Flag.MAXIMUM), job=7)
+    frames = leaving(pair, [contribution(w, epoch, 2, pair.repeated(data[w]), Flag.MAXIMUM) for w in range(4)])
+    largest = pair.repeated((3, 0xFFFFFFFF, 0x7FFFFFFF, 9))
+    top = Packet(100, epoch, 2, 0b1111, largest, int(Flag.MAXIMUM), job=7)
     assert frames == [(5, top.encode())]
 
 
@@ -99,8 +102,9 @@ def test_flush_then_late_packets_pass_through(pair: Pair) -> None:
         ],
     )
     flushed = Packet(100, epoch, 9, 0b0011, (2,) * pair.values, int(Flag.RESEND), job=7)
+    first = flushed if pair.flushes else flushed._replace(bitmap=0b0010, values=ones)
     assert frames == [
-        (5, flushed.encode()),
+        (5, first.encode()),
         (5, flushed._replace(bitmap=0b0100, values=ones, flags=0).encode()),
         (5, flushed._replace(bitmap=0b0001, values=ones).encode()),
     ]
@@ -199,7 +203,9 @@ def test_what_passes_keeps_its_headers_and_a_sum_has_no_udp_checksum(pair: Pair)
         packet = Packet(label, epoch, 1, 0, ones, outer=bytes(outer))
         left = packet
         if label == 32:
-            left = packet._replace(label=0xFFFFFFFF, bitmap=1 << 40, outer=without_checksum)
+            rule = pair.reference.labels[3, 32]
+            assert isinstance(rule, Aggregate)
+            left = packet._replace(label=0xFFFFFFFF, bitmap=rule.flow, outer=without_checksum)
         assert leaving(pair, [Arrival(port, packet.encode())]) == [(out, left.encode()) for out in sent]
     # Of the packets of a sum, the last one's headers are the sum's.
     arrivals = [contribution(worker, epoch, 7, ones) for worker in range(3)]
@@ -217,10 +223,10 @@ def test_a_restarted_switch_has_forgotten_its_slots_and_its_counts(pair: Pair) -
     assert leaving(pair, before) == []
     pair.restart()
     # Epoch 0 and sequence 0 are what a fresh slot seems to be owned by.
-    frames = leaving(pair, [contribution(worker, 0, 0, ones) for worker in range(4)] + after)
+    frames = leaving(pair, [contribution(worker, pair.zero, 0, ones) for worker in range(4)] + after)
     assert [
         Packet(100, at, sequence, 0b1111, (4,) * pair.values, 0, job=7).encode()
-        for at, sequence in ((0, 0), (epoch, 3))
+        for at, sequence in ((pair.zero, 0), (epoch, 3))
     ] == [frame for _, frame in frames]
     compare_counters(pair.target, pair.reference)
 
