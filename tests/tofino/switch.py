@@ -19,6 +19,7 @@ from pathlib import Path
 import grpc
 from google.rpc import code_pb2, status_pb2
 
+from controlplane.rpc.tls import Tls
 from controlplane.targets.bri.program import FIXED
 from controlplane.targets.bri.schema import Field, Schema, Table
 from tests.tofino.wire import bri_wire_pb2 as pb
@@ -57,7 +58,8 @@ class UpdateError(Exception):
 class TofinoSwitch:
     """bf_switchd's BRI server with one device. Starts on a free port, or `port`; `stop` cuts everybody off.
 
-    devices: device port by connector and channel (default: `device_port`).
+    devices: device port by connector and channel (default: `device_port`). tls: as with a proxy in front of it that
+    lets in who has a certificate.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class TofinoSwitch:
         host: str = "127.0.0.1",
         port: int = 0,
         devices: Callable[[int, int], int] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.device_id, self.program = device_id, program
         self.devices = devices
@@ -84,7 +87,10 @@ class TofinoSwitch:
         self._streams: dict[int, queue.Queue] = {}
         self._server = grpc.server(ThreadPoolExecutor(16), options=(("grpc.so_reuseport", 0),))
         add_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"{host}:{port}")
+        if tls is None:
+            self.port = self._server.add_insecure_port(f"{host}:{port}")
+        else:
+            self.port = self._server.add_secure_port(f"{host}:{port}", tls.server_credentials())
         self._server.start()
 
     @property
