@@ -104,6 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--timeout", type=float, default=0.0, metavar="S", help="give up when it cannot start in this time (0: never)"
     )
     parser.add_argument("--job", metavar="NAME", help="of a node of several jobs (default: $INART_JOB)")
+    parser.add_argument("--take-over", action="store_true", help="put out another process that has joined as this node")
     add_tls_arguments(parser)
     IoOptions.add_arguments(parser)
     return parser
@@ -122,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             interface=arguments.interface,
             tls=tls_from(arguments),
             job=arguments.job,
+            take_over=arguments.take_over,
             log=lambda line: print(f"ps_server: {line}", file=sys.stderr, flush=True),
         )
     except (AgentError, ValueError) as error:

@@ -52,6 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")
         command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for joining, and for progress")
         command.add_argument("--job", metavar="NAME", help="of a node of several jobs (default: $INART_JOB)")
+        command.add_argument(
+            "--take-over", action="store_true", help="put out another process that has joined as this node"
+        )
         add_tls_arguments(command)
         IoOptions.add_arguments(command)
     return parser
@@ -71,6 +74,7 @@ def run_allreduce(arguments: argparse.Namespace) -> None:
         tls=tls_from(arguments),
         operation_timeout=arguments.timeout,
         job=arguments.job,
+        take_over=arguments.take_over,
     ) as agent:
         result = run(agent, trial)
     print(json.dumps(result.to_json()) if arguments.json else result, flush=True)
@@ -91,6 +95,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
         tls=tls_from(arguments),
         operation_timeout=arguments.timeout,
         job=arguments.job,
+        take_over=arguments.take_over,
         mode=arguments.mode,
         group=arguments.group,
         log=lambda line: print(f"worker_agent: {line}", file=sys.stderr, flush=True),

@@ -52,13 +52,14 @@ class Agent(Member):
         tls: Tls | None = None,
         operation_timeout: float = DEFAULT_TIMEOUT,
         job: str | None = None,
+        take_over: bool = False,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._operation_timeout = operation_timeout
         self._relay = Relay(self._report_drained)
         self._hold: threading.Timer | None = None
         self._listeners: list[Callable[[str], None]] = []
-        super().__init__(controller, node, interface=interface, tls=tls, job=job, log=log)
+        super().__init__(controller, node, interface=interface, tls=tls, job=job, take_over=take_over, log=log)
 
     @property
     def world_size(self) -> int:
@@ -231,6 +232,7 @@ def connect(
     tls: Tls | None = None,
     operation_timeout: float = DEFAULT_TIMEOUT,
     job: str | None = None,
+    take_over: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Agent:
     """Join a job as a worker and wait until all of it is there.
@@ -240,6 +242,7 @@ def connect(
         node: name in the topology; None: the one whose address this machine has.
         timeout: seconds to wait for the controller and the other agents.
         interface, tls, operation_timeout, job, log: see Agent.
+        take_over: put out another process that has joined as this node; else this one is refused.
 
     Raises:
         NotReadyError: after `timeout`, saying which nodes or that the controller is missing.
@@ -252,6 +255,7 @@ def connect(
         tls=tls,
         operation_timeout=operation_timeout,
         job=job,
+        take_over=take_over,
         log=log,
     )
     try:

@@ -31,6 +31,7 @@ class Member(ABC):
         interface: of the data network; None: the one that holds the node's address.
         tls: None: what $INART_CREDENTIALS names, else plaintext.
         job: its name; None: $INART_JOB, or the only one that the node is in.
+        take_over: from another process that has joined as this node; else this one is refused.
         log: gets one line per event.
     """
 
@@ -46,6 +47,7 @@ class Member(ABC):
         interface: str | None = None,
         tls: Tls | None = None,
         job: str | None = None,
+        take_over: bool = False,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.controller = controller
@@ -66,6 +68,7 @@ class Member(ABC):
                 raise AgentError(str(error)) from None
         self._tls = tls
         identity = Identity(node or "", tuple(addresses()), self.role, VERSION)
+        identity = replace(identity, take_over=take_over)
         if job is not None:
             identity = replace(identity, job=job)
         self._membership = Membership(controller, identity, self, tls)

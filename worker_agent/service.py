@@ -82,6 +82,7 @@ class Service:
 
     Args:
         controller, node, interface, tls, operation_timeout, job, log: see Agent.
+        take_over: from a process that has joined as this node without being its agent for others (`connect`).
         path: of a socket with permissions of its own; one that nobody listens on is replaced.
         mode, group: its permissions.
 
@@ -99,15 +100,17 @@ class Service:
         tls: Tls | None = None,
         operation_timeout: float = DEFAULT_TIMEOUT,
         job: str | None = None,
+        take_over: bool = False,
         mode: int = 0o660,
         group: str | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._path = Path(path) if path is not None else None
         self._log = log
-        self._new_agent = lambda: Agent(
-            controller, node, interface=interface, tls=tls, operation_timeout=operation_timeout, job=job, log=log
-        )
+        options: dict[str, Any] = {"interface": interface, "tls": tls, "job": job, "log": log}
+        options["operation_timeout"] = operation_timeout
+        # Only the first one: who was put out must not come back by itself.
+        self._new_agent = lambda take_over=False: Agent(controller, node, take_over=take_over, **options)
         self._claim = bind_claim(claim_name(controller, node, job))
         self._listeners = [self._claim]
         try:
@@ -121,7 +124,7 @@ class Service:
         self._session: _Session | None = None
         self._team: Team | None = None
         self._closed = False
-        self._agent = self._new_agent()
+        self._agent = self._new_agent(take_over)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`. Raises AgentError when the agent cannot go on (the controller refused)."""

@@ -95,6 +95,7 @@ class Node:
         self._service: Service | None = None
         self._stop = threading.Event()
         self._reducer: Port | LocalAgent | None = None
+        self._take_over = options.take_over
         self.users = 0
 
     def join(self, timeout: float) -> Reducer:
@@ -114,8 +115,9 @@ class Node:
 
     def _connect(self, timeout: float) -> Port | LocalAgent:
         options = self._options
-        seat = Seat(job_key(), options.rank, options.size, bound=True, take_over=options.take_over)
-
+        # Once: who was put out by another must not come back by itself.
+        take_over, self._take_over = self._take_over, False
+        seat = Seat(job_key(), options.rank, options.size, bound=True, take_over=take_over)
         deadline = time.monotonic() + timeout
         if options.agent is not None:
             return LocalAgent(options.agent, timeout, seat)
@@ -141,6 +143,7 @@ class Node:
                     interface=options.interface,
                     tls=options.tls,
                     operation_timeout=options.operation_timeout,
+                    take_over=take_over,
                     log=lambda line: logger.info("%s", line),
                 )
             except ClaimedError:  # another rank was first

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,8 @@ class Listener(Protocol):
 class Identity:
     """Who joins: node name, or "" to be found by one of the addresses. agent: random, names this process.
 
-    job: its name (default: $INART_JOB); "": the only one that the node is in.
+    job: its name (default: $INART_JOB); "": the only one that the node is in. take_over: from another process that has
+    joined as this node; else this one is refused.
     """
 
     node: str
@@ -92,6 +94,8 @@ class Identity:
     version: int
     agent: str = field(default_factory=lambda: secrets.token_hex(8))
     job: str = field(default_factory=lambda: os.environ.get("INART_JOB", ""))
+    take_over: bool = False
+    process: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
 
 
 class Membership:
@@ -149,6 +153,8 @@ class Membership:
             version=self.identity.version,
             agent=self.identity.agent,
             job=self.identity.job,
+            take_over=self.identity.take_over,
+            process=self.identity.process,
         )
         if self._running is not None:
             request.running_epoch = self._running.epoch

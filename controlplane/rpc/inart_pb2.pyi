@@ -154,24 +154,28 @@ class JobStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., strategy: _Optional[str] = ..., plan_version: _Optional[int] = ..., planned_rate_mbps: _Optional[float] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., joined: _Optional[int] = ..., agents: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., bottleneck: _Optional[str] = ..., terms: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ["addresses", "agent", "job", "node", "role", "running_digest", "running_epoch", "version"]
+    __slots__ = ["addresses", "agent", "job", "node", "process", "role", "running_digest", "running_epoch", "take_over", "version"]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_DIGEST_FIELD_NUMBER: _ClassVar[int]
     RUNNING_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     agent: str
     job: str
     node: str
+    process: str
     role: str
     running_digest: str
     running_epoch: int
+    take_over: bool
     version: int
-    def __init__(self, node: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., version: _Optional[int] = ..., running_epoch: _Optional[int] = ..., running_digest: _Optional[str] = ..., agent: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., version: _Optional[int] = ..., running_epoch: _Optional[int] = ..., running_digest: _Optional[str] = ..., agent: _Optional[str] = ..., job: _Optional[str] = ..., take_over: bool = ..., process: _Optional[str] = ...) -> None: ...
 
 class LeaveReply(_message.Message):
     __slots__ = []

@@ -126,6 +126,8 @@ class Controller:
             request.node = caller.name  # not by addresses: those anybody can give
         try:
             roster = self.jobs.of(request).roster
+            if words := roster.in_use(request):
+                yield pb.Event(waiting=pb.Waiting(reason=words))
             member = roster.join(request, context.peer())
         except (Refused, OSError) as error:
             self._log(f"refused an agent from {context.peer()}: {error}")

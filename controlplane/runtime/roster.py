@@ -24,6 +24,9 @@ from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.handover import Handover, HandoverError
 
 GRACE_SECONDS = 5.0
+PATIENCE_SECONDS = 12.0
+"""A connection whose other end is gone without a word looks alive for 10 s (rpc/channels.py, KEEPALIVE)."""
+LOOK_SECONDS = 0.1
 SILENT_SECONDS = 10.0
 """A parameter server that has reported, and then not for so long, hangs: its connection may look alive for hours."""
 SILENT_SPARED_SECONDS = 5.0
@@ -49,6 +52,7 @@ class Member:
     peer: str
     agent: str
     running: tuple[int, str]
+    process: str = ""
     leaving: bool = False
     failure: str = ""
     joined: float = field(default_factory=time.monotonic)
@@ -78,6 +82,7 @@ class Roster:
         version: of the wire format; agents with another one are refused.
         grace: seconds for which the others may go on after an agent that announced that it leaves. It is done, but
             answers to them may have been lost, and they get them from the parameter server.
+        patience: seconds for which an agent whose node another process has waits for that one to go.
         log: gets one line per event.
         known: nodes that may join beside those that have a configuration.
         spare: whether the job goes on when only these nodes are left; asked, and on_lost called (node, reason), with
@@ -92,6 +97,7 @@ class Roster:
         log: Callable[[str], None] = lambda line: None,
         *,
         grace: float = GRACE_SECONDS,
+        patience: float = PATIENCE_SECONDS,
         known: Mapping[str, Known] | None = None,
         spare: Callable[[Collection[str]], bool] = lambda left: False,
         on_lost: Callable[[str, str], None] = lambda node, reason: None,
@@ -109,6 +115,7 @@ class Roster:
         self._version = version
         self._log = log
         self._grace = grace
+        self._patience = patience
         self._members: dict[str, Member] = {}
         self._running = False
         self._stopped = False  # what is under way is to be started again
@@ -121,15 +128,26 @@ class Roster:
     def join(self, request: pb.JoinRequest, peer: str = "") -> Member:
         """An agent joins. Raises Refused.
 
-        A second process for the same node replaces the first: after a crash the first one's connection may still
-        look alive, and the one that was started last is the one that somebody wants.
+        A second process for the same node takes its place only when it says so. Else it is refused, unless the first
+        one goes: after a crash its connection may look alive for a while.
         """
         with self._lock:
-            if self._closed:
-                raise Refused(self._refusal or "the controller is shutting down")
-            node = self._identify(request)
-            member = Member(node, peer, request.agent, (request.running_epoch, request.running_digest))
-            reason = f"another process joined as {node} (from {peer}); this one was told to stop"
+            deadline = time.monotonic() + self._patience
+            while True:
+                if self._closed:
+                    raise Refused(self._refusal or "the controller is shutting down")
+                node = self._identify(request)
+                words = self._occupied(node, request)
+                if not words:
+                    break
+                if time.monotonic() > deadline:
+                    raise Refused(words)
+                self._news.wait(LOOK_SECONDS)
+            member = Member(
+                node, peer, request.agent, (request.running_epoch, request.running_digest), process=request.process
+            )
+            who = f"{request.process} (from {peer})" if request.process else f"another process (from {peer})"
+            reason = f"{who} has taken the place of {node}; this one was told to stop"
             earlier = self._members.get(node)
             if earlier is not None:
                 earlier.events.put(pb.Event(refused=pb.Refused(reason=reason)))
@@ -148,6 +166,20 @@ class Roster:
             self._log(f"{role} {node} joined" + (f"; waiting for {_names(missing)}" if missing else ""))
             self._start_or_wait()
             return member
+
+    def in_use(self, request: pb.JoinRequest) -> str:
+        """Who has the node that this agent wants, in words; empty: nobody, or it takes over. Raises Refused."""
+        with self._lock:
+            return self._occupied(self._identify(request), request)
+
+    def _occupied(self, node: str, request: pb.JoinRequest) -> str:
+        earlier = self._members.get(node)
+        if earlier is None or earlier.leaving or request.take_over or earlier.agent == request.agent:
+            return ""
+        return (
+            f"{node} has joined already, as {earlier.process or 'another process'} (from {earlier.peer}): end that "
+            "one, or take its place (--take-over, take_over=True), which puts it out of the job"
+        )
 
     def announce_leave(self, agent: str, failure: str = "") -> None:
         """The agent is about to end its stream, because it is done or because of a failure."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from tests.deploy.job import configs
 
 @pytest.fixture
 def roster(tmp_path):
-    made = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION, grace=0.05)
+    made = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION, grace=0.05, patience=0.05)
     yield made
     made.close()
 
@@ -120,13 +121,36 @@ def test_next_run_may_start_before_the_grace_of_the_last_one_ends(tmp_path):
     roster.close()
 
 
-def test_second_process_for_a_node_replaces_the_first(roster):
+def test_second_process_for_a_node_is_refused_with_the_words_that_say_how_to_take_over(roster):
     members = join_all(roster)
     for member in members.values():
         events(member)
-    again = roster.join(request("w1"), "ipv4:10.0.0.9:1234")
+    second = request("w1", agent="second", process="process 4711 on b")
+    assert "w1 has joined already" in roster.in_use(second)
+    with pytest.raises(Refused, match=r"w1 has joined already, as another process .*take its place \(--take-over"):
+        roster.join(second)
+    assert kinds(members["w1"]) == kinds(members["w2"]) == [], "nobody was disturbed"
+
+
+def test_second_process_has_the_node_once_the_first_one_is_gone(roster):
+    """After a crash the first one's connection may look alive for a while."""
+    roster._patience = 60.0
+    members = join_all(roster)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(roster.join, request("w1", agent="second"))
+        roster.leave(members["w1"])
+        assert configuration(second.result(60)).node == "w1"
+
+
+def test_second_process_for_a_node_takes_over_when_it_says_so(roster):
+    members = join_all(roster)
+    for member in members.values():
+        events(member)
+    second = request("w1", agent="second", process="process 4711 on b", take_over=True)
+    assert roster.in_use(second) == ""
+    again = roster.join(second, "ipv4:10.0.0.9:1234")
     refused = events(members["w1"])[0].refused
-    assert "another process joined as w1 (from ipv4:10.0.0.9:1234)" in refused.reason
+    assert "process 4711 on b (from ipv4:10.0.0.9:1234) has taken the place of w1" in refused.reason
     assert kinds(members["w2"]) == ["abort", "configuration"]
     assert configuration(again).node == "w1"
     # The end of the first one's stream, which comes later, is not the loss of the second.

@@ -42,7 +42,7 @@ class Network:
         self.processes: list[subprocess.Popen] = []
         switch.renew(job.rules, 256)
         self.began = time.monotonic()
-        roster = Roster(self.configs, EpochStore(folder / "epoch"), VERSION, self.note, grace=0.5)
+        roster = Roster(self.configs, EpochStore(folder / "epoch"), VERSION, self.note, grace=0.5, patience=0.5)
         self.controller = Controller(RunningJob(PlanSummary("star", "star", 400.0), roster), log=self.note)
         self.address = f"unix:{folder}/controller.sock"
         self.controller.start(self.address)

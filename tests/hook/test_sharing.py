@@ -115,6 +115,30 @@ def test_another_job_takes_over_when_it_says_so(network):
 
 
 @pytest.mark.namespaces
+def test_the_command_is_refused_on_a_node_that_is_taken_and_takes_over_when_it_says_so(network):
+    network.run_server()
+    start_agents(network)
+    wait_until(lambda: network.joined("w0", "w1", "s0"), "the agents have joined")
+    epoch = network.controller.roster.epoch
+    command = ("worker_agent", "allreduce", "--controller", network.address, "--bytes", "10K", "--repeat", "1")
+    refused = network.run("w0", *command)
+    _, said = refused.communicate(timeout=60)
+    assert refused.returncode == 1
+    assert "w0 has joined already, as process" in said
+    assert "take its place (--take-over, take_over=True)" in said
+    assert network.controller.roster.epoch == epoch, "nobody was disturbed"
+    agents = network.processes[1:3]
+    agents[1].kill()
+    wait_until(lambda: not network.joined("w1"), "w1 is gone")
+    first = network.run("w0", *command, "--take-over")
+    assert "has taken the place of w0; this one was told to stop" in agents[0].communicate(timeout=60)[1]
+    for process in (first, network.run("w1", *command)):
+        shown, said = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+        assert "sum of 10000 bytes" in shown
+
+
+@pytest.mark.namespaces
 def test_ranks_that_are_killed_together_make_their_agent_join_anew_once(network):
     """Two new agents would throw each other out of the job, and one of them be told to stop for good."""
     network.run_server()
