@@ -1,4 +1,4 @@
-"""`python -m evaluation.wan run | train | compare | scaling | headline`."""
+"""`python -m evaluation.wan run | train | through | compare | scaling | headline`."""
 
 import sys
 from functools import partial
@@ -21,4 +21,8 @@ if sys.argv[1:2] == ["train"]:
     from evaluation.wan.train import main as train
 
     sys.exit(train("wan", sys.argv[2:]))
+if sys.argv[1:2] == ["through"]:
+    from evaluation.wan.through import main as through
+
+    sys.exit(through(sys.argv[2:]))
 sys.exit(main("wan", FIGURES, compare.headline))

@@ -14,6 +14,7 @@ from controlplane.strategies.wan.policy import Changed, FollowNetwork, Ready, St
 from controlplane.wan_networks import netstorm_draw
 from evaluation.crew.accuracy import WORKERS, rounds_to
 from evaluation.wan.learning import Lesson, learn, shares
+from evaluation.wan.through import measure as through
 from evaluation.wan.train import changes, link_bytes, mean_accuracy, simulate
 from examples.train_digits import digits
 from overlay.systems import PAPERS, make
@@ -92,3 +93,9 @@ def test_curves_and_bytes_are_those_of_all_sites() -> None:
     )
     routes = {("h0", "h1"): ["h0", "dc0", "dc2", "dc1", "h1"], ("h1", "h0"): ["h1", "dc1", "dc0", "h0"]}
     assert link_bytes(reports, routes) == {"dc0->dc2": 10, "dc2->dc1": 10, "dc1->dc0": 5}
+
+
+def test_what_a_site_carries_is_counted_over_its_cpu_seconds():
+    row = through(20_000, 1, 4096, 4, 2)
+    assert row["in_and_out_gbit_per_cpu_s"] == pytest.approx(2 * row["in_gbit_per_cpu_s"])
+    assert row["in_gbit_per_cpu_s"] > 0 and row["leaf_cpu_s"] > 0
