@@ -3,7 +3,7 @@
 import sys
 from functools import partial
 
-from evaluation.apsp import figures
+from evaluation.apsp import figures, over_time
 from evaluation.wan.panels import panels
 from evaluation.wan.report import Figure, main, plot
 
@@ -23,6 +23,8 @@ FIGURES = {
                          ("delay", "directions"), 3),
     "theorem2": Figure(figures.theorem2, "the proven factor of the rounding, and the worst seen", "network",
                        "worst_rounding", ("delay",), 3),
+    "over-time": Figure(over_time.over_time, "bandwidths that change: seconds where the server follows, or stays",
+                        "network", "seconds", SCHEME, 3, panels(label="seconds of a synchronisation", as_bars=True)),
     "scaling": Figure(figures.scaling, "computation over the number of nodes", "n", "seconds", ("algorithm",), 1,
                       partial(plot, label="CPU seconds", log=True)),
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 import sys
 
-from evaluation.selmcast import figures
+from evaluation.selmcast import figures, rounds
 from evaluation.wan.panels import panels
 from evaluation.wan.report import Figure, main
 
@@ -24,6 +24,8 @@ FIGURES = {
     "fig13": Figure(figures.fig13, "SSP with changing bandwidths, over gamma", "gamma", "scale", SCHEME, 3, SSP),
     "unequal": Figure(figures.unequal, "unequal volumes: Algorithm 1 over the MILP's optimum", "n", "completion",
                       ("layer",), 10, panels(label="completion over the optimum's")),
+    "rounds": Figure(rounds.rounds, "BSP, round after round: completion, and every pair within k + 1 rounds", "k",
+                     "completion", SCHEME, 3, panels(metrics=("completion", "oldest"), as_bars=True)),
     "complexity": Figure(figures.complexity, "CPU milliseconds of a selection over n", "n", "ms", ("algorithm",), 5,
                          panels(log=True)),
 }  # fmt: skip

@@ -39,8 +39,9 @@ class Line(Rounds):
         return Task(number, values, (tree,), chunk_values=self.chunk_values, window=self.window)
 
 
-def agent(address: tuple[str, int], node: str, values: int, rounds: int, connections: int, out: Any) -> None:
+def agent(address: tuple[str, int], node: str, sizes: tuple[int, int], connections: int, out: Any) -> None:
     """CPU and wall seconds of each round, of all of this process's threads."""
+    values, rounds = sizes
     one = Agent(address, node, listen=("127.0.0.1", 0), connections=connections)
     one.wait_joined()
     tensor = np.ones(values, np.float32)
@@ -61,7 +62,7 @@ def measure(values: int, rounds: int, chunk: int, window: int, connections: int)
     with Coordinator(Line(chunk, window)) as coordinator:
         address = coordinator.address
         processes = [
-            context.Process(target=agent, args=(address, node, values, rounds, connections, out)) for node in NODES
+            context.Process(target=agent, args=(address, node, (values, rounds), connections, out)) for node in NODES
         ]
         for process in processes:
             process.start()

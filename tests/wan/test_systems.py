@@ -13,6 +13,7 @@ import torch
 from controlplane.strategies.wan.policy import Changed, FollowNetwork, Ready, Start
 from controlplane.wan_networks import netstorm_draw
 from evaluation.crew.accuracy import WORKERS, rounds_to
+from evaluation.selmcast.rounds import one as one_bsp
 from evaluation.wan.learning import Lesson, learn, shares
 from evaluation.wan.through import measure as through
 from evaluation.wan.train import changes, link_bytes, mean_accuracy, simulate
@@ -99,3 +100,9 @@ def test_what_a_site_carries_is_counted_over_its_cpu_seconds():
     row = through(20_000, 1, 4096, 4, 2)
     assert row["in_and_out_gbit_per_cpu_s"] == pytest.approx(2 * row["in_gbit_per_cpu_s"])
     assert row["in_gbit_per_cpu_s"] > 0 and row["leaf_cpu_s"] > 0
+
+
+def test_every_pair_of_selmcasts_rounds_meets_within_k_and_one():
+    rows = {(row["scheme"], row["k"]): row for row in (one_bsp(("SelMcast", k, 1)) for k in (4, None))}
+    assert rows["SelMcast", 4]["oldest"] <= 5 and rows["SelMcast", 4]["pairs_met_%"] == 100
+    assert rows["SelMcast", "none"]["completion"] < rows["SelMcast", 4]["completion"], "what is forced takes time"
