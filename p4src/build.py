@@ -4,7 +4,7 @@
     python -m p4src.build --values 128        one
     python -m p4src.build --check             compile and compare with what is there; write nothing
     python -m p4src.build --target tna        the program for Tofino: compile and assemble (p4src/tofino_toolchain.py)
-    python -m p4src.build --target t2na       the same program for Tofino 2
+    python -m p4src.build --target t2na       the same program for Tofino 2; with 128 values it is folded
 
 v1model needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH; tna and t2na need p4c's Tofino back end. Whoever does not
 change the P4 sources needs neither: the compiled programs are in the repository, and a test says when they do not match
@@ -42,7 +42,7 @@ TARGET = "v1model"
 COMPILER = "p4c-bm2-ss"
 KEPT = (256, 64, 4)
 """Values per packet of the artifacts in the repository; 4 is for recorded test sequences."""
-KEPT_OF = {"v1model": KEPT, "tna": (64,), "t2na": (64,)}
+KEPT_OF = {"v1model": KEPT, "tna": (64,), "t2na": (64, 128)}
 """Values per packet that are compiled without --values."""
 POSSIBLE = (4, 8, 16, 32, 64, 128, 256)
 
@@ -135,14 +135,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     defaults = PROTOCOL.targets[options.target]
     parent = options.output or ARTIFACTS
-    given = (options.slots, options.label_table_size, options.route_table_size)
-    usual = (defaults.slots, defaults.label_table_size, defaults.route_table_size)
-    slots, labels, routes = (default if size is None else size for size, default in zip(given, usual, strict=True))
-    sizes = (slots, labels, routes)
+    labels = options.label_table_size if options.label_table_size is not None else defaults.label_table_size
+    routes = options.route_table_size if options.route_table_size is not None else defaults.route_table_size
     status = 0
     try:
         for values in options.values or KEPT_OF[options.target]:
             name = f"{options.target}-{values}"
+            usual = tofino_toolchain.default_slots(options.target, values)
+            sizes = (usual if options.slots is None else options.slots, labels, routes)
             if not options.check:
                 manifest = compile_target(options.target, values, sizes, parent / name)
                 print(f"{parent / name}: {manifest.values_per_packet} values, {manifest.slots} slots")

@@ -19,6 +19,9 @@ control InartIngressDeparser(packet_out packet, inout headers_t hdr, in metadata
         packet.emit(hdr.ethernet);
         packet.emit(hdr.outer);
         packet.emit(hdr.inart);
+#ifdef INART_FOLD
+        packet.emit(hdr.fold);
+#endif
         packet.emit(hdr.first);
         packet.emit(hdr.second);
         packet.emit(hdr.tail);

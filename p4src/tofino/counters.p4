@@ -15,7 +15,7 @@ control Verdicts(in metadata_t meta) {
         verdict_counter.count(meta.verdict);
     }
 
-#ifdef INART_ONE_PASS
+#ifndef INART_SECOND_PASS
     apply {
         count();
     }
@@ -26,6 +26,30 @@ control Verdicts(in metadata_t meta) {
         overtaken_counter.count(0);
     }
 
+#ifdef INART_FOLD
+    table count_table {
+        key = {
+            meta.step: ternary;
+            meta.operation: ternary;
+        }
+        actions = { count; @defaultonly NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            (STEP_FIRST, _): count();
+            (_, DO_NOTHING): count();   // malformed
+            (_, DO_REFUSE): count();
+        }
+        size = 4;
+    }
+
+    apply {
+        if (meta.operation == DO_FORGET) {
+            count_overtaken();
+        } else {
+            count_table.apply();
+        }
+    }
+#else
     apply {
         if (meta.operation == DO_FORGET) {
             count_overtaken();
@@ -33,6 +57,7 @@ control Verdicts(in metadata_t meta) {
             count();
         }
     }
+#endif
 #endif
 }
 

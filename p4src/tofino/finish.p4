@@ -34,7 +34,48 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         hdr.inart.label = meta.next_label;
     }
 
-#ifdef INART_ONE_PASS
+#ifdef INART_FOLD
+    // On to the pass that adds the second half. What stays is counted, and on its way though it is absorbed.
+    action fold(bit<8> step) {
+        hdr.inart.version = FOLDED_VERSION;
+        hdr.fold.setValid();
+        hdr.fold.step = step;
+        hdr.fold.operation = meta.operation;
+        hdr.fold.ticket = meta.ticket;
+        hdr.fold.previous = meta.ticket - 1;
+        hdr.first.setInvalid();
+        hdr.second.setInvalid();
+        ig_tm_md.ucast_egress_port = meta.loopback;
+    }
+
+    action stay() {
+        meta.verdict = INART_VERDICT_ABSORBED;
+        fold(STEP_STAYS);
+    }
+
+    action go_round(bit<8> verdict) {
+        meta.verdict = verdict;
+        fold(STEP_LEAVES);
+    }
+
+    action go_round_complete() {
+        meta.verdict = INART_VERDICT_COMPLETED;
+        hdr.inart.label = meta.next_label;
+        fold(STEP_LEAVES);
+    }
+
+    // The second half of the sum is there; on to the pass that fetches the first.
+    action fetch() {
+        hdr.fold.step = STEP_READ;
+        hdr.fold.operation = DO_READ;
+        ig_tm_md.ucast_egress_port = meta.loopback;
+    }
+
+    action leave() {
+        hdr.inart.version = INART_VERSION;
+        hdr.fold.setInvalid();
+    }
+#elif defined(INART_ONE_PASS)
     action go_round(bit<8> verdict) {
         meta.verdict = verdict;
     }
@@ -63,9 +104,44 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
             meta.operation: exact;
             meta.left: ternary;
             hdr.inart.flags: ternary;
+#ifdef INART_FOLD
+            meta.step: ternary;
+#endif
         }
-        actions = { send; send_complete; drop; go_round; go_round_complete; @defaultonly NoAction; }
+        actions = {
+            send; send_complete; drop; go_round; go_round_complete; @defaultonly NoAction;
+#ifdef INART_FOLD
+            stay; fetch; leave;
+#endif
+        }
         const default_action = NoAction();
+#ifdef INART_FOLD
+        const entries = {
+            (DO_REFUSE, _, _, _): drop(INART_VERDICT_REFUSED);
+            (DO_FORGET, _, _, _): drop(0);
+            (DO_STORE, _, _, STEP_STAYS): drop(0);
+            (DO_ADD, _, _, STEP_STAYS): drop(0);
+            (DO_ADD, _, _, STEP_LEAVES): fetch();
+            (DO_MAXIMUM, _, _, STEP_STAYS): drop(0);
+            (DO_MAXIMUM, _, _, STEP_LEAVES): fetch();
+            (DO_READ, _, _, STEP_READ): leave();
+            (DO_PASS, _, _, _): send(INART_VERDICT_STALE);
+            (DO_STORE, 0, _, _): send_complete();
+            (DO_STORE, _, _, _): stay();
+            (DO_ADD, 0, _, _): go_round_complete();
+            (DO_ADD, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND, _): go_round(INART_VERDICT_FLUSHED);
+            (DO_ADD, _, _, _): stay();
+            (DO_MAXIMUM, 0, _, _): go_round_complete();
+            (DO_MAXIMUM, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND, _): go_round(INART_VERDICT_FLUSHED);
+            (DO_MAXIMUM, _, _, _): stay();
+            (DO_FLUSH_FIRST, 0, _, _): send_complete();
+            (DO_FLUSH_FIRST, _, _, _): send(INART_VERDICT_FLUSHED);
+            (DO_FLUSH_KNOWN, 0, _, _): send(INART_VERDICT_STALE);
+            (DO_FLUSH_KNOWN, _, _, _): send(INART_VERDICT_FLUSHED);
+            (DO_DUPLICATE, 0, _, _): send(INART_VERDICT_STALE);
+            (DO_DUPLICATE, _, _, _): drop(INART_VERDICT_DUPLICATE);
+        }
+#else
         const entries = {
             (DO_REFUSE, _, _): drop(INART_VERDICT_REFUSED);
             (DO_PASS, _, _): send(INART_VERDICT_STALE);
@@ -85,6 +161,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
             (DO_DUPLICATE, _, _): drop(INART_VERDICT_DUPLICATE);
             (DO_FORGET, _, _): drop(0);
         }
+#endif
         size = 32;
     }
 

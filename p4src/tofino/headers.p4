@@ -63,10 +63,32 @@ header tail_t {
     bit<32> check_sequence;
 }
 
+#ifdef INART_FOLD
+// What a packet takes along from one pass to the next, between its header and its values (fold.p4).
+header fold_t {
+    bit<8> step;
+    bit<8> operation;
+    bit<32> ticket;
+    bit<32> previous;
+}
+
+// The version of such a packet, which no packet of a host has.
+const bit<8> FOLDED_VERSION = 0x80 | INART_VERSION;
+
+// Which pass of a packet this is.
+const bit<8> STEP_FIRST = 0;        // it comes from a host or another switch
+const bit<8> STEP_STAYS = 1;        // its second half is added, and that is all
+const bit<8> STEP_LEAVES = 2;       // its second half is added, and then it leaves
+const bit<8> STEP_READ = 3;         // it has the second half of a sum and fetches the first
+#endif
+
 struct headers_t {
     ethernet_t ethernet;
     outer_t outer;
     inart_t inart;
+#ifdef INART_FOLD
+    fold_t fold;
+#endif
     half_t first;
     half_t second;
     tail_t tail;
@@ -117,8 +139,14 @@ struct metadata_t {
     bit<32> held;       // the flows that the slot had before this packet
     bit<32> left;       // the flows that are missing after it (0: complete)
     bit<32> next_label; // what a complete sum leaves with
-#ifndef INART_ONE_PASS
+#ifdef INART_SECOND_PASS
     port_t loopback;
+#endif
+#ifdef INART_FOLD
+    bit<8> step;
+    bit<32> ticket;     // how often the values of the slot's half have changed
+    bit<32> joined;     // whether the second half is that of the same sums as the first
+    slot_t cell;        // where the pass has its half of the values
 #endif
     bool routable;      // an IPv4 header without options, and TTL left
     bool checksum_error;

@@ -1,7 +1,7 @@
 // InArt for Tofino 1 (TNA): aggregation by label, and IPv4 forwarding beside it.
 //
 //   parser -> UDP to our group and ports: well formed? -> label -> forward, replicate
-//          |          -> aggregate: slots -> values -> drop, send on, or once round for the rest
+//          |          -> aggregate: slots -> values -> drop, send on, or once round for the rest (folded: fold.p4)
 //          |                              verdicts
 //          -> IPv4 to a host: route
 //          -> other:          bridge
@@ -10,14 +10,22 @@
 // docs/tofino.md; a model of the register actions that the tests run is in tests/model/tofino.py.
 //
 // Build options (python -m p4src.build --target tna passes them): INART_VALUES values in a packet, INART_SLOTS slots,
-// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries.
+// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. More than 96 values, on Tofino 2 only, are added in two passes.
 // All of the work is done in ingress; egress is bypassed.
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
 #define INART_ONE_PASS
+#if INART_VALUES > 96
+#define INART_FOLD
+#endif
 #else
 #include <tna.p4>
+#endif
+
+// Whether some packets come round by a loopback port.
+#if !defined(INART_ONE_PASS) || defined(INART_FOLD)
+#define INART_SECOND_PASS
 #endif
 
 #include "../include/constants.p4"
@@ -29,6 +37,7 @@
 #include "counters.p4"
 #include "label.p4"
 #include "slots.p4"
+#include "fold.p4"
 #include "values.p4"
 #include "finish.p4"
 #include "route.p4"
@@ -39,6 +48,9 @@
 // A state of Tofino 2's parser writes a container once, also where it writes different bits of it.
 @pa_solitary("ingress", "meta.checksum_error")
 @pa_solitary("ingress", "meta.routable")
+#ifdef INART_FOLD
+@pa_solitary("ingress", "meta.step")
+#endif
 #endif
 control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
                      in ingress_intrinsic_metadata_from_parser_t ig_prsr_md,
@@ -46,6 +58,9 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
                      inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
     Label() label;
     Slots() slots;
+#ifdef INART_FOLD
+    Fold() fold;
+#endif
     Values() values;
     Finish() finish;
     Verdicts() verdicts;
@@ -57,6 +72,9 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
             if (hdr.tail.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
                 label.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
                 slots.apply(hdr, meta);
+#ifdef INART_FOLD
+                fold.apply(hdr, meta);
+#endif
                 values.apply(hdr, meta);
                 finish.apply(hdr, meta, ig_dprsr_md, ig_tm_md);
             } else {

@@ -3,7 +3,7 @@
 //   (ingress port, label) --hit--> forward(port)         unchanged, to one port
 //                         |        replicate(group)      unchanged, to every port of a multicast group
 //                         |        aggregate(...)        a contribution: on to slots.p4
-//                         |        read_out(...)         a sum of this switch that comes round: on to slots.p4
+//                         |        read_out(...)         what comes round, of this switch's own: on to slots.p4
 //                         --miss-> dropped, counted as unknown
 //
 // A packet for a slot gets the label and the bitmap here with which it leaves if its sum does not get complete:
@@ -14,12 +14,12 @@
 #ifndef INART_LABEL_P4
 #define INART_LABEL_P4
 
-#ifdef INART_ONE_PASS
-#define INART_LOOPBACK
-#define INART_GO_ROUND
-#else
+#ifdef INART_SECOND_PASS
 #define INART_LOOPBACK , port_t loopback
 #define INART_GO_ROUND meta.loopback = loopback;
+#else
+#define INART_LOOPBACK
+#define INART_GO_ROUND
 #endif
 
 control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
@@ -59,12 +59,15 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         ig_tm_md.bypass_egress = 1;
     }
 
-#ifndef INART_ONE_PASS
+#ifdef INART_SECOND_PASS
     action read_out(slot_t slot_base, slot_t slot_mask, port_t port) {
         label_counter.count();
         meta.kind = KIND_READ;
         meta.slot_base = slot_base;
         meta.slot_offset = hdr.inart.sequence[15:0] & slot_mask;
+#ifdef INART_FOLD
+        meta.loopback = ig_intr_md.ingress_port;
+#endif
         ig_tm_md.ucast_egress_port = port;
         ig_tm_md.bypass_egress = 1;
     }
@@ -82,7 +85,7 @@ control Label(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_m
         }
         actions = {
             forward; replicate; aggregate; @defaultonly unknown;
-#ifndef INART_ONE_PASS
+#ifdef INART_SECOND_PASS
             read_out;
 #endif
         }

@@ -5,7 +5,8 @@
 #ifndef INART_PAIRS_P4
 #define INART_PAIRS_P4
 
-#if INART_VALUES == 4
+// With INART_FOLD a pass has half of a packet's values, so the pairs are those of half as many values.
+#if INART_VALUES == 4 || (defined(INART_FOLD) && INART_VALUES == 8)
 #define INART_EACH_PAIR(F) F(00) F(01)
 #elif INART_VALUES == 8
 #define INART_EACH_PAIR(F) INART_EACH_4(F, 0)
@@ -13,7 +14,7 @@
 #define INART_EACH_PAIR(F) INART_EACH_8(F, 0)
 #elif INART_VALUES == 32
 #define INART_EACH_PAIR(F) INART_EACH_16(F, 0)
-#elif INART_VALUES == 64
+#elif INART_VALUES == 64 || (defined(INART_FOLD) && INART_VALUES == 128)
 #define INART_EACH_PAIR(F) INART_EACH_32(F)
 #elif INART_VALUES == 96
 #define INART_EACH_PAIR(F) INART_EACH_32(F) INART_EACH_16(F, 2)

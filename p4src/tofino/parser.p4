@@ -43,8 +43,14 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         meta.left = 0;
         meta.next_label = 0;
         meta.generation = 0;
-#ifndef INART_ONE_PASS
+#ifdef INART_SECOND_PASS
         meta.loopback = 0;
+#endif
+#ifdef INART_FOLD
+        meta.step = STEP_FIRST;
+        meta.ticket = 0;
+        meta.joined = 0;
+        meta.cell = 0;
 #endif
         meta.routable = false;
         meta.checksum_error = false;
@@ -104,9 +110,41 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
         packet.extract(hdr.inart);
         transition select(hdr.inart.version) {
             INART_VERSION: parse_values;
+#ifdef INART_FOLD
+            FOLDED_VERSION: parse_fold;
+#endif
             default: accept;
         }
     }
+
+#ifdef INART_FOLD
+    state parse_fold {
+        packet.extract(hdr.fold);
+        transition select(hdr.fold.step) {
+            STEP_STAYS: parse_stays;
+            STEP_LEAVES: parse_leaves;
+            STEP_READ: parse_read;
+            default: accept;
+        }
+    }
+
+    state parse_stays {
+        meta.step = STEP_STAYS;
+        transition parse_values;
+    }
+
+    state parse_leaves {
+        meta.step = STEP_LEAVES;
+        transition parse_values;
+    }
+
+    // What it has of the sum stays behind the headers.
+    state parse_read {
+        meta.step = STEP_READ;
+        packet.extract(hdr.tail);
+        transition accept;
+    }
+#endif
 
     state parse_values {
         packet.extract(hdr.first);

@@ -129,22 +129,42 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         key = {
             meta.kind: ternary;
             hdr.inart.flags: ternary;
+#ifdef INART_FOLD
+            meta.step: ternary;
+#endif
         }
         actions = {
+#ifdef INART_FOLD
+            touch_epoch; refuse; NoAction;
+#else
             touch_epoch; refuse; @defaultonly NoAction;
+#endif
 #ifndef INART_ONE_PASS
             look_at_epoch;
 #endif
         }
         const default_action = NoAction();
         const entries = {
+#ifdef INART_FOLD
+            (KIND_READ, _, STEP_FIRST): refuse();
+            (KIND_READ, _, _): NoAction();
+            (KIND_FLOW, INART_FLAG_RESULT &&& INART_FLAG_RESULT, STEP_FIRST): refuse();
+            (KIND_FLOW, _, STEP_FIRST): touch_epoch();
+            (_, _, STEP_FIRST): NoAction();
+            (_, _, _): refuse();    // nobody but a switch to itself sends such a packet
+#else
             (KIND_FLOW, INART_FLAG_RESULT &&& INART_FLAG_RESULT): refuse();
             (KIND_FLOW, _): touch_epoch();
 #ifndef INART_ONE_PASS
             (KIND_READ, _): look_at_epoch();
 #endif
+#endif
         }
+#ifdef INART_FOLD
+        size = 8;
+#else
         size = 4;
+#endif
     }
 
     action close() {
@@ -212,6 +232,12 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         hdr.inart.bitmap[31:0] = hdr.inart.bitmap[31:0] | meta.held;
     }
 
+#ifdef INART_FOLD
+    action resume() {
+        meta.operation = hdr.fold.operation;
+    }
+#endif
+
 #ifndef INART_ONE_PASS
     action read() {
         meta.operation = DO_READ;
@@ -229,6 +255,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         }
         actions = {
             operate; merge;
+#ifdef INART_FOLD
+            resume;
+#endif
 #ifndef INART_ONE_PASS
             read;
 #endif
@@ -237,6 +266,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         const entries = {
             (KIND_NONE, _, _, _, _): operate(DO_NOTHING);
             (KIND_REFUSED, _, _, _, _): operate(DO_REFUSE);
+#ifdef INART_FOLD
+            (KIND_READ, _, _, _, _): resume();
+#endif
 #ifndef INART_ONE_PASS
             (KIND_READ, AGE_SAME, _, _, _): read();
             (KIND_READ, _, _, _, _): operate(DO_FORGET);

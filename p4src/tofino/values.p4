@@ -12,6 +12,8 @@
 //   DO_MAXIMUM   cell = max(cell, packet), signed     packet.first = cell.first
 //   DO_READ                                           packet.second = cell.second
 //
+// Folded (fold.p4), a pass has half of the values, of both halves of which all is given out at once; DO_READ gives cell.first
+// and cell.second to a packet that has neither.
 // Limit: four register actions, which is all that a stateful ALU holds. Sums are modulo 2^32.
 #ifndef INART_VALUES_P4
 #define INART_VALUES_P4
@@ -21,10 +23,36 @@ struct sum_t {
     int<32> second;
 }
 
+// Where the pass has its values.
+#ifdef INART_FOLD
+#define INART_CELL meta.cell
+#define INART_CELLS (2 * INART_SLOTS)
+#else
+#define INART_CELL meta.slot
+#define INART_CELLS INART_SLOTS
+#endif
+
 control Values(inout headers_t hdr, inout metadata_t meta) {
 #ifdef INART_ONE_PASS
+// A folded sum is given out in another pass than its last contribution's.
+#ifdef INART_FOLD
+#define INART_READ_ACTION(i) \
+    RegisterAction2<sum_t, slot_t, bit<32>, bit<32>>(sum_##i) read_##i = { \
+        void apply(inout sum_t sum, out bit<32> first, out bit<32> second) { \
+            first = (bit<32>)sum.first; \
+            second = (bit<32>)sum.second; \
+        } \
+    }; \
+    action do_read_##i() { hdr.first.value_##i = read_##i.execute(INART_CELL, hdr.second.value_##i); }
+#define INART_READ_NAME(i) do_read_##i;
+#define INART_READ_ENTRY(i) DO_READ: do_read_##i();
+#else
+#define INART_READ_ACTION(i)
+#define INART_READ_NAME(i)
+#define INART_READ_ENTRY(i)
+#endif
 #define INART_PAIR(i) \
-    Register<sum_t, slot_t>(INART_SLOTS) sum_##i; \
+    Register<sum_t, slot_t>(INART_CELLS) sum_##i; \
     RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) store_##i = { \
         void apply(inout sum_t sum) { \
             sum.first = (int<32>)hdr.first.value_##i; \
@@ -47,17 +75,19 @@ control Values(inout headers_t hdr, inout metadata_t meta) {
             second = (bit<32>)sum.second; \
         } \
     }; \
-    action do_store_##i() { store_##i.execute(meta.slot); } \
-    action do_add_##i() { hdr.first.value_##i = add_##i.execute(meta.slot, hdr.second.value_##i); } \
-    action do_maximum_##i() { hdr.first.value_##i = maximum_##i.execute(meta.slot, hdr.second.value_##i); } \
+    INART_READ_ACTION(i) \
+    action do_store_##i() { store_##i.execute(INART_CELL); } \
+    action do_add_##i() { hdr.first.value_##i = add_##i.execute(INART_CELL, hdr.second.value_##i); } \
+    action do_maximum_##i() { hdr.first.value_##i = maximum_##i.execute(INART_CELL, hdr.second.value_##i); } \
     table value_##i { \
         key = { meta.operation: exact; } \
-        actions = { do_store_##i; do_add_##i; do_maximum_##i; @defaultonly NoAction; } \
+        actions = { do_store_##i; do_add_##i; do_maximum_##i; INART_READ_NAME(i) @defaultonly NoAction; } \
         const default_action = NoAction(); \
         const entries = { \
             DO_STORE: do_store_##i(); \
             DO_ADD: do_add_##i(); \
             DO_MAXIMUM: do_maximum_##i(); \
+            INART_READ_ENTRY(i) \
         } \
         size = 4; \
     }

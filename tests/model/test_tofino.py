@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +17,9 @@ from tests.model import switch as switch_module
 from tests.model import tofino_search
 from tests.model.merge import WORD
 from tests.model.packet import Packet, envelope, ours
+from tests.model.rounds import RoundSwitch, TofinoSimulation
 from tests.model.search import Found
-from tests.model.simulation import VALUES, Harm, Simulation
+from tests.model.simulation import Harm
 from tests.model.switch import Aggregate, Slot, Switch, aggregate
 from tests.model.test_simulation import harms, trees
 from tests.model.tofino import CLOSED, GROUP_ADDRESS, LOOPBACK, Cell, Contribution, ReadOut, TofinoSwitch, ingress
@@ -26,8 +27,6 @@ from tests.model.tofino_search import TofinoSearch
 from tests.model.tree import ROOT, Tree, star, two_level, with_direct
 from tests.p4.rig import GROUPS, LABELS, ROUTES, SLOTS, Arrival, Traffic
 
-ROUNDS = 1_000_000
-"""In a simulation, the loopback port of a switch's first life is this one."""
 BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -112,47 +111,6 @@ def test_the_search_finds_mistakes(
     monkeypatch.setattr(tofino_search, "ingress", mistake)
     with pytest.raises(Found):
         TofinoSearch(*arguments, hostile=mistake is asks_for_the_chunk_only).run()
-
-
-@dataclass
-class RoundSwitch(TofinoSwitch):
-    """What goes round is a packet in the network of a simulation, until the switch restarts: each life of the switch
-    has its own loopback port there.
-    """
-
-    put_round: Callable[[int, bytes], None] = print
-    life: int = 0
-
-    def reboot(self) -> None:
-        super().reboot()
-        self.life += 1
-
-    def process(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        if port >= ROUNDS:
-            if port != ROUNDS + self.life:
-                return []
-            port = LOOPBACK
-        leaving = []
-        for out, sent in super().process(port, frame):
-            if out == LOOPBACK:
-                self.put_round(ROUNDS + self.life, sent)
-            else:
-                leaving.append((out, sent))
-        return leaving
-
-
-class TofinoSimulation(Simulation):
-    """Whole systems of switches with this program. What goes round is lost, doubled and late as everything else."""
-
-    def _switch(self, point: int) -> Switch:
-        plain = super()._switch(point)
-
-        def put_round(port: int, frame: bytes) -> None:
-            self.put("switch", point, port, frame)
-
-        return RoundSwitch(
-            VALUES, self.slots, plain.labels, plain.groups, plain.routes, delayed=True, put_round=put_round
-        )
 
 
 @BOUNDED

@@ -13,12 +13,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from google.protobuf import text_format
 
 from controlplane.targets.p4runtime.stubs import p4info_pb2, p4runtime_pb2
-from p4src.artifacts import ENTRIES, find
+from p4src.artifacts import ENTRIES, find, load
 from p4src.protocol import DIRECTORY, ETHERTYPE_IPV4, Flag, Verdict, frame_bytes
 from tests.model.merge import WORD, signed
 from tests.model.packet import Packet, decode, ours
@@ -64,9 +65,15 @@ class StaticTable:
 
 
 @cache
-def static_tables() -> dict[str, StaticTable]:
+def static_tables(target: str = "tna", values: int | None = None) -> dict[str, StaticTable]:
     """The compiled program's tables that have entries of their own, by the last part of their names."""
-    artifact = find("tna")
+    return tables_of(find(target, values).directory)
+
+
+@cache
+def tables_of(directory: Path) -> dict[str, StaticTable]:
+    """The same of the program in a folder."""
+    artifact = load(directory)
     info = text_format.Parse(artifact.p4info.read_text(), p4info_pb2.P4Info())
     written = text_format.Parse((artifact.directory / ENTRIES).read_text(), p4runtime_pb2.WriteRequest())
     actions = {action.preamble.id: action.preamble.name.rpartition(".")[2] for action in info.actions}
@@ -212,18 +219,26 @@ def halves(values: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return values[:half], (*values[half:], *([0] * (2 * half - len(values))))
 
 
-def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Outcome]:
-    """One pass of one packet that label_table has sent to a slot: Slots, Values, Finish, in this order."""
-    tables = static_tables()
-    flow = everyone = next_label = 0
+class Decision(NamedTuple):
+    """What Slots says of a packet: what its slot's registers hold now, the packet with its new bitmap and label, what
+    to do with its values, and which flows are missing. generation: 0 is another epoch than the slot's."""
+
+    cell: Cell
+    packet: Packet
+    operation: int
+    left: int
+    generation: int
+
+
+def slots(cell: Cell, packet: Packet, entry: Contribution | ReadOut, tables: dict[str, StaticTable]) -> Decision:
+    """Label and Slots, of a packet whose label_table entry is known; step 0 is the first pass."""
+    flow = everyone = 0
     if isinstance(entry, ReadOut):
         kind = CODES["KIND_READ"]
     else:
-        kind, flow, everyone, next_label = CODES["KIND_FLOW"], entry.flow, entry.everyone, entry.next_label
+        kind, flow, everyone = CODES["KIND_FLOW"], entry.flow, entry.everyone
         packet = packet._replace(bitmap=flow, label=entry.partial_label)
-
-    # Slots
-    action, _ = tables["epoch_table"].apply(kind=kind, flags=packet.flags)
+    action, _ = tables["epoch_table"].apply(kind=kind, flags=packet.flags, step=0)
     generation, sequence_age, held = 0, NONE, 0
     if action == "refuse":
         kind = CODES["KIND_REFUSED"]
@@ -250,7 +265,13 @@ def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[
         packet = packet._replace(bitmap=packet.bitmap & WORD)
     if action == "merge":
         packet = packet._replace(bitmap=packet.bitmap | held)
-    left = (held | flow) ^ everyone
+    return Decision(cell, packet, operation, (held | flow) ^ everyone, generation)
+
+
+def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Outcome]:
+    """One pass of one packet that label_table has sent to a slot: Slots, Values, Finish, in this order."""
+    tables = static_tables()
+    cell, packet, operation, left, generation = slots(cell, packet, entry, tables)
 
     # Values: the tables of all pairs have the same entries.
     action, _ = tables["value_00"].apply(operation=operation)
@@ -273,7 +294,8 @@ def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[
     counted = operation not in (CODES["DO_READ"], CODES["DO_FORGET"])
     verdict = Verdict.COMPLETED if complete else Verdict(arguments[0]) if counted else None
     if complete:
-        packet = packet._replace(label=next_label)
+        assert isinstance(entry, Contribution)
+        packet = packet._replace(label=entry.next_label)
     if action.startswith("go_round"):
         packet = packet._replace(bitmap=generation << 32 | packet.bitmap & WORD)
     if action == "drop":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from p4src.artifacts import REGISTERS, find
 from tests.model.merge import WORD, signed
@@ -48,7 +49,7 @@ class Register:
                 difference = sum(
                     -sources[operand[1:]] if operand.startswith("-") else sources[operand] for operand in operands[1:]
                 )
-                true["cmp" + operands[0]] = COMPARISONS[name](difference)
+                true["cmp" + operands[0].removeprefix("cmp")] = COMPARISONS[name](difference)
         results: dict[str, int] = {}
         output = 0
         for name, operands in instructions:
@@ -60,6 +61,8 @@ class Register:
                 assert target not in results, f"two ALUs write {target} in {action}"
                 results[target] = value
         for name, operands in instructions:
+            if name == "output" and "word1" in operands:
+                continue
             if name == "output" and holds(operands, true):
                 where, word = operands[-1].split("_")
                 output = memory[word] if where == "mem" else results.get(word, memory[word] if self.pairs else 0)
@@ -84,16 +87,18 @@ def holds(operands: list[str], true: dict[str, bool]) -> bool:
     if not is_predicate(operands[0]):
         return True
     expression = operands[0].replace("!", " not ").replace("&", " and ").replace("|", " or ")
-    assert re.fullmatch(r"[()\s]*((cmplo|cmphi|not|and|or)[()\s]*)+", expression), operands[0]
+    assert re.fullmatch(r"[()\s]*((cmplo|cmphi|cmp[0-3]|not|and|or)[()\s]*)+", expression), operands[0]
     return bool(eval(expression, {"__builtins__": {}}, dict(true)))
 
 
-def registers() -> dict[str, Register]:
-    """The compiled program's registers, by the last part of their names in P4."""
+def registers(path: Path | None = None) -> dict[str, Register]:
+    """The compiled program's registers (default: of tna), by the last part of their names in P4. On Tofino 2 operands
+    begin at bit 0 instead of 64, and comparisons have numbers; of two words that are given out the first counts here.
+    """
     found: dict[str, Register] = {}
     current = Register()
     action: list[str] = []
-    for line in (find("tna").directory / REGISTERS).read_text().splitlines():
+    for line in (path or find("tna").directory / REGISTERS).read_text().splitlines():
         text = line.strip()
         if text.startswith("p4:"):
             name = re.search(r"name: ([\w.]+),", text)
@@ -103,7 +108,7 @@ def registers() -> dict[str, Register]:
             current.pairs = "hi" in text
         elif text.startswith("exact group"):
             for bit, operand in re.findall(r"(\d+): ([\w.]+(?:-\d+)?)", text.partition("{")[2]):
-                current.inputs[int(bit)] = operand
+                current.inputs[int(bit) % 64 + 64] = operand
         elif text.startswith("- "):
             action.append(text[2:])
         elif text.endswith(":") and not text.startswith(("stateful", "input_xbar", "actions")):

@@ -20,9 +20,9 @@ SIZES = (DEFAULTS.slots, DEFAULTS.label_table_size, DEFAULTS.route_table_size)
 both = pytest.mark.parametrize("target", ["tna", "t2na"])
 
 
-def tables(target: str) -> dict[str, dict[str, object]]:
+def tables(target: str, values: int | None = None) -> dict[str, dict[str, object]]:
     """bf-rt.json's tables by the last part of their names."""
-    schema = json.loads(artifacts.find(target).program.read_text())
+    schema = json.loads(artifacts.find(target, values).program.read_text())
     return {table["name"].rpartition(".")[2]: table for table in schema["tables"]}
 
 
@@ -44,6 +44,19 @@ def test_the_manifest_matches_the_program(target: str) -> None:
     registers = {name: table["size"] for name, table in found.items() if table["table_type"] == "Register"}
     assert set(registers.values()) == {manifest.slots}
     assert 2 * sum(name.startswith("sum_") for name in registers) == manifest.values_per_packet
+
+
+def test_the_folded_programs_manifest_matches_sources_and_program() -> None:
+    """Both halves of the values, and their tickets, are in the same registers."""
+    manifest, found = artifacts.find("t2na", tofino_toolchain.FOLDED).manifest, tables("t2na", tofino_toolchain.FOLDED)
+    assert manifest.sources == artifacts.source_digest("t2na"), "run make p4-tofino"
+    assert manifest.slots == tofino_toolchain.default_slots("t2na", manifest.values_per_packet)
+    assert found["label_table"]["size"] == manifest.label_table_size
+    registers = {name: table["size"] for name, table in found.items() if table["table_type"] == "Register"}
+    once = {"slot_epoch", "slot_sequence", "slot_flows"}
+    assert {registers.pop(name) for name in once} == {manifest.slots}
+    assert set(registers.values()) == {2 * manifest.slots}
+    assert registers.keys() == {"slot_ticket", *(f"sum_{i:02x}" for i in range(manifest.values_per_packet // 4))}
 
 
 @both
@@ -154,7 +167,7 @@ def test_what_the_assembler_writes_is_for_the_switch(tmp_path: Path, monkeypatch
 def test_tofino_2_is_another_target_of_the_same_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = build_folder(tmp_path / "p4c", 'touch "$2/tofino2.bin" "$2/context.json"\n')
     monkeypatch.setenv("P4C_TOFINO", str(folder))
-    assert build.main(["--target", "t2na", "--output", str(tmp_path / "out")]) == 0
+    assert build.main(["--target", "t2na", "--values", "64", "--output", str(tmp_path / "out")]) == 0
     made = artifacts.load(tmp_path / "out" / "t2na-64")
     assert made.manifest.target == "t2na" and made.manifest.sources == artifacts.source_digest("tna")
     assert (made.directory / "switch" / "tofino2.bin").is_file()

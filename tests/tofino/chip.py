@@ -115,11 +115,13 @@ class Chip:
             raise ChipError("".join(errors))
         return lines
 
-    def install(self, entries: Iterable[Entry], loopback: Iterable[int] = ()) -> None:
+    def install(self, entries: Iterable[Entry], loopback: Iterable[int] = (), *, wired: bool = True) -> None:
         """Entries as the control plane makes them for a switch, with device ports.
 
-        ``loopback``: ports whose packets come back in, besides those that ``entries`` make so.
+        ``loopback``: ports whose packets come back in, besides those that ``entries`` make so. wired: else what goes
+        round leaves by such a port, and it is the caller who brings it back.
         """
+        looping = set(loopback)
         there = list(entries)
         members: dict[object, Iterable[int]] = {}
         routes = []
@@ -134,8 +136,7 @@ class Chip:
             elif entry.table == "$pre.node":
                 members[key["$MULTICAST_NODE_ID"]] = data["$DEV_PORT"]  # type: ignore[assignment]
             elif entry.table == "$PORT" and data.get("$LOOPBACK_MODE", NO_LOOPBACK) != NO_LOOPBACK:
-                port = key["$DEV_PORT"]
-                self.tell(f"wire {port} -> {port}")
+                looping.add(int(str(key["$DEV_PORT"])))
         for entry in there:
             if entry.table == "$pre.mgid":
                 nodes = dict(entry.data)["$MULTICAST_NODE_ID"]
@@ -143,15 +144,15 @@ class Chip:
                 self.multicast(int(str(dict(entry.key)["$MGID"])), members[nodes[0]])
         for priority, entry in enumerate(sorted(routes, key=_prefix_length)):
             self.tell(self._entry(entry, f" {priority}"))
-        for port in {*loopback, *self._recirculating(there)}:
+        for port in looping | self._recirculating(there) if wired else ():
             self.tell(f"wire {port} -> {port}")
         self.answer()
 
     def _recirculating(self, entries: list[Entry]) -> set[int]:
         """Ports inside the chip that bring back what these entries send there."""
         chip = CHIP[self.target]
-        ports = [value for entry in entries for name, value in entry.data if name == "port" and isinstance(value, int)]
-        return {port for port in ports if chip.recirculates(port)}
+        ports = [value for entry in entries for name, value in entry.data if name in ("port", "loopback")]
+        return {port for port in ports if isinstance(port, int) and chip.recirculates(port)}
 
     @staticmethod
     def _entry(entry: Entry, priority: str = "") -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from controlplane.targets.bri.chip import PORTS_PER_PIPE
 from p4src.protocol import Verdict
+from tests.model import folded
 from tests.model.packet import Packet
 from tests.model.tofino import LOOPBACK, Cell, Contribution, ReadOut, ingress
 
@@ -58,3 +59,35 @@ class Switch:
         if out in self.loopback:
             return self.process(out, packet)
         return [(out, packet)]
+
+
+class FoldedSwitch(Switch):
+    """The same with the folded program: what goes round has one half of its values, and a header of its own."""
+
+    def __init__(self, labels: Labels, groups: Mapping[int, Collection[int]], loopback: Collection[int] = ()) -> None:
+        super().__init__(labels, groups, loopback)
+        self.halves: dict[tuple[int, int], folded.Folded] = {}
+
+    def process(self, port: int, packet: Packet, fold: folded.Fold | None = None) -> list[tuple[int, Packet]]:
+        action, data = self.labels.get((port, packet.label), ("", {}))
+        if action not in ("aggregate", "read_out"):
+            assert fold is None
+            return super().process(port, packet)
+        entry: Contribution | ReadOut = ReadOut(data["port"])
+        if action == "aggregate":
+            labels = data["next_label"], data["partial_label"]
+            entry = Contribution(data["flow"], data["everyone"], *labels, data["port"])
+            packet = packet.without_checksum()
+        index = port // PORTS_PER_PIPE, data["slot_base"] ^ (packet.sequence & data["slot_mask"])
+        cell = self.halves.get(index, folded.Folded())
+        self.halves[index], outcome = folded.ingress(cell, packet, fold, entry, folded.tables())
+        if outcome.verdict is not None:
+            self.verdicts[outcome.verdict] += 1
+        if outcome.packet is None:
+            return []
+        if outcome.fold is None:
+            return [(data["port"], outcome.packet)]
+        self.round += 1
+        loop = data.get("loopback", port)
+        assert loop in self.loopback and loop // PORTS_PER_PIPE == port // PORTS_PER_PIPE
+        return self.process(loop, outcome.packet, outcome.fold)

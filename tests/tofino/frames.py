@@ -24,9 +24,10 @@ from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program
 from p4src.artifacts import Artifact, find, load
 from p4src.protocol import ETHERTYPE_IPV4, HEADER_OFFSET, Verdict
+from tests.model.folded import FoldedSwitch
 from tests.model.packet import ours as is_ours
 from tests.model.switch import Aggregate, Bridge, Forward, Replicate, Switch
-from tests.model.tofino import TofinoSwitch
+from tests.model.tofino import LOOPBACK, TofinoSwitch, tables_of
 from tests.p4 import rig
 from tests.p4.comparison import readable
 from tests.p4.rig import BRIDGE, GROUPS, PORTS, ROUTES, SLOTS, Arrival, Traffic
@@ -53,14 +54,17 @@ BATCH = 100
 
 def ours(artifact: Artifact) -> TofinoSwitch:
     """Our model with the rig's tables."""
-    tables = dict(LABELS), dict(GROUPS), dict(ROUTES)
-    return TofinoSwitch(artifact.manifest.values_per_packet, SLOTS, *tables, bridge=BRIDGE)
+    values, tables = artifact.manifest.values_per_packet, (dict(LABELS), dict(GROUPS), dict(ROUTES))
+    if Program.load(artifact.program).chip.folded:
+        return FoldedSwitch(values, SLOTS, *tables, bridge=BRIDGE, tables=tables_of(artifact.directory))
+    return TofinoSwitch(values, SLOTS, *tables, bridge=BRIDGE)
 
 
-def install(chip: Chip, artifact: Artifact) -> None:
-    """The rig's tables into the chip, as the control plane makes entries of them."""
+def install(chip: Chip, artifact: Artifact, *, wired: bool = True) -> None:
+    """The rig's tables into the chip, as the control plane makes entries of them. wired: its loopback ports loop."""
     first = FIRST[artifact.manifest.target]
-    chip.install(entries(artifact, ours(artifact), {port: first + port for port in PORTS}, first + LOOP))
+    there = entries(artifact, ours(artifact), {port: first + port for port in PORTS}, first + LOOP)
+    chip.install(there, wired=wired)
 
 
 def entries(artifact: Artifact, tables: Switch, devices: Mapping[int, int], loop: int) -> list[Entry]:
@@ -108,6 +112,33 @@ def differences(chip: Chip, model: TofinoSwitch, arrivals: Iterator[Arrival], nu
                 yield f"{arrival.frame.hex(' ', -4)} on port {arrival.port}: ours {wanted}, theirs {frames}"
 
 
+def differences_on_the_way(
+    chip: Chip, model: TofinoSwitch, arrivals: Iterator[Arrival], number: int, source: random.Random
+) -> Iterator[str]:
+    """As :func:`differences`, and what goes round is lost, doubled and late, the same in both; it is compared, too.
+
+    The chip's loopback ports must not be wired, and the model's must be ``delayed``.
+    """
+    first = FIRST[chip.target]
+    under_way: list[tuple[int, bytes]] = []
+    for _ in range(number):
+        if under_way and source.random() < 0.6:
+            late = source.random() < 0.3
+            device, frame = under_way.pop(source.randrange(len(under_way)) if late else 0)
+            port = LOOPBACK
+        else:
+            arrival = next(arrivals)
+            device, port, frame = first + arrival.port, arrival.port, arrival.frame
+        left = chip.process(device, frame)
+        found = readable([(out - first if out - first in PORTS else LOOPBACK, sent) for out, sent in left])
+        wanted = readable(model.process(port, frame))
+        if found != wanted:
+            yield f"{frame.hex(' ', -4)} on port {port}: ours {wanted}, theirs {found}"
+        for out, sent in left:
+            if out - first not in PORTS and source.random() > 0.05:
+                under_way += [(out, sent)] * (2 if source.random() < 0.05 else 1)
+
+
 def counted(chip: Chip) -> dict[Verdict, int]:
     """The chip's verdict counters."""
     return {verdict: chip.counter("verdict_counter", verdict)[0] for verdict in Verdict}
@@ -151,16 +182,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tofino.frames", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--packets", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--harm", action="store_true", help="what goes round is lost, doubled and late")
     add_artifact(parser)
     options = parser.parse_args()
     artifact = artifact_of(options)
     model, wrong, done, began = ours(artifact), 0, 0, time.monotonic()
     arrivals = endless(Traffic(random.Random(options.seed), model.values_per_packet, 1000))
+    source = random.Random(options.seed)
+    model.delayed = options.harm
     with Chip(artifact) as chip:
-        install(chip, artifact)
+        install(chip, artifact, wired=not options.harm)
         while done < options.packets:
             some = min(2000, options.packets - done)
-            for difference in differences(chip, model, arrivals, some):
+            some_differ = (
+                differences_on_the_way(chip, model, arrivals, some, source)
+                if options.harm
+                else differences(chip, model, arrivals, some)
+            )
+            for difference in some_differ:
                 wrong += 1
                 if wrong <= 20:
                     print(difference)

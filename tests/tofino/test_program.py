@@ -35,7 +35,7 @@ FEW = settings(
 )
 
 
-def switch(entries: list[Entry], ports: PortMap) -> Switch:
+def switch(entries: list[Entry], ports: PortMap, kind: type[Switch] = Switch) -> Switch:
     """A switch with these entries in its tables; its loopback ports bring back what leaves there."""
     labels: dict[tuple[int, int], tuple[str, dict[str, int]]] = {}
     nodes: dict[int, tuple[int, ...]] = {}
@@ -53,7 +53,7 @@ def switch(entries: list[Entry], ports: PortMap) -> Switch:
             groups[entry.key[0][1]] = nodes[node]  # type: ignore[index]
     loopback = {ports.named(port.name) for port in ports.panel.loopback}
     loopback |= {PORTS_PER_PIPE * at + port for at in range(2) for port in TOFINO_2.recirculation}
-    return Switch(labels, groups, loopback)  # type: ignore[arg-type]
+    return kind(labels, groups, loopback)  # type: ignore[arg-type]
 
 
 class Network:

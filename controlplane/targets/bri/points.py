@@ -10,7 +10,7 @@ from controlplane.plan.limits import MAXIMUM_FLOWS
 from controlplane.rules import Aggregate, LabelEntry, RuleSet
 from controlplane.targets.base import TargetError
 from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_1, Chip
-from controlplane.targets.bri.entries import Port
+from controlplane.targets.bri.entries import Port, PortName
 from controlplane.targets.bri.ports import PortMap
 
 
@@ -122,10 +122,11 @@ def _loopback(where: str, next_label: int, devices: Iterable[Port], ports: PortM
     """
     candidates = [ports.named(port.name) for port in ports.panel.loopback]
     arrivals = Counter(pipe(device) for device in devices)
-    if not chip.rounds:
-        if len(arrivals) == 1:
-            return None
-        candidates += [PORTS_PER_PIPE * at + port for at in arrivals if at is not None for port in chip.recirculation]
+    if not chip.rounds and len(arrivals) == 1:
+        return None
+    candidates += [PORTS_PER_PIPE * at + port for at in arrivals if at is not None for port in chip.recirculation]
+    if None in arrivals:
+        candidates += [PortName(f"the pipe's port {port}") for port in chip.recirculation]
     if not candidates:
         raise TargetError(
             f"{where}: the sum's second half needs a loopback port; give the switch one in the topology file: "

@@ -1,0 +1,106 @@
+"""The search of :mod:`tests.model.search` over switches that run the folded Tofino program.
+
+python -m tests.model.folded_search --tree star:2 --slots 1 --chunks 2 [--history K]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from p4src.protocol import Verdict
+from tests.model import folded
+from tests.model.folded import Fold, Folded
+from tests.model.packet import Packet
+from tests.model.search import State, main, with_link
+from tests.model.tofino import CLOSED, StaticTable
+from tests.model.tofino_search import ROUND, TofinoSearch
+
+APART = 2
+"""Tickets that are further from each other are as good as these."""
+NEWEST = 64
+"""The ticket of every slot's first half in a state, so that states that differ by a number only are one."""
+
+
+class FoldedSearch(TofinoSearch):
+    """The search over switches with this program, packets of two values. What goes round goes through at once, or, with
+    ``history``, is a packet on the link like others: it may come late, twice or never.
+    """
+
+    fresh: Any = Folded(tickets=(NEWEST, NEWEST))
+
+    @cached_property
+    def tables(self) -> dict[str, StaticTable]:
+        return folded.tables()
+
+    def at_slot(self, slot: Any, point: int, packet: Packet) -> tuple[Any, Packet | None, Verdict | None]:
+        fold = Fold(*folded.FOLD.unpack(packet.outer)) if packet.job == ROUND else None
+        cell, leaving, verdict = slot, packet._replace(job=0, outer=b""), None
+        while True:
+            cell, outcome = folded.ingress(cell, leaving, fold, self.entries[point][leaving.label], self.tables)
+            verdict = outcome.verdict if verdict is None else verdict
+            if outcome.packet is None:
+                leaving = None
+                break
+            leaving, fold = outcome.packet, outcome.fold
+            if fold is None:
+                workers = self.tree.workers_of(point, leaving.bitmap)
+                self.check(workers, leaving.epoch, leaving.sequence, leaving.values, "packet")
+                break
+            if self.history is not None:
+                leaving = leaving._replace(job=ROUND, outer=folded.FOLD.pack(*fold))
+                break
+        return self.checked(cell, point), leaving, verdict
+
+    def checked(self, cell: Folded, point: int) -> Folded:
+        """Both halves of an open slot hold its flows; the same without what nobody reads any more."""
+        flows, slot = cell.slot.flows[1], cell.slot
+        if flows and not flows & CLOSED and cell.sums[0]:
+            workers = self.tree.workers_of(point, flows)
+            for half in cell.sums if cell.tickets[0] == cell.tickets[1] else cell.sums[:1]:
+                for value in half:
+                    self.check(workers, slot.epoch[0], slot.sequence, (value, value), "slot")
+        if self.history is None:
+            everyone = (1 << len(self.tree.parts(point))) - 1
+            if flows & CLOSED or flows == everyone:
+                slot = slot._replace(flows=(slot.flows[0], flows & CLOSED or flows))
+                cell = cell._replace(sums=((), ()))
+            behind = min(cell.tickets[0] - cell.tickets[1], APART)
+            cell = cell._replace(tickets=(NEWEST, NEWEST - behind))
+        return cell._replace(slot=slot._replace(epoch=(slot.epoch[0], min(slot.epoch[1], 1))))
+
+    def arrive(self, state: State, target: int, packet: Packet, source: str) -> Iterator[tuple[str, State]]:
+        for step, following in super().arrive(state, target, packet, source):
+            yield step, self.renumbered(following)
+
+    def of_generation_one(self, state: State) -> State:
+        """Generations are not taken along here."""
+        return state
+
+    def renumbered(self, state: State) -> State:
+        """The same state with the tickets of every slot near NEWEST; the order and what follows what is kept."""
+        points, links = [], state.links
+        for point, cells in enumerate(state.core.points):
+            made = []
+            for index, cell in enumerate(cells):
+                ways = [p for p in links[point] if p.job == ROUND and p.sequence & (self.slots - 1) == index]
+                folds = {p: Fold(*folded.FOLD.unpack(p.outer)) for p in ways}
+                there = {*cell.tickets, *(n for fold in folds.values() for n in (fold.ticket, fold.previous))}
+                ordered = sorted(there, reverse=True)
+                number, at = {}, NEWEST + ordered[0] - cell.tickets[0]
+                for before, ticket in zip([ordered[0], *ordered], ordered, strict=False):
+                    at -= min(before - ticket, APART)
+                    number[ticket] = at
+                made.append(cell._replace(tickets=(number[cell.tickets[0]], number[cell.tickets[1]])))
+                for way, fold in folds.items():
+                    again = fold._replace(ticket=number[fold.ticket], previous=number[fold.previous])
+                    marked = way._replace(outer=folded.FOLD.pack(*again))
+                    links = with_link(links, point, links[point] - {way} | {marked})
+            points.append(tuple(made))
+        return state._replace(core=state.core._replace(points=tuple(points)), links=links)
+
+
+if __name__ == "__main__":
+    sys.exit(main(FoldedSearch))

@@ -1,0 +1,99 @@
+"""The folded program for Tofino 2 (128 values, every contribution goes round): the same plans, through own ports."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from controlplane.deploy import main
+from controlplane.generators import parse_topology
+from controlplane.job import parse_job
+from controlplane.plan.limits import DoesNotFit
+from controlplane.strategies import get_strategy
+from controlplane.targets.base import difference
+from controlplane.targets.bri.chip import TOFINO_2_FOLDED
+from controlplane.targets.bri.entries import problems
+from controlplane.targets.bri.ports import Panel, PortMap
+from controlplane.targets.bri.program import Program
+from controlplane.targets.bri.schema import local
+from controlplane.targets.kinds import TofinoKind
+from p4src.artifacts import find
+from tests.model.folded import VALUES
+from tests.tofino.conftest import TESTBED
+from tests.tofino.dataplane import FoldedSwitch
+from tests.tofino.plans import deployment, with_front_panel
+from tests.tofino.test_program import Network, all_reduce, switch
+from tests.tofino.test_tofino2 import PLAN, TESTBED_2, two_pipes
+
+
+@pytest.fixture(scope="module")
+def topology():
+    return parse_topology(TESTBED_2)
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program.load(find("t2na", VALUES).program)
+
+
+def test_a_program_knows_that_it_is_folded(program):
+    assert program.chip == TOFINO_2_FOLDED
+    assert "loopback" in {local(name) for name in program.schema.table("label_table").action("aggregate").fields}
+
+
+def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch, tmp_path):
+    """With links of 25 Gbit/s: 400 are too much for the ports inside the pipe, and refused."""
+    monkeypatch.delenv("SDE_INSTALL", raising=False)
+    folded = ["--artifacts", f"t2na-{VALUES}", "--dry-run", "--json"]
+    assert main([*PLAN, *folded]) == 1
+    assert "Mbit/s of loopback ports, available are 200000" in capsys.readouterr().err
+    slower = json.loads(Path(TESTBED_2).read_text())
+    for edge in slower["edges"]:
+        edge.update(speed="25G", bandwidth_mbps=25_000)
+    file = tmp_path / "topology.json"
+    file.write_text(json.dumps(slower))
+    assert main([*PLAN, "--topology", str(file), *folded]) == 0
+    data = json.loads(capsys.readouterr().out)
+    for name in ("V1", "V2"):
+        entries = data["switches"][name]["entries"]
+        assert {local(entry["action"] or "") for entry in entries} >= {"aggregate", "read_out", "replicate"}
+        loops = {entry["data"]["loopback"] for entry in entries if local(entry["action"] or "") == "aggregate"}
+        assert loops <= {"the pipe's port 6", "the pipe's port 7"}
+    assert {config["values_per_packet"] for config in data["agents"].values()} == {VALUES}
+
+
+@pytest.mark.parametrize("one_pipe", [True, False])
+def test_sums_go_round_through_the_pipes_own_ports(program, topology, one_pipe):
+    for name, rules in deployment(topology, target="t2na").rulesets.items():
+        panel = Panel.of(topology, name)
+        devices = {port.name: two_pipes(2 * port.connector if one_pipe else port.connector, 0) for port in panel.ports}
+        ports = PortMap(panel, devices)
+        entries = program.entries(rules, ports)
+        assert problems(program.schema, entries) == []
+        assert difference(program.rule_set(name, entries, ports), rules) == []
+        for entry in entries:
+            if local(entry.action or "") == "aggregate":
+                loop, (port, _) = dict(entry.data)["loopback"], program.label_key(entry)
+                assert isinstance(loop, int) and TOFINO_2_FOLDED.recirculates(loop) and loop // 128 == port // 128
+
+
+def test_sums_of_two_pipes_are_exact(program):
+    hardware = with_front_panel(parse_topology(TESTBED), loopback=0)
+    made = deployment(hardware, target="t2na")
+    network = Network(hardware, made.rulesets, program, make=partial(switch, kind=FoldedSwitch))
+    all_reduce(network, made, random.Random(3))
+    assert all(switch.round > 0 for switch in network.switches.values())
+
+
+def test_what_is_too_much_for_the_ports_inside_is_refused(topology):
+    """200 Gbit/s of loopback carry two workers of 100 Gbit/s, not four; front-panel ports that loop help."""
+    kind = TofinoKind(find("t2na", VALUES))
+    plan = get_strategy("inart")(topology, parse_job("workers=6,ps=2", topology), seed=0)
+    with pytest.raises(DoesNotFit, match="loopback"):
+        kind.check(plan, topology)
+    more = [{"front_panel": f"{30 + at}/0", "speed": "400G"} for at in range(3)]
+    kind.check(plan, topology.replace(nodes={name: {"loopback_ports": more} for name in topology.switches}))
