@@ -63,6 +63,7 @@ def trial(arguments: argparse.Namespace) -> None:
         arguments.node,
         listen=arguments.listen,
         connections=arguments.connections,
+        backups=arguments.backup,
         security=Security.of(tls_from(arguments)),
         log=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -116,6 +117,7 @@ def coordinate(arguments: argparse.Namespace) -> None:
         policy,
         host,
         port,
+        backs_up=arguments.backs_up,
         security=security(arguments),
         log=say,
         finished=lambda task, seconds: say(f"task {task.number}: {seconds:.3f} s"),
@@ -131,6 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     agent = verbs.add_parser("agent", help="bring values, check the sums, say how long it took")
     agent.add_argument("--coordinator", type=address, required=True, metavar="HOST:PORT")
     agent.add_argument("--node", required=True, help="this agent's name: a worker of the job")
+    agent.add_argument("--backup", type=address, action="append", default=[], metavar="HOST:PORT",
+                       help="a coordinator that may take the other one's place; may be given again")  # fmt: skip
     agent.add_argument("--listen", type=address, default=("0.0.0.0", 0), metavar="HOST:PORT", help="for other agents")
     agent.add_argument("--values", type=amount, default=1_000_000, help="float32 values a round (4M; default 1M)")
     agent.add_argument("--rounds", type=int, default=1)
@@ -150,6 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
     coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
     coordinator.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT")
+    coordinator.add_argument("--backs-up", type=address, metavar="HOST:PORT",
+                             help="another coordinator: let agents in when it cannot be reached any more")  # fmt: skip
     coordinator.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")
     add_tls_arguments(coordinator)
     coordinator.set_defaults(run=coordinate)
