@@ -45,6 +45,7 @@ class Membership:
         self._addresses, self._hello, self._told, self._left = addresses, hello, told, left
         self._clock, self._security, self._log = clock, security, log
         self._writer: asyncio.StreamWriter | None = None
+        self._said: set[str] = set()  # since the last one was there
         self.offset = ClockOffset()
 
     @property
@@ -62,7 +63,10 @@ class Membership:
             try:
                 await self._stay(address)
             except (OSError, ValueError, OverlayError, TimeoutError) as error:
-                self._log(f"no coordinator at {address[0]}:{address[1]}: {error or 'it is silent'}")
+                line = f"no coordinator at {address[0]}:{address[1]}: {error or 'it is silent'}"
+                if line not in self._said:
+                    self._said.add(line)
+                    self._log(line)
             self.close()
             self._left()
             await asyncio.sleep(REJOIN_SECONDS)
@@ -93,6 +97,7 @@ class Membership:
                     elif message["type"] == "standby":
                         break  # another one coordinates
                     else:
+                        self._said.clear()
                         self._told(message)
         finally:
             alive.cancel()

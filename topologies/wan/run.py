@@ -251,7 +251,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m topologies run --wan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--wan", required=True, choices=NETWORKS, help="the network")
+    parser.add_argument("--wan", nargs="?", const="netstorm", choices=NETWORKS, help="the network (default: netstorm)")
     parser.add_argument("--system", default="wan", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--fail", action="append", default=[], metavar="'WHAT at 10s [for 5s]'", help="see above")
     parser.add_argument("--backup", action="store_true", help="a backup controller, which agents know")
