@@ -32,6 +32,7 @@ from controlplane.runtime.epochs import EpochStore, default_file
 from controlplane.runtime.events import EventLog
 from controlplane.runtime.network import Network, found
 from controlplane.runtime.running import JobsError
+from controlplane.runtime.settled import MOST, STEADY
 from controlplane.runtime.state import StateError, StateFolder, default_folder
 from controlplane.targets.base import TargetError
 from controlplane.topology import TopologyError
@@ -44,6 +45,8 @@ def run(arguments: argparse.Namespace) -> None:
     log = EventLog(lambda line: print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True))
     if not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):
         raise DeployError(f"--listen needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
+    if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:
+        raise DeployError("--steady is a part in percent, from 0 to below 100; --most-changes is at least 1")
     if arguments.bmv2 == bool(arguments.tofino):
         raise DeployError("say which kind of switches: --bmv2 (P4Runtime switches) or --tofino")
     topology = parse_topology(arguments.topology)
@@ -61,7 +64,10 @@ def run(arguments: argparse.Namespace) -> None:
         targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
         try:
             there = found(targets)
-            network = Network(topology, kind, targets, epochs=epochs, found=there, log=log)
+            network = Network(
+                topology, kind, targets, epochs=epochs, found=there, log=log,
+                steady=arguments.steady / 100, most=arguments.most_changes,
+            )  # fmt: skip
             strangers = sorted(set(there) - {stored.job_id for stored in jobs})
             if strangers:
                 numbers = ", ".join(map(str, strangers))
@@ -85,6 +91,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--state", type=Path, metavar="DIR", help="keeps the jobs (default: by the switches)")
     parser.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
+    parser.add_argument(
+        "--steady", type=float, default=100 * STEADY, metavar="PERCENT",
+        help="jobs that share keep their plans this near to their fair rates (%(default)g; 0: always fair)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--most-changes", type=int, default=MOST, metavar="N",
+        help="of jobs, in one step, when one comes or goes (%(default)s); the steps follow each other",
+    )  # fmt: skip
     parser.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
     add_switch_arguments(parser)
     add_listen_arguments(parser)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controlplane.evaluate import evaluate
+from controlplane.evaluate import evaluate, unit_loads
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
@@ -22,10 +22,11 @@ from controlplane.runtime.residual import only_switch, slowed, unneeded, with_lo
 from controlplane.runtime.room import JOB_IDS, place, split
 from controlplane.runtime.roster import Known, Roster
 from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
+from controlplane.runtime.settled import MOST, STEADY, unsettled
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import SAME, Update, UpdateError, Updater
-from controlplane.strategies import get_strategy
+from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.common import Split
 from controlplane.strategies.fabric.sharing import Demand, share
 from controlplane.targets.base import SwitchTarget, TargetError
@@ -42,6 +43,9 @@ TURN_SECONDS = 2.0
 """How long a change of a job's plan waits for the one before it."""
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
+NEAR = 0.9
+LEAST_AT_FIRST = 0.25
+"""Of its fair share, what a job that comes gets beside those that keep their plans, and until the next step."""
 LEAST_SHARE = 1e-3
 """Of what a job alone would get: one that would get less is not admitted."""
 
@@ -67,6 +71,8 @@ class Network:
         found: what other jobs have on them (`found`); None: nothing.
         pace: share of the planned rate at which agents send.
         log: gets one line per event.
+        steady, most: jobs that share keep their plans while their rates are within this part of the fair ones, and at
+            most so many change over in one step.
         changed: called after every change of the jobs.
     """
 
@@ -80,7 +86,11 @@ class Network:
         found: Mapping[int, Mapping[str, RuleSet]] | None = None,
         pace: float = 1.0,
         log: Callable[[str], None] = lambda line: None,
+        steady: float = STEADY,
+        most: int = MOST,
     ) -> None:
+        self._steady, self._most = steady, most
+        self._steps = 0  # that it has taken so far, while there are more to take
         self.topology = topology
         self.kind = kind
         self.switches = Switches(targets, base_rules(topology, kind), found, log)
@@ -223,10 +233,53 @@ class Network:
         state = self.state
         alone = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
         running = [one for one in self._sharers() if one.name not in fixed]
-        *others, plan = self._share(running, [_demand(job, (alone,), terms)], fixed)
-        plans = {one.name: other for one, other in zip(running, others, strict=True)}
-        rates = {name: (self.jobs.get(name).plan.rate_mbps, one.rate_mbps) for name, one in plans.items()}
-        return Admission(plan, "what all jobs share", rates, plans)
+        plans, [plan] = self._fair_plans(running, [_demand(job, (alone,), terms)], fixed)
+        rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
+        return Admission(plan, self._shared_bottleneck(plan, plans), rates, plans)
+
+    def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan]) -> str:
+        """What is full where a plan shares with these others, and with whom."""
+        others = {job.name: plans.get(job.name) or job.updater.plan for job in self.jobs if job.updater is not None}
+        worst = evaluate(plan, with_loads(self.state, list(others.values()))).bottleneck
+        sharing = [name for name, other in others.items() if worst.name in used(other, worst.kind, self.topology)]
+        shared = f", shared with {', '.join(sharing)}" if sharing else ""
+        return f"{worst.kind.replace('_', ' ')} {worst.name}{shared}"
+
+    def _fair_plans(
+        self, running: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
+    ) -> tuple[dict[str, Plan], list[Plan]]:
+        """Fair plans: of the running jobs, those that are to change now, and of all of `more`. Raises as `_share`."""
+        made = self._share(running, more, fixed)
+        fair, fresh = dict(zip([job.name for job in running], made, strict=False)), made[len(running) :]
+        rates = {job.name: job.plan.rate_mbps for job in running}
+        state = self.state
+        broken = [
+            job.name
+            for job in running
+            if job.updater is None
+            or fair[job.name].job != job.updater.plan.job
+            or job.plan.rate_mbps < job.terms.guarantee_mbps
+            or not all(intact(tree, state) for tree in job.updater.plan.trees)
+        ]
+        far = unsettled(rates, {name: plan.rate_mbps for name, plan in fair.items()}, broken, self._steady)
+        change = far[: max(self._most, len(broken))]
+        steps, self._steps = self._steps, 0
+        if len(change) == len(running):
+            return fair, fresh
+        jobs = [job for job in running if job.name in change]
+        try:
+            again = self._share(jobs, more, {*fixed, *fair} - set(change))
+        except Infeasible:  # others hold what is guaranteed to these
+            return fair, fresh
+        enough = NEAR if len(change) == len(far) else LEAST_AT_FIRST
+        if any(one.rate_mbps < enough * of.rate_mbps for one, of in zip(again[len(jobs) :], fresh, strict=True)):
+            return fair, fresh
+        plans = dict(zip([job.name for job in jobs], again, strict=False))
+        if len(change) < len(far):
+            self._steps = steps + 1
+            # What others have too little of now is left for them.
+            plans = {name: replace(p, rate_mbps=min(p.rate_mbps, fair[name].rate_mbps)) for name, p in plans.items()}
+        return plans, again[len(jobs) :]
 
     def launch(
         self, job: Job, strategy: str, seed: int = 0, *, together: bool = False, terms: Terms = USUAL
@@ -251,7 +304,9 @@ class Network:
                     attempts += 1
                     if off == self.off or attempts == ATTEMPTS:
                         raise
-            if late:
+            if together and admission.others:
+                self._fair = True
+            if late or self._steps:
                 self._replan_soon()
             return admission, running, changes
 
@@ -301,8 +356,7 @@ class Network:
                 jobs = {job.name: job for job in self._sharers() if job.name not in late}
                 wanted = plans
                 if wanted is None:
-                    made = self._share(list(jobs.values()), fixed=late)
-                    wanted = dict(zip(jobs, made, strict=True))
+                    wanted, _ = self._fair_plans(list(jobs.values()), fixed=late)
                 jobs = {name: job for name, job in jobs.items() if name in wanted}
                 before = {name: job.plan.rate_mbps for name, job in jobs.items()}
                 less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
@@ -317,6 +371,8 @@ class Network:
                 self.answers["plans changed"] += sum(update is None or update.changed for update in done.values())
                 for name, job in jobs.items():
                     rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
+                if done:
+                    self.log(f"{len(done)} of {len(self.jobs)} jobs change over: {entries(done.values())}")
                 late |= failures
                 if failures and plans is None:
                     continue
@@ -630,6 +686,8 @@ class Network:
                 changed = [f"{name} {now:.4g}" for name, (was, now) in rates.items() if abs(now - was) > 1e-3 * was]
                 if changed:
                     self.log(f"all jobs planned again, together; Mbit/s: {', '.join(changed)}")
+                if 0 < self._steps <= 2 * len(self.jobs):
+                    self._replan.set()  # the next ones
                 return {}
             except Late as error:
                 return error.why
@@ -688,6 +746,19 @@ def deployment_of(
     deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken, installed=installed)
     kind.check(plan, topology)
     return deployment
+
+
+def used(plan: Plan, kind: str, topology: Topology) -> set[str]:
+    """Resources of this kind that a plan uses, as `evaluate` names them."""
+    links, switches, roots = unit_loads(plan, topology.results_on_links)
+    return {f"{u}->{v}" for u, v in links} if kind in ("link", "nic") else {*switches, *roots}
+
+
+def entries(updates: Iterable[Update | None]) -> str:
+    """What changes of plans took; of those that are not all through, nothing is known yet."""
+    known = [update for update in updates if update is not None]
+    added, removed = sum(one.entries_added for one in known), sum(one.entries_removed for one in known)
+    return f"{added} entries added, {removed} removed"
 
 
 def _demand(job: Job, start: tuple[Plan, ...], terms: Terms, split: Split | None = None) -> Demand:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from controlplane.runtime.network import Network, deployment_of, found
 from controlplane.runtime.room import JOB_IDS, first_label, job_of, last_label, split
 from controlplane.runtime.roster import Refused
 from controlplane.runtime.running import JobsError
+from controlplane.runtime.settled import unsettled
 from controlplane.runtime.state import StateError, StateFolder, Stored
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.targets import fabric
@@ -542,3 +545,52 @@ def test_stored_jobs_survive_the_way_to_a_file_and_back(tmp_path, kind):
     assert back.deployment.next_label == deployment.next_label
     for switch, rules in deployment.rulesets.items():
         assert back.deployment.rulesets[switch] == _bare(rules)
+
+
+def test_job_that_comes_or_goes_changes_only_those_that_it_concerns(rig):
+    """ONE and TWO have no link in common; who shares with ONE is nothing to TWO: not an entry of it is written."""
+    one, two = rig.add(ONE), rig.add(TWO)
+    of_two, alone = rig.entries(two.job_id), one.plan.rate_mbps
+    rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
+    admission = rig.network.shared(rival, "inart")
+    assert admission.bottleneck.endswith("shared with one"), "what is full, and with whom"
+    assert admission.others["two"] == (two.plan.rate_mbps, two.plan.rate_mbps)
+    rig.network.launch(rival, "inart", together=True)
+    assert one.plan.rate_mbps == pytest.approx(alone / 2, rel=1e-2)
+    assert two.plan.version == 1
+    assert any(re.match(r"1 of 2 jobs change over: \d+ entries added, \d+ removed", line) for line in rig.log)
+    assert rig.entries(two.job_id) == of_two
+    rig.network.remove("rival")
+    rig.network.rebalance()
+    assert one.plan.rate_mbps > 0.9 * alone
+    of_both = rig.entries(one.job_id), rig.entries(two.job_id)
+    assert not rig.network.rebalance(), "as it shall be"
+    assert (rig.entries(one.job_id), rig.entries(two.job_id)) == of_both
+
+
+def test_at_most_so_many_jobs_change_over_in_one_step(rig, until, monkeypatch):
+    monkeypatch.setattr(rig.network, "_most", 1)
+    jobs = [rig.network.launch(replace(ONE, name=name), "inart", together=True)[1] for name in ("a", "b", "c")]
+
+    def spread() -> float:
+        rates = [job.plan.rate_mbps for job in jobs]
+        return max(rates) / min(rates)
+
+    until(lambda: spread() < 1.1, "all is fair", 60.0)
+    steps = [int(line.split()[0]) for line in rig.log if "jobs change over" in line]
+    assert steps
+    assert set(steps) == {1}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.floats(0, 100), st.floats(0, 100), st.booleans())))
+def test_those_that_have_too_much_come_first(drawn):
+    rates, fair = ({name: given[i] for name, given in drawn.items()} for i in (0, 1))
+    broken = [name for name, given in drawn.items() if given[2]]
+    order = unsettled(rates, fair, broken, 0.05)
+    assert order[: len(broken)] == broken
+    assert [rates[name] > fair[name] for name in order[len(broken) :]] == sorted(
+        (rates[name] > fair[name] for name in order[len(broken) :]), reverse=True
+    )
+    for name in drawn.keys() - set(order):
+        assert abs(rates[name] - fair[name]) <= 0.05 * max(rates[name], fair[name])
