@@ -20,7 +20,7 @@ OVER = 1.1
 STEPS = ((0.02, "idle", "#8a94a3"), (0.5, "under half", "#3f8fd2"), (NEAR, "under 90 %", "#17a2a2"),
          (OVER, "as planned", "#2ea043"), (math.inf, "more than planned", "#d9822b"))  # fmt: skip
 """Measured over planned load: up to what, in words, colour. They read on white and on black."""
-OFF_COLOUR, BOTTLENECK_COLOUR = "#d73a49", "#e5484d"
+OFF_COLOUR, BOTTLENECK_COLOUR, CONGESTED_COLOUR = "#d73a49", "#e5484d", "#bf5af2"
 ARC_POINTS = 13
 CROWD = 24
 """With more servers than that their names are written small, in two rows."""
@@ -32,6 +32,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
               "live_width", "live", "alpha"),
     "lit": ("xs", "ys", "colour"),
     "worst": ("xs", "ys"),
+    "congested": ("xs", "ys"),
     "nodes": ("x", "y", "name", "what", "detail", "state", "marker", "size", "colour", "edge"),
     "adds": ("x", "y", "colour", "size"),
     "named": ("x", "y", "name", "shift"),
@@ -76,9 +77,11 @@ def _network(layers: int, servers: int) -> Any:
     plot.axis.visible = False
     plot.toolbar.logo = None
     plot.grid.visible = False
-    sources = {name: _empty(name) for name in ("links", "lit", "worst", "nodes", "adds", "named", "off", "ring")}
+    sources = {name: _empty(name) for name in SOURCES if name != "rates"}
     round_cap: Any = {"line_cap": "round", "line_join": "round"}
     plot.multi_line("xs", "ys", source=sources["worst"], line_width=17, line_color=BOTTLENECK_COLOUR, line_alpha=0.35,
+                    **round_cap)  # fmt: skip
+    plot.multi_line("xs", "ys", source=sources["congested"], line_width=13, line_color=CONGESTED_COLOUR, line_alpha=0.6,
                     **round_cap)  # fmt: skip
     planned = plot.multi_line("xs", "ys", source=sources["links"], line_width="width", line_color="#8a94a3",
                               line_alpha="alpha", hover_line_alpha=0.9, **round_cap)  # fmt: skip
@@ -143,6 +146,7 @@ def columns(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "links": _links(snapshot, paths, full),
         "worst": _worst(snapshot, paths),
+        "congested": _lines(paths, [link for link in paths if "-".join(link) in snapshot["congested"]]),
         **_nodes(snapshot, colours),
         "rates": _history(snapshot, colours),
         "lights": _lights(snapshot, paths, colours),
@@ -174,7 +178,10 @@ def _links(snapshot: Mapping[str, Any], paths: Mapping[Any, Any], full: float) -
         xs, ys = paths[link["from"], link["to"]]
         live = measured > 0.01
         shares = ", ".join(f"{job} {rate:.3g}" for job, rate in sorted(link["jobs"].items()) if rate > 0.01)
+        slow = snapshot["congested"].get(f"{link['from']}-{link['to']}")
         off = f"kept off ({link['off']})" if link["off"] else ""
+        if slow is not None:
+            shares = f"{shares or 'none'}; congested, planned at {slow:.4g} Mbit/s"
         row = {
             "xs": xs, "ys": ys, "from": link["from"], "to": link["to"], "planned": planned, "measured": measured,
             "bandwidth": link["bandwidth_mbps"], "ratio": words, "jobs": off or shares or "none",
@@ -191,7 +198,11 @@ def _links(snapshot: Mapping[str, Any], paths: Mapping[Any, Any], full: float) -
 
 def _worst(snapshot: Mapping[str, Any], paths: Mapping[Any, Any]) -> dict[str, list[Any]]:
     found = [tuple(job["bottleneck"]["link"]) for job in snapshot["jobs"] if job["bottleneck"]["link"]]
-    lines = [paths[link] for link in dict.fromkeys(found) if link in paths]
+    return _lines(paths, [link for link in dict.fromkeys(found) if link in paths])
+
+
+def _lines(paths: Mapping[Any, Any], links: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:
+    lines = [paths[link] for link in links]
     return {"xs": [xs for xs, _ in lines], "ys": [ys for _, ys in lines]}
 
 

@@ -69,6 +69,7 @@ class Site:
         layers = 1 + max((int(node["y"]) for node in self._snapshots.take()["nodes"]), default=0)
         legend = [[words, colour, "line"] for _, words, colour in page.STEPS]
         legend += [["adds", page.colour_of(1), "ring"], ["bottleneck", page.BOTTLENECK_COLOUR, "ring"]]
+        legend += [["congested", page.CONGESTED_COLOUR, "line"]]
         return {"items": list(page.figures(layers, len(topology.servers)).values()), "legend": legend}
 
 
