@@ -12,6 +12,7 @@ program is a plan as it stands: nothing is rounded. New trees come from pricing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,8 +27,9 @@ from controlplane.strategies.solver import NotInTime
 
 TOLERANCE = 1e-6
 EXACT_PRICING = 1000  # racks x switches up to which trees are also priced exactly
-SMOOTHING = 0.6
+SMOOTHING = 0.3
 TREES_PER_ROUND = 6
+LEAST, STALLS = 3, 2  # a round ends where its last trees did not help; after so many of each root at least
 NEARLY = 0.1  # how much too dear a further tree of a round may be
 
 
@@ -42,8 +44,10 @@ def generate(
     gap: float = 1e-3,
     single_level: bool = False,
     enough: float = math.inf,
+    later: Callable[[], list[Plan]] = list,
 ) -> tuple[Master, np.ndarray] | None:
-    """Column generation from the trees of `start`, for at most `rounds` rounds or to an estimated `gap`.
+    """Column generation from the trees of `start`, for at most `rounds` rounds or to an estimated `gap`. later: makes
+    plans whose trees come in where the first round is not enough.
 
     single_level: partial sums go to the root only (to see what hierarchy is worth). enough: Mbit/s, a rate at which it
     ends (a bound). It ends with what it has when the deadline passes.
@@ -53,11 +57,7 @@ def generate(
     if not pricing.applies:
         return None
     master = Master(network, job, scale, frozen_split)
-    for plan in start:
-        for tree in plan.trees:
-            column = master.make(tree)
-            if column is not None:
-                master.add(column)
+    add_trees(master, start)
     limit = deadline()
     exact = len(pricing.racks) * len(pricing.switches) <= EXACT_PRICING
     rate, values, prices = master.solve()
@@ -66,10 +66,16 @@ def generate(
         limit.report(f"column generation, round {number + 1}", rate * scale, enough)
         if rate * scale >= enough * (1 - TOLERANCE) or limit.passed():
             break
+        if number == 1 and add_trees(master, later()):
+            try:
+                rate, values, prices = master.solve(limit.left)
+            except NotInTime:
+                limit.passed()
+                break
         attempts = [(smooth, False), (prices, False), *([(prices, True)] if exact else [])]
         for used, exactly in attempts:
             pricing.update(used, master.link_use(values))
-            added, least = price_roots(master, pricing, prices, used, exactly)
+            added, least = price_roots(master, pricing, prices, used, exactly, enough=enough * (1 - TOLERANCE))
             if added or limit.passed():
                 break
         if not added or (used is prices and least >= 1 - gap and exactly == exact):
@@ -83,8 +89,22 @@ def generate(
     return master, values
 
 
-def price_roots(master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool) -> tuple[bool, float]:
+def add_trees(master: Master, plans: list[Plan]) -> bool:
+    """Columns for the plans' trees; whether there were new ones."""
+    before = len(master.columns)
+    for plan in plans:
+        for tree in plan.trees:
+            column = master.make(tree)
+            if column is not None:
+                master.add(column)
+    return len(master.columns) > before
+
+
+def price_roots(
+    master: Master, pricing: Pricing, prices: Prices, used: Prices, exactly: bool, *, enough: float = math.inf
+) -> tuple[bool, float]:
     """Adds each root's cheap trees under the prices `used`; whether one gains under `prices`, and the least price.
+    enough: Mbit/s, a rate at which no more are needed.
 
     After every tree, what it uses becomes dearer by what its part of the rate would take up, so that the trees of one
     round lie beside each other instead of on top of each other.
@@ -96,8 +116,9 @@ def price_roots(master: Master, pricing: Pricing, prices: Prices, used: Prices, 
         if master.frozen_split is None or master.frozen_split.get(name, 0.0) > 0
     ]
     repeats = 1 if exactly else TREES_PER_ROUND
-    part = 1.0 / (repeats * len(roots))
+    part = 1.0 / (TREES_PER_ROUND * len(roots))
     load = np.zeros(len(master.capacity))
+    reached, stalls = 0.0, 0
     for repeat in range(repeats):
         for root in roots:
             if repeat:
@@ -119,4 +140,12 @@ def price_roots(master: Master, pricing: Pricing, prices: Prices, used: Prices, 
                     master.add(column)
                     added |= cost < 1 - TOLERANCE
                     load[column.rows] += part * column.uses / master.capacity[column.rows]
+        if added and enough < math.inf:
+            try:
+                before, reached = reached, master.solve(deadline().left)[0] * master.scale
+            except NotInTime:
+                break
+            stalls = 0 if reached > before * (1 + TOLERANCE) else stalls + 1
+            if reached >= enough or (stalls >= STALLS and repeat + 1 >= LEAST):
+                break
     return added, least

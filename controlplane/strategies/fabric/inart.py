@@ -123,12 +123,21 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
 def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, frozen_split: Split | None) -> Plan:
     """Column generation that starts from these plans' trees and the baselines', so it is at least as good as each."""
     topology = network.topology
-    start = [*plans, *baselines(network, job, seed, frozen_split)]
+    start = [*plans, *_possible((lbmm,), network, job, seed, frozen_split)]
+    others: list[Plan] = []
+
+    def made() -> list[Plan]:
+        others.extend(_possible((atp, atp_strict, equal), network, job, seed, frozen_split))
+        return others
+
     limit = cheap_bound(topology, job).mbps
-    generated = generate(network, job, start, bound(topology, job), frozen_split=frozen_split, enough=limit)
+    scale = bound(topology, job)
+    generated = generate(network, job, start, scale, frozen_split=frozen_split, enough=limit, later=made)
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
     best = _best(job, start, seed)
+    if best.rate_mbps < limit * (1 - TOLERANCE):
+        best = _best(job, [best, *(others or made())], seed)
     if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
         return best
     return _best(job, [best, *strict(network, job, seed, frozen_split)], seed)
