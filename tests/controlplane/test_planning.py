@@ -8,6 +8,7 @@ import signal
 from dataclasses import replace
 from itertools import pairwise
 
+import pyomo.environ as pyo
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from controlplane.strategies import get_strategy
 from controlplane.strategies.deadline import deadline
 from controlplane.strategies.fabric.bounds import cheap_bound
 from controlplane.strategies.fabric.prove import proven_bound
+from controlplane.strategies.solver import NotInTime, Outcome
 from tests.controlplane.instances import examples, instances
 from tests.controlplane.test_strategies import FIG1, REFUSALS, check_plan
 
@@ -62,6 +64,19 @@ def test_exact_keeps_what_it_has_when_time_is_over(capsys):
     check_plan(plan, topology)
     assert plan.proven_mbps >= plan.rate_mbps
     assert limit.cut_short == (plan.proven_mbps > plan.rate_mbps * (1 + 1e-5))
+
+
+def test_exact_does_not_take_the_want_of_time_for_the_want_of_capacity(monkeypatch):
+    """A solver that knows no better than to send nothing has not found a plan, if it has not proven that either."""
+
+    def nothing(model, what, **options):
+        for variable in model.component_data_objects(pyo.Var):
+            variable.value = 0.0
+        return Outcome(bound=1.0, optimal=False)
+
+    monkeypatch.setattr("controlplane.strategies.fabric.exact.solve_model", nothing)
+    with pytest.raises(NotInTime, match="no plan within"):
+        get_strategy("exact")(testbed(), FIG1)
 
 
 def test_exact_takes_one_worker_and_four_servers():

@@ -19,7 +19,7 @@ from controlplane.routing import Network, downwards
 from controlplane.strategies.common import Infeasible, Split, finish, prepare, split_or_equal
 from controlplane.strategies.deadline import deadline
 from controlplane.strategies.fabric.paths import Path, shortest_paths, simple_paths
-from controlplane.strategies.solver import solve_model
+from controlplane.strategies.solver import NotInTime, solve_model
 from controlplane.topology import Topology
 
 MOST_PATHS = 30
@@ -70,6 +70,8 @@ def exact(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
 
     rates = {s: m.a[s].value for s in roots}
     total = sum(rates.values())
+    if total <= NEGLIGIBLE and not outcome.optimal:
+        raise NotInTime(f"exact: no plan within {seconds:.3g} s", outcome.bound)
     if total <= NEGLIGIBLE:
         raise Infeasible("exact: no rate above 0 is possible, capacities are too small")
     trees = []
