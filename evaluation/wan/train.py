@@ -42,7 +42,8 @@ class Result:
     """One system. rounds: of a site, mean. round_s: seconds of a synchronisation (with waiting for the others), median;
     task_s: from a task's announcement to its end, median. simulated_*: the same in the simulator. accuracy: (seconds,
     mean over the sites) over time; target_s: seconds until `target` of it, None: not reached; simulated_target_s: the
-    rounds that this took, at the simulator's pace. bytes: that agents sent, by link between sites."""
+    rounds that this took, at the simulator's pace. final_accuracy: None: not every site had a round. bytes: that agents
+    sent, by link between sites."""
 
     network: str
     system: str
@@ -55,7 +56,7 @@ class Result:
     target: float
     target_s: float | None
     simulated_target_s: float | None
-    final_accuracy: float
+    final_accuracy: float | None
     cpu_idle: float
     accuracy: tuple[tuple[float, float], ...]
     bytes: dict[str, int]
@@ -312,7 +313,7 @@ def _result(  # noqa: PLR0917
         arguments.target,
         reached,
         pace,
-        curve[-1][1] if curve else float("nan"),
+        curve[-1][1] if curve else None,
         idle,
         curve,
         link_bytes(reports, routes),
@@ -334,7 +335,8 @@ def line_of(row: Result) -> str:
         f"{row.network:<10} {row.system:<15} {row.rounds:>7.1f} {row.simulated_rounds:>9.1f} "
         f"{row.rounds / row.simulated_rounds if row.simulated_rounds else float('nan'):>6.2f} "
         f"{row.task_s:>7.3f} {row.simulated_task_s:>9.3f} {row.task_s / row.simulated_task_s:>6.2f} "
-        f"{seconds(row.target_s):>11} {seconds(row.simulated_target_s):>9} {row.final_accuracy:>8.1%} "
+        f"{seconds(row.target_s):>11} {seconds(row.simulated_target_s):>9} "
+        f"{'-' if row.final_accuracy is None else f'{row.final_accuracy:.1%}':>8} "
         f"{row.cpu_idle:>8.0%}"
     )
 
