@@ -164,8 +164,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             if parts is not None and output.dtype == given.dtype:
                 return InArtWork(parts.reduce_scatter(output, given, op == "mean"))
         if op == "mean" and given.device.type == "cpu":  # gloo has none
-            work = self._inner._reduce_scatter_base(output, given, _scatter_options(dist.ReduceOp.SUM))
-            return InArtWork(work.get_future().then(lambda future: (future.value(), [output.div_(self.size())])[1]))
+            return self._inner._reduce_scatter_base(output, given / self.size(), _scatter_options(dist.ReduceOp.SUM))
         return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
