@@ -126,6 +126,8 @@ def simulate(
 
         run.sim.after(arguments.redraw, partial(redraw, 1))
     run.run(10**9, seconds=arguments.seconds)
+    while not seconds and run.sim.now < 100 * arguments.seconds:  # at least one, as in the sites
+        run.sim.run(run.sim.now + 0.1)
     return rounds[0] / len(policy.nodes), seconds
 
 
