@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.model import tofino
 from tests.p4 import salu
 
 VALUES = [f"sum_{i:02x}" for i in range(32)]
+UNHURRIED = settings(deadline=None)
 words = st.one_of(
     st.sampled_from([0, 1, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF]), st.integers(0, 0xFFFFFFFF)
 )
@@ -46,6 +47,7 @@ def test_every_register_is_there_and_gets_what_it_should() -> None:
     assert [name for name, register in found.items() if not register.pairs] == ["slot_sequence"]
 
 
+@UNHURRIED
 @given(words, words)
 def test_sequence(cell: int, operand: int) -> None:
     near = (operand, operand - 1 & 0xFFFFFFFF, operand + 1 & 0xFFFFFFFF, cell)
@@ -58,6 +60,7 @@ def test_sequence(cell: int, operand: int) -> None:
             assert (after, output) == function(held, operand)
 
 
+@UNHURRIED
 @given(words, words, words, words)
 def test_pairs(first: int, second: int, operand: int, other: int) -> None:
     for register, name, function in (
@@ -72,6 +75,7 @@ def test_pairs(first: int, second: int, operand: int, other: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["store", "add", "maximum", "read"])
+@UNHURRIED
 @given(words, words, words, words)
 def test_values(name: str, first: int, second: int, low: int, high: int) -> None:
     expected = tofino.VALUE_ACTIONS[name]((first, second), low, high)
