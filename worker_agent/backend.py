@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -37,6 +38,8 @@ SMALLEST_BYTES = 4096
 
 MOST_BYTES = 2**31 - 1
 """What is larger goes to gloo or NCCL, too: an operation of an agent has at most so many elements, of bytes."""
+
+KEPT_WORKS = 4 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7) else 0
 
 logger = logging.getLogger("inart")
 
@@ -109,6 +112,8 @@ class InArtProcessGroup(dist.ProcessGroup):
         generation = opts.store.add(f"inart/generation/{rank}", 1)
         name = f"{opts.group_id}/{generation}"
         self._options = options
+        # Before torch 2.7 a caller in C++ (DDP) does not keep the Python object, without which it is no InArtWork.
+        self._works: deque[InArtWork] = deque(maxlen=KEPT_WORKS)
         self._name, self._desc = opts.group_id, ""
         self._inner = dist.ProcessGroup(dist.PrefixStore(f"{name}/others", opts.store), rank, size)
         backends = [("gloo", "cpu")] + ([("nccl", "cuda")] if torch.cuda.is_available() else [])
@@ -149,7 +154,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         given = _reduction(opts)
         op = _operation(opts)
         if op is not None and len(tensors) == 1 and self._suits(tensors[0]):
-            return InArtWork(self._through_network(tensors[0], op))
+            return self._work(self._through_network(tensors[0], op))
         if op == "mean" and all(tensor.device.type == "cpu" for tensor in tensors):
             return self._mean(tensors)  # gloo has none
         options = dist.AllreduceOptions()
@@ -162,7 +167,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if op is not None and self._suits(given) and given.numel() == self.size() * output.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
-                return InArtWork(parts.reduce_scatter(output, given, op == "mean"))
+                return self._work(parts.reduce_scatter(output, given, op == "mean"))
         if op == "mean" and given.device.type == "cpu":  # gloo has none
             return self._inner._reduce_scatter_base(output, given / self.size(), _scatter_options(dist.ReduceOp.SUM))
         return self._inner._reduce_scatter_base(output, given, *(() if opts is None else (opts,)))
@@ -172,7 +177,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if self._suits(output, raw=True) and output.numel() == self.size() * given.numel():
             parts = self._parts()
             if parts is not None and output.dtype == given.dtype:
-                return InArtWork(parts.all_gather(output, given))
+                return self._work(parts.all_gather(output, given))
         return self._inner._allgather_base(output, given, *(() if opts is None else (opts,)))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
@@ -182,7 +187,7 @@ class InArtProcessGroup(dist.ProcessGroup):
         if len(inputs) == 1 and all(one.shape == inputs[0].shape for one in outputs[0]):
             size = inputs[0].numel() * inputs[0].element_size() * self.size()
             if self._suits(inputs[0], raw=True, nbytes=size) and (parts := self._parts()) is not None:
-                return InArtWork(parts.all_gather(list(outputs[0]), inputs[0]))
+                return self._work(parts.all_gather(list(outputs[0]), inputs[0]))
         return self._inner.allgather(outputs, inputs, *(() if opts is None else (opts,)))
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:  # type: ignore[override]
@@ -191,8 +196,13 @@ class InArtProcessGroup(dist.ProcessGroup):
         if source is not None and not more and len(tensors) == 1 and self._suits(tensors[0], raw=True):
             parts = self._parts()
             if parts is not None:
-                return InArtWork(parts.broadcast(tensors[0], source))
+                return self._work(parts.broadcast(tensors[0], source))
         return self._inner.broadcast(tensors, *(() if opts is None else (opts,)), *more)
+
+    def _work(self, future: torch.futures.Future[Any]) -> InArtWork:
+        work = InArtWork(future)
+        self._works.append(work)
+        return work
 
     def _parts(self) -> Parts | None:
         return self.network.parts() if self.network is not None else None
@@ -228,7 +238,7 @@ class InArtProcessGroup(dist.ProcessGroup):
             future.value()
             return [tensor.div_(self.size()) for tensor in tensors]
 
-        return InArtWork(self._inner.allreduce(tensors, options).get_future().then(divide))
+        return self._work(self._inner.allreduce(tensors, options).get_future().then(divide))
 
     # A group that is a Python class keeps its own name and description: torch asks it, not the C++ object.
 
