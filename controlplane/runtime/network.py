@@ -545,6 +545,8 @@ class Network:
                 with self._lock:
                     self._bases[one.name] = bases[one.name]
         self.changed()
+        if self._fair and (off or restored) and not dry_run:
+            self._replan_soon()  # each has taken what the others left of what is there now
         if not made:
             raise JobsError("there is no job")
         return next((update for update in made if update.changed), made[0])
