@@ -260,6 +260,8 @@ def parse_job(spec: str, topology: Topology) -> Job:
 def parse_next_job(text: str, topology: Topology, others: Mapping[str, Iterable[str]]) -> Job:
     """A job beside others (their nodes by name): JSON, or words as `parse_job` takes them, for which servers that no
     other job has are taken; without a name it gets one that is free. Raises JobError."""
+    if text.lstrip().startswith("["):
+        raise JobError("a job file is a JSON object of workers and parameter servers, and not a list")
     if text.lstrip().startswith("{"):
         job = Job.from_json(parse_json(text))
         job.check(topology)
@@ -269,4 +271,9 @@ def parse_next_job(text: str, topology: Topology, others: Mapping[str, Iterable[
     if "name=" not in text:
         name = next(name for name in ("job", *(f"job{n}" for n in range(2, 1 << 16))) if name not in others)
         text = f"{text},name={name}" if text else f"name={name}"
-    return parse_job(text, free)
+    try:
+        return parse_job(text, free)
+    except JobError as error:
+        if busy and "the topology has" in str(error):
+            raise JobError(f"{error} beside those of {', '.join(others)}") from None
+        raise

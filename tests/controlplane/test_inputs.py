@@ -11,7 +11,7 @@ import pytest
 from controlplane.deploy import main
 from controlplane.frontpanel import FrontPanelError, make_port
 from controlplane.generators import testbed
-from controlplane.job import Job, JobError, parse_job
+from controlplane.job import Job, JobError, parse_job, parse_next_job
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.__main__ import main as plan_command
 from controlplane.plan.limits import ATTRIBUTES
@@ -102,3 +102,12 @@ def test_server_on_two_switches_is_refused_before_anything_is_installed(tmp_path
     assert "server W1 must hang on exactly one switch" in capsys.readouterr().err
     assert plan_command(["--topology", str(tmp_path / "net.json"), "--job", "workers=6,ps=2"]) == 2
     assert "server W1 must hang on exactly one switch" in capsys.readouterr().err
+
+
+def test_job_beside_others_says_what_is_short_and_what_it_is_not():
+    topology = testbed()
+    others = {"one": topology.servers[:-1]}
+    with pytest.raises(JobError, match="needs 3 servers, the topology has 1 beside those of one"):
+        parse_next_job("workers=2,ps=1", topology, others)
+    with pytest.raises(JobError, match="not a list"):
+        parse_next_job("[" * 100_000, topology, others)
