@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from controlplane.generators import parse_topology
 from controlplane.job import Job, JobError, parse_job
@@ -48,6 +49,7 @@ REPEAT_SECONDS = 5.0  # of all-reduces of one size, as far as the model knows
 MOST, LEAST = 25, 1
 ORDER_SECONDS = 0.02  # until all workers have the order
 WANTED = 0.05
+COLOURS = ("#2f5d9b", "#d0782a", "#4a8f52", "#8a4f9e")
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,11 @@ def table(found: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
+def from_json(one: dict[str, Any]) -> Measured:
+    """What `asdict` made of it. Raises TypeError."""
+    return Measured(**{**one, "rows": [Row(**row) for row in one["rows"]]})
+
+
 def worst_of(found: Sequence[Measured]) -> float:
     return max(abs(row.error) for one in found for row in one.rows)
 
@@ -173,10 +180,14 @@ def draw(found: Sequence[Measured], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, (above, below) = plt.subplots(2, 1, figsize=(5.5, 5.2), sharex=True, height_ratios=(3, 1.4))
-    for one, colour in zip(found, ("#2f5d9b", "#d0782a", "#4a8f52", "#8a4f9e"), strict=False):
+    colours: dict[float, str] = {}
+    for one in found:
+        seen = one.link_mbps in colours  # in another run
+        colour = colours.setdefault(one.link_mbps, COLOURS[len(colours) % len(COLOURS)])
         sizes = [row.size for row in one.rows]
-        above.loglog(sizes, [row.model_s for row in one.rows], color=colour, label=f"model, {one.link_mbps:g} Mbit/s")
-        above.loglog(sizes, [row.measured_s for row in one.rows], "o", color=colour, label="emulation")
+        label, dots = (None, None) if seen else (f"model, {one.link_mbps:g} Mbit/s", "emulation")
+        above.loglog(sizes, [row.model_s for row in one.rows], color=colour, label=label)
+        above.loglog(sizes, [row.measured_s for row in one.rows], "o", color=colour, label=dots)
         below.semilogx(sizes, [100 * row.error for row in one.rows], "o-", color=colour)
     below.axhspan(-100 * WANTED, 100 * WANTED, color="#888888", alpha=0.2)
     below.set_ylim(-15, 15)
@@ -205,17 +216,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--strategy", default="inart", help="default: %(default)s")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="BYTES")
     parser.add_argument("--plot", type=Path, metavar="PNG")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", metavar="JSON", help="measure nothing: show what earlier runs printed (--json)"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
     shape = arguments.topology or "testbed:switch={},server={},link={},results=1"
     found = []
     try:
-        rates = sorted(arguments.mbps)
+        rates = [] if arguments.read else sorted(arguments.mbps)
+        for file in arguments.read or ():
+            found += [from_json(one) for one in json.loads(file.read_text())]
         for mbps in rates:
             topology = parse_topology(shape.replace("{}", f"{mbps:g}"))
             job, most = parse_job(arguments.job, topology), math.inf if mbps == rates[-1] else MOST_SECONDS
             found.append(measure(topology, job, arguments.strategy, arguments.sizes, link_mbps=mbps, most_s=most))
-    except (EmulationError, TargetError, TopologyError, JobError, ValueError) as error:
+    except (EmulationError, TargetError, TopologyError, JobError, OSError, TypeError, ValueError) as error:
         print(f"cost: {error}", file=sys.stderr)
         return 1
     if not any(one.rows for one in found):

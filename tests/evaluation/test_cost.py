@@ -20,7 +20,12 @@ def test_the_table_says_whether_the_model_holds(measured, status, monkeypatch, t
     assert ("NOT within 5 %" in printed) == bool(status)
     assert (tmp_path / "cost.png").stat().st_size > 5_000
     assert cost.main(["--json"]) == status
-    assert json.loads(capsys.readouterr().out)[0]["rows"][0]["measured_s"] == measured
+    again = capsys.readouterr().out
+    assert json.loads(again)[0]["rows"][0]["measured_s"] == measured
+    (tmp_path / "one.json").write_text(again)
+    monkeypatch.setattr(cost, "measure", lambda *_, **__: pytest.fail("nothing is to be measured"))
+    assert cost.main(["--read", str(tmp_path / "one.json")]) == status
+    assert capsys.readouterr().out.splitlines()[:3] == printed.splitlines()[:3]
 
 
 def test_a_wrong_topology_is_said(capsys):
@@ -35,3 +40,10 @@ def test_the_hosts_part_is_found_from_what_the_smallest_all_reduce_takes(hosts_m
 
     assert cost.hosts_part(modelled(hosts_ms), modelled) == pytest.approx(hosts_ms, abs=2e-3)
     assert cost.hosts_part(0.005, modelled) == 0
+
+
+def test_what_no_run_printed_is_refused(tmp_path, capsys):
+    (tmp_path / "one.json").write_text('[{"rows": []}]')
+    assert cost.main(["--read", str(tmp_path / "one.json")]) == 1
+    assert cost.main(["--read", str(tmp_path / "none.json")]) == 1
+    assert capsys.readouterr().err.count("cost: ") == 2
