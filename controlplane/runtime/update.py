@@ -30,8 +30,8 @@ from controlplane.topology import Topology, TopologyError
 
 PREPARE_SECONDS = 15.0
 SAME = 1e-6
-LEAST_PART = 0.1
-"""Of its rate, that a plan keeps when it is led around something, whatever the ways carry."""
+LEAST_PART = 0.25
+"""Of its planned rate, that a plan keeps when it is led around something, whatever the ways carry."""
 LEAST_MBPS = 1e-6
 """A plan with less is none."""
 BACKUPS_CARRY = 0.5
@@ -67,10 +67,11 @@ class Update:
 
 @dataclass(frozen=True)
 class Version:
-    """A plan as it is installed."""
+    """A plan as it is installed. planned_mbps: its rate before it was led around anything; 0: it was not."""
 
     plan: Plan
     deployment: Deployment
+    planned_mbps: float = 0.0
 
 
 class Updater:
@@ -346,7 +347,9 @@ class Updater:
             taken=self._switches.taken(),
             places=Places(sizes, slots, groups),
         )
-        return Version(self._slowed(found.plan, topology), replace(made, agents=old.agents)), found
+        planned = version.planned_mbps or version.plan.rate_mbps
+        slowed = self._slowed(replace(found.plan, rate_mbps=planned), topology)
+        return Version(slowed, replace(made, agents=old.agents), planned), found
 
     def _slowed(self, plan: Plan, topology: Topology) -> Plan:
         """At the rate that its trees can have over these ways: where they do not carry more, it only costs packets."""
