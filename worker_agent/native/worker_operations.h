@@ -1,0 +1,91 @@
+/* How operations of the worker's engine end: with their last part, or all at once after a failure. Included by worker.c only. */
+#ifndef INART_WORKER_OPERATIONS_H
+#define INART_WORKER_OPERATIONS_H
+
+#include "worker_state.h"
+
+/* One of its parts has ended, or its submission. */
+static void operation_part_ended(struct inart_worker *w, struct operation *o, bool well)
+{
+    pthread_mutex_lock(&w->mutex);
+    if (!well && o->status == STATUS_OK) {
+        o->status = w->failure_status;
+        memcpy(o->message, w->failure, sizeof o->message);
+    }
+    if (atomic_fetch_sub(&o->parts_left, 1) == 1) {
+        if (w->done)
+            w->done_last->next = o;
+        else
+            w->done = o;
+        w->done_last = o;
+        if (o->status == STATUS_OK) {
+            w->operations_done++;
+            w->bytes_reduced += o->elements * inart_dtype_bytes(o->dtype);
+        } else
+            w->operations_failed++;
+        pthread_cond_broadcast(&w->finished);
+    }
+    pthread_mutex_unlock(&w->mutex);
+}
+
+static void part_free(struct part *p)
+{
+    free(p->exponents);
+    free(p);
+}
+
+/* After a failure: a thread's parts end with it, and what it has built is not sent. */
+static void drop_parts(struct io_thread *x)
+{
+    for (uint32_t i = 0; i < x->tree_count; i++) {
+        struct tree *t = &x->trees[i];
+        while (t->parts) {
+            struct part *p = t->parts;
+            t->parts = p->next;
+            operation_part_ended(x->worker, p->operation, false);
+            part_free(p);
+        }
+        t->last = t->cursor[EXPONENT] = t->cursor[DATA] = NULL;
+    }
+    if (x->engine.io)
+        io_clear(x->engine.io);
+}
+
+/* Everything pending ends, as soon as each thread comes to it; the engine refuses work until it is configured again. */
+static void set_failure(struct inart_worker *w, int32_t status, const char *message)
+{
+    pthread_mutex_lock(&w->mutex);
+    if (!atomic_load(&w->failed)) {
+        snprintf(w->failure, sizeof w->failure, "%s", message);
+        w->failure_status = status;
+        atomic_store(&w->failed, true);
+    }
+    pthread_mutex_unlock(&w->mutex);
+}
+
+__attribute__((format(printf, 3, 4))) static void fail(struct io_thread *x, int32_t status, const char *format, ...)
+{
+    char message[MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    set_failure(x->worker, status, message);
+    drop_parts(x);
+    for (uint32_t i = 0; i < x->worker->io.threads; i++)
+        if (&x->worker->threads[i] != x)
+            engine_wake(&x->worker->threads[i].engine);
+}
+
+/* Not for the threads themselves: when it returns, all operations have ended. */
+static void fail_all(struct inart_worker *w, int32_t status, const char *message)
+{
+    set_failure(w, status, message);
+    for (uint32_t i = 0; i < w->io.threads; i++) {
+        engine_enter(&w->threads[i].engine);
+        drop_parts(&w->threads[i]);
+        engine_leave(&w->threads[i].engine);
+    }
+}
+
+#endif

@@ -1,0 +1,223 @@
+/* Chunks become packets: which is next, what it holds, how it is labelled. Included by worker.c only. */
+#ifndef INART_WORKER_SENDING_H
+#define INART_WORKER_SENDING_H
+
+#include "worker_operations.h"
+
+static uint64_t chunks_of(const struct part *p) { return (uint64_t)p->order.exponents + p->order.data; }
+
+static struct part *part_of(struct tree *t, uint64_t sequence)
+{
+    for (struct part *p = t->parts; p; p = p->next)
+        if (sequence - p->base < chunks_of(p))
+            return p;
+    return NULL;
+}
+
+/* Elements of data chunk `index`: at most N, fewer in the last. */
+static size_t chunk_elements(const struct part *p, uint32_t index, size_t n)
+{
+    uint64_t left = p->count - (uint64_t)index * n;
+    return left < n ? (size_t)left : n;
+}
+
+/* Values in a chunk. */
+static size_t chunk_values(const struct io_thread *x, const struct operation *o)
+{
+    return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->config.values : x->worker->config.values;
+}
+
+static uint64_t sequence_in(const struct part *p, int kind, uint32_t index) { return p->base + numbering_place(&p->order, kind, index); }
+
+static uint64_t sequence_of_data(const struct part *p, uint32_t index) { return sequence_in(p, DATA, index); }
+
+/* Where data chunk `index` is in the array, in bytes, and how many values it has. */
+static uint64_t data_at(const struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
+{
+    const struct operation *o = p->operation;
+    uint64_t n = chunk_values(x, o), turn = inart_turn(&o->layout, index), at = (p->offset + turn * n) * inart_dtype_bytes(o->dtype);
+    *count = chunk_elements(p, (uint32_t)turn, n);
+    if (o->layout.kind != INART_ALL_REDUCE)
+        at += inart_owner(&o->layout, sequence_of_data(p, index)) * o->layout.stride;
+    return at;
+}
+
+static const float *load_chunk(struct io_thread *x, const struct part *p, uint32_t index, size_t *count)
+{
+    const struct operation *o = p->operation;
+    const uint8_t *data = o->in + data_at(x, p, index, count);
+    for (size_t i = 0; i < *count * inart_dtype_bytes(o->dtype); i += 64)
+        __builtin_prefetch(data + ARRAY_FETCH + i);
+    return inart_load(data, *count, o->dtype, x->scratch);
+}
+
+static bool everybodys(const struct tree *t, const struct part *p, uint32_t index)
+{
+    return inart_everybodys(sequence_of_data(p, index), index, p->order.data, t->config.slots);
+}
+
+/* Is data chunk `index` this worker's own? */
+static bool own(const struct part *p, uint32_t index)
+{
+    const struct inart_layout *l = &p->operation->layout;
+    return inart_owner(l, sequence_of_data(p, index)) == l->index;
+}
+
+/* What another worker's packet is enough for: this one sends nothing, but asks for it when it does not come. */
+static bool awaited(const struct tree *t, const struct part *p, uint32_t index)
+{
+    return p->operation->layout.kind == INART_GATHER && !own(p, index) && !everybodys(t, p, index);
+}
+
+/* The flags of a data chunk beyond those of an all-reduce. */
+static uint8_t data_flags(const struct tree *t, const struct part *p, uint32_t index)
+{
+    if (p->operation->layout.kind == INART_ALL_REDUCE || everybodys(t, p, index))
+        return 0;
+    if (p->operation->layout.kind == INART_REDUCE_SCATTER)
+        return INART_FLAG_SCATTER;
+    /* A RESEND waits in no switch for the others. */
+    return INART_FLAG_RESEND | (own(p, index) ? INART_FLAG_SINGLE : INART_FLAG_ASK);
+}
+
+/* A chunk of a gather: the owner's bytes as they are; from the others zeros. */
+static void write_bytes(struct io_thread *x, const struct part *p, uint32_t index, uint8_t *wire)
+{
+    size_t count = 0, size = chunk_values(x, p->operation);
+    if (own(p, index)) {
+        uint64_t at = data_at(x, p, index, &count);
+        memcpy(wire, p->operation->in + at, count);
+    }
+    memset(wire + count, 0, size - count);
+}
+
+static void write_exponents(struct io_thread *x, const struct part *p, uint32_t chunk, int32_t *wire)
+{
+    const struct operation *o = p->operation;
+    uint32_t n = x->worker->config.values;
+    int32_t check[CHECK_VALUES] = {(int32_t)o->elements, -(int32_t)o->elements, (int32_t)o->tag, -(int32_t)o->tag};
+    for (uint32_t j = 0; j < n; j++) {
+        uint64_t position = (uint64_t)chunk * n + j;
+        int32_t value = 0;
+        if (position < CHECK_VALUES)
+            value = check[position];
+        else if (position - CHECK_VALUES < p->order.data && o->layout.kind != INART_GATHER) {
+            size_t count;
+            const float *values = load_chunk(x, p, (uint32_t)(position - CHECK_VALUES), &count);
+            value = inart_exponent(values, count);
+        }
+        wire[j] = (int32_t)__builtin_bswap32((uint32_t)value);
+    }
+}
+
+/* Builds the packet of one chunk; there is room. */
+static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, enum sending how, uint64_t now)
+{
+    bool resend = how == RESEND;
+    uint32_t index;
+    int kind = numbering_chunk(&p->order, (uint32_t)(sequence - p->base), &index);
+    struct inart_header h = {
+        .flags = (uint8_t)((resend ? INART_FLAG_RESEND : 0) | (kind == EXPONENT ? INART_FLAG_MAXIMUM : 0)),
+        .job = (uint16_t)x->worker->config.job, .label = t->config.up_label, .epoch = x->worker->config.epoch, .sequence = (uint32_t)sequence,
+    };
+    bool sends = resend || kind == EXPONENT || !awaited(t, p, index);
+    if (kind == DATA)
+        h.flags |= data_flags(t, p, index);
+    int32_t *wire = sends ? inart_values(io_build(x->engine.io, t->lane, &h)) : NULL;
+    if (kind == EXPONENT)
+        write_exponents(x, p, index, wire);
+    else if (p->operation->layout.kind != INART_GATHER) {
+        size_t count;
+        const float *values = load_chunk(x, p, index, &count);
+        inart_quantise(values, count, x->worker->config.values, p->exponents[index], x->worker->fraction_bits, (uint32_t *)wire);
+    } else if (sends)
+        write_bytes(x, p, index, (uint8_t *)wire);
+    struct chunk *c = chunk_of(t, sequence);
+    c->sent_at = now;
+    if (how == FIRST) {
+        c->state = SENT;
+        c->kind = (uint8_t)kind;
+        c->awaited = !sends;
+        c->theirs = kind == DATA && p->operation->layout.kind == INART_REDUCE_SCATTER && !own(p, index);
+        list_add(t, c, LIST_FIRST);
+        t->unanswered++;
+        p->sent[kind]++;
+        t->stats.chunks_sent += sends;
+        unsigned long long never = 0;
+        if (!atomic_load_explicit(&p->operation->first_send, memory_order_relaxed))
+            atomic_compare_exchange_strong(&p->operation->first_send, &never, now);
+        if (!t->stats.first_send_ns)
+            t->stats.first_send_ns = now;
+        if (!t->active_since)
+            t->active_since = now;
+    }
+    if (io_complete(x->engine.io, t->lane))
+        io_flush(x->engine.io, now);
+    t->tokens -= 1; /* also for another worker's chunk: all go through the sequence numbers at the tree's rate */
+    t->burst -= 1;
+    if (sends) {
+        x->stats.packets_sent++;
+        x->stats.bytes_sent += x->engine.io->frame_bytes;
+    }
+}
+
+/* Of its chunks of a kind, the number of the next to be sent. */
+static uint64_t next_of(const struct part *p, int kind) { return sequence_in(p, kind, p->sent[kind]); }
+
+static uint64_t limit_of(const struct tree *t, const struct part *p)
+{
+    return t->base + inart_window(&p->operation->layout, t->config.slots);
+}
+
+/* Over data chunks of a gather that came before this worker had come to them. */
+static void pass_answered(struct tree *t, struct part *p)
+{
+    for (uint64_t next; p->sent[DATA] < p->order.data; p->sent[DATA]++) {
+        next = sequence_of_data(p, p->sent[DATA]);
+        if (next >= t->base && (next >= t->base + t->config.slots || chunk_of(t, next)->state != ANSWERED))
+            return;
+    }
+}
+
+/* Sends the next new chunk; false: none may go now. */
+static bool send_next(struct io_thread *x, struct tree *t, uint64_t now)
+{
+    struct part *p = t->cursor[EXPONENT];
+    while (p && p->sent[EXPONENT] == p->order.exponents)
+        p = p->next;
+    t->cursor[EXPONENT] = p;
+    if (p && next_of(p, EXPONENT) < limit_of(t, p)) {
+        send_chunk(x, t, p, next_of(p, EXPONENT), FIRST, now);
+        return true;
+    }
+    p = t->cursor[DATA];
+    while (p && (pass_answered(t, p), p->sent[DATA] == p->order.data))
+        p = p->next;
+    t->cursor[DATA] = p;
+    if (!p || p->exponents[p->sent[DATA]] < 0)
+        return false;
+    if (next_of(p, DATA) >= limit_of(t, p))
+        return false;
+    send_chunk(x, t, p, next_of(p, DATA), FIRST, now);
+    return true;
+}
+
+/* Sends the next chunk that is to be repeated; false: there is none. */
+static bool repeat_next(struct io_thread *x, struct tree *t, uint64_t now)
+{
+    if (now < t->repeat_at)
+        return false;
+    if (t->repeat < t->base)
+        t->repeat = t->base;
+    for (; t->repeat < t->repeat_end; t->repeat++) {
+        struct chunk *c = chunk_of(t, t->repeat);
+        if (c->state == SENT && c->list == LIST_FIRST && c->repeated) {
+            send_chunk(x, t, part_of(t, t->repeat), t->repeat, REPEAT, now);
+            t->repeat++;
+            return true;
+        }
+    }
+    return false;
+}
+
+#endif

@@ -1,0 +1,222 @@
+/* What the worker's engine holds: trees, their rings of chunks, parts of operations, threads. Included by worker.c only. */
+#ifndef INART_WORKER_STATE_H
+#define INART_WORKER_STATE_H
+
+#include <math.h>
+#include <stdarg.h>
+
+#include "collectives.h"
+#include "engine.h"
+#include "labels.h"
+#include "numbering.h"
+#include "numbers.h"
+#include "stream.h"
+
+#define NAME_BYTES 64
+#define MESSAGE_BYTES 512
+#define MS (INART_NS / 1000)
+#define RTO_INITIAL (100 * MS)
+#define RTO_LOWEST (20 * MS)
+#define RTO_LOWEST_START (50 * MS) /* while nothing has been answered: peers seldom start at once */
+#define RTO_LOWEST_RESENT (5 * MS) /* of a chunk that was resent: waits for no peer */
+#define BACKOFF_LONGEST (250 * MS) /* unless the round trip is longer anyway */
+#define ROUND_TRIP_MOST (250 * MS)
+#define RECENT (500 * MS)
+#define BACKOFF_MOST 6
+#define RESEND_BURST 8.0
+#define RESEND_SHARE_STEP (1 / 16.0)
+#define TOKEN_SLEEP (20 * MS)          /* up to here, waiting for tokens does not listen for packets */
+#define BURST_SECONDS 0.001            /* of a tree's packets that leave at a time, */
+#define BURST_MESSAGES 4               /* ... and super-frames: the 256 KB that a switch's buffers hold of each sender */
+#define FEW 8                          /* packets that a slow tree may collect, */
+#define FEW_SECONDS 0.004              /* ... if they are no more than all trees send in this time */
+#define SLACK_SECONDS 0.003            /* being late by this loses nothing */
+#define CATCH_UP 2.0                   /* times the tree's rate */
+#define ARRAY_FETCH 4096               /* bytes: how far ahead of what is read of an array; more than the processor does by itself */
+#define NONE UINT32_MAX
+
+enum { UNSENT, SENT, ANSWERED };
+enum { LIST_NONE, LIST_FIRST, LIST_RESEND };
+enum sending { FIRST, REPEAT, RESEND };
+enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STATUS_ABORTED = 3, STATUS_PROTOCOL = 4 };
+
+/* ---- shared with worker_agent/engine.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
+struct inart_tree_config {
+    uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
+    double rate_mbps; /* 0: not paced */
+    char root[NAME_BYTES];
+};
+struct inart_worker_config {
+    uint32_t job, epoch, workers, values, trees, index;
+    double timeout_seconds;
+    const struct inart_tree_config *tree;
+};
+/* struct inart_io_config, inart_io_stats: engine.h */
+struct inart_part_range {
+    uint64_t offset, count; /* elements */
+};
+struct inart_completion {
+    int64_t operation;
+    int32_t status;
+    double seconds, first_send, last_answer; /* first_send, last_answer: CLOCK_MONOTONIC */
+    char message[MESSAGE_BYTES];
+};
+struct inart_tree_stats {
+    uint64_t chunks_sent, resent_gap, resent_timeout, resent_recovery, answers, duplicates, refused;
+    uint64_t first_send_ns, last_answer_ns, busy_ns, next_sequence, oldest_unanswered;
+    double rtt_seconds, rtt_lowest; /* lowest of the last second; of all */
+};
+struct inart_worker_stats {
+    struct inart_packet_stats packets;
+    uint64_t operations_done, operations_failed, bytes_reduced;
+};
+/* ------------------------------------------------------------------- */
+
+struct operation {
+    int64_t id;
+    const uint8_t *in;
+    uint8_t *out;
+    uint64_t elements;
+    uint32_t tag;
+    struct inart_layout layout;
+    int dtype;
+    float divisor;
+    int32_t status;
+    atomic_uint parts_left; /* and one while it is being submitted */
+    uint64_t submitted;
+    atomic_ullong first_send, last_answer;
+    char message[MESSAGE_BYTES];
+    struct operation *next; /* in the list of finished operations */
+};
+
+struct part {
+    struct operation *operation;
+    uint64_t base, offset, count;
+    struct numbering order;
+    uint32_t sent[KINDS], answered;
+    int16_t *exponents; /* of each data chunk; -1: not yet agreed */
+    struct part *next;
+};
+
+struct chunk {
+    uint64_t sent_at, due; /* due: of a chunk in the resend list */
+    uint32_t previous, next;
+    uint16_t resends;
+    uint8_t state, list, kind;
+    uint8_t gap, recovery; /* found missing: because a later one was answered; because a resend before it was */
+    bool repeated;                  /* ... without RESEND: which copy was answered is not known */
+    bool awaited;                   /* another worker's, of a gather: `due` says when it counts as lost */
+    bool theirs;                    /* another worker's, of a reduce-scatter: only the first that is missing is known */
+};
+
+struct list {
+    uint32_t head, tail;
+};
+
+/* The newest chunk that was sent once and has its answer: what was sent before it should have been answered, too. */
+struct evidence {
+    uint64_t sequence, rtt;
+    bool any;
+};
+
+struct tree {
+    struct inart_tree_config config;
+    uint32_t mask, lane;
+    struct chunk *ring; /* slots; [sequence & mask] for base <= sequence < base + slots */
+    uint32_t unanswered; /* chunks that were sent and have no answer */
+    uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
+    uint64_t complete;              /* all before it are, as the root has said */
+    /* What was sent and has no answer is sent once more, from `repeat` to before `repeat_end`, not before `repeat_at`. */
+    uint64_t repeat, repeat_end, repeat_at;
+    struct part *parts, *last, *cursor[KINDS];
+    struct list first[KINDS], resend;
+    uint64_t resend_due;       /* no entry of the resend list is due earlier */
+    struct evidence evidence[KINDS];
+    double packets_per_second, tokens, tokens_most, tokens_wake;
+    double burst; /* tokens for what may leave at once: tokens_wake of them, refilled CATCH_UP times as fast */
+    uint64_t tokens_at, progress_at, active_since; /* active_since: first send since it had nothing to do; 0: idle */
+    double recent, before_recent, round_trip; /* ns: the lowest of the last RECENT and of the one before; of both; 0: none yet */
+    double rtt_lowest;
+    uint64_t recent_since;
+    double resend_share, resend_tokens; /* of the tree's rate, for resends; what is there now */
+    uint64_t resend_tokens_at, resend_share_cut;
+    uint32_t recovery, recovering; /* chunks that are to be resent together, at recovery_due; of the last such, unanswered */
+    uint64_t recovery_due, recovery_since; /* since: what was sent once before it is answered when nothing was lost */
+    unsigned reorder;          /* how tolerant of reordering: grows when a gap's resend was needless */
+    struct inart_tree_stats stats;
+};
+
+struct io_thread {
+    struct engine_thread engine; /* first */
+    struct inart_worker *worker;
+    struct tree *trees;
+    uint32_t tree_count;
+    struct label_map labels; /* answer and return labels -> tree */
+    struct inart_packet_stats stats;
+    uint32_t random, rotation;
+    float scratch[INART_MAX_VALUES];
+};
+
+struct inart_worker {
+    struct inart_worker_config config;
+    struct inart_io_config io;
+    struct io_thread *threads;
+    int fraction_bits;
+    atomic_bool failed; /* nothing works until the next configuration */
+    pthread_mutex_t mutex; /* covers the rest */
+    pthread_cond_t finished;
+    struct operation *done, *done_last;
+    int64_t next_operation;
+    char failure[MESSAGE_BYTES];
+    int32_t failure_status;
+    uint64_t operations_done, operations_failed, bytes_reduced;
+    bool closing;
+};
+
+static uint32_t random_next(struct io_thread *x) /* xorshift: only spreads timers */
+{
+    x->random ^= x->random << 13;
+    x->random ^= x->random >> 17;
+    x->random ^= x->random << 5;
+    return x->random;
+}
+
+static uint64_t random_below(struct io_thread *x, uint64_t n) { return n ? random_next(x) % n : 0; }
+
+/* ---- lists of chunks ---- */
+
+static struct chunk *chunk_of(struct tree *t, uint64_t sequence) { return &t->ring[sequence & t->mask]; }
+
+static struct list *list_of(struct tree *t, struct chunk *c) { return c->list == LIST_RESEND ? &t->resend : &t->first[c->kind]; }
+
+static void list_add(struct tree *t, struct chunk *c, int which)
+{
+    uint32_t i = (uint32_t)(c - t->ring);
+    c->list = (uint8_t)which;
+    struct list *l = list_of(t, c);
+    c->previous = l->tail;
+    c->next = NONE;
+    if (l->tail == NONE)
+        l->head = i;
+    else
+        t->ring[l->tail].next = i;
+    l->tail = i;
+}
+
+static void list_remove(struct tree *t, struct chunk *c)
+{
+    if (c->list == LIST_NONE)
+        return;
+    struct list *l = list_of(t, c);
+    if (c->previous == NONE)
+        l->head = c->next;
+    else
+        t->ring[c->previous].next = c->next;
+    if (c->next == NONE)
+        l->tail = c->previous;
+    else
+        t->ring[c->next].previous = c->previous;
+    c->list = LIST_NONE;
+}
+
+#endif
