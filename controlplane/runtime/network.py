@@ -46,6 +46,8 @@ ATTEMPTS = 3
 NEAR = 0.9
 LEAST_AT_FIRST = 0.25
 """Of its fair share, what a job that comes gets beside those that keep their plans, and until the next step."""
+CLOSE_SECONDS = 20.0
+"""How long the end waits for a plan that is being made."""
 LEAST_SHARE = 1e-3
 """Of what a job alone would get: one that would get less is not admitted."""
 
@@ -719,12 +721,17 @@ class Network:
         return with_taken(with_loads(topology, others), self.switches.taken(without=job_id), self.kind)
 
     def close(self) -> None:
-        """End the jobs' rosters and stop watching the switches. The rules stay."""
+        """End the jobs' rosters and stop watching the switches. The rules stay. Waits for a plan that is being made: a
+        solver's threads must not be under way when the process ends."""
         self._closed = True
         self._replan.set()
         for job in self.jobs:
             job.roster.close()
         self.switches.close()
+        with self._lock:
+            replanner = self._replanner
+        if replanner is not None and replanner is not threading.current_thread():
+            replanner.join(CLOSE_SECONDS)
 
     def __enter__(self) -> Network:
         return self
