@@ -15,13 +15,14 @@ from dataclasses import replace
 from controlplane.inputs import parse_bytes
 from p4src.artifacts import Artifact
 from tests.model.simulation import BELOW, Harm, Simulation
-from tests.model.switch import Switch
+from tests.model.switch import Aggregate, Forward, Replicate, Switch
 from tests.model.tree import Tree, star, two_level
 from tests.tofino import frames
 from tests.tofino.chip import Chip
 
-POINTS, LOOP = 32, 60
-"""Device ports, from that of port 0 on: of the switches below, and the one that loops."""
+UP, POINTS, LOOP = 31, 32, 60
+"""Device ports, from that of port 0 on: of the switch above, of those below, and the one that loops."""
+Labels = dict[tuple[int, int], Forward | Replicate | Aggregate]
 TREES = {"star": star(3), "two-level": two_level(2, 2)}
 
 
@@ -35,11 +36,21 @@ class ChipSwitch(Switch):
         first = frames.FIRST[self.artifact.manifest.target]
         if self.chip is None:
             self.chip = Chip(self.artifact)
-            numbers = {port for port, _ in self.labels} | {port for ports in self.groups.values() for port in ports}
-            devices = {number: first + _device(number) for number in numbers | {0}}
-            self.chip.install(frames.entries(self.artifact, self, devices, first + LOOP))
-        left = self.chip.process(first + _device(port), frame)
+            tables = Switch(self.values_per_packet, self.slots, _labels(self.labels), self.groups, self.routes)
+            numbers = {port for port, _ in tables.labels} | {port for ports in self.groups.values() for port in ports}
+            devices = {number: first + _device(number) for number in numbers | {UP}}
+            self.chip.install(frames.entries(self.artifact, tables, devices, first + LOOP))
+        left = self.chip.process(first + _device(port or UP), frame)
         return [(_number(device - first), leaving) for device, leaving in left]
+
+
+def _labels(labels: dict[tuple[int, int], Forward | Replicate | Aggregate]) -> Labels:
+    """The same with UP for port 0, which the control plane takes for no port."""
+    made: Labels = {}
+    for (port, label), action in labels.items():
+        out = action if isinstance(action, Replicate) else replace(action, port=action.port or UP)
+        made[port or UP, label] = out
+    return made
 
 
 def _device(number: int) -> int:
@@ -47,6 +58,8 @@ def _device(number: int) -> int:
 
 
 def _number(device: int) -> int:
+    if device == UP:
+        return 0
     return device if device < POINTS else BELOW + device - POINTS
 
 
