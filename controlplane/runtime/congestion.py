@@ -33,6 +33,10 @@ BETWEEN_SECONDS = 1.0
 HOLD_SECONDS = 60.0
 """How long a link is taken for what it carried, at first."""
 LONGEST_HOLD_SECONDS = 3600.0
+LEAST_PART = 0.01
+"""Of its bandwidth, that a link is taken to carry at least: who waits for something else sends little over it, too."""
+SETTLE_SECONDS = 10.0
+"""How long after a failure nothing is taken for congestion: what was lost then looks like a queue."""
 MOST_CHANGES = 6
 CHANGES_SECONDS = 600.0
 
@@ -63,6 +67,11 @@ class Congestion:
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
+        if now - self.network.disturbed < SETTLE_SECONDS:
+            self._slow.clear()
+            self._first.clear()
+            self._end_holds(now)
+            return
         names = set()
         for job in self.network.jobs:
             names.add(job.name)
@@ -119,6 +128,7 @@ class Congestion:
                 f"{CHANGES_SECONDS / 60:g} minutes are enough"
             )
             return
+        mbps = max(mbps, LEAST_PART * bandwidth)
         self._changes.append(now)
         _, before = self._held.get(name, (0.0, HOLD_SECONDS / 2))
         pause = min(2 * before, LONGEST_HOLD_SECONDS)

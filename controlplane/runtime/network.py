@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -106,6 +107,7 @@ class Network:
         self.off: dict[str, str] = {}  # what is kept off, and why: "lost", "silent", "operator"
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.slow: dict[str, float] = {}  # links ("V1-V2", one direction) that carry less than they should: Mbit/s
+        self.disturbed = -math.inf  # when something failed, came back or was gone on without, the last time (monotonic)
         self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
         self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
         self._fair = False  # a job was added with the others: all are planned together from then on
@@ -457,9 +459,10 @@ class Network:
         """The network as it is now, without what is kept off."""
         return self._now(self.topology, self.off)
 
-    def _now(self, base: Topology, off: Iterable[str]) -> Topology:
-        """A topology as it is now: without what is kept off, with congested links and with what agents measured."""
-        return with_measured(slowed(without(base, off), self.slow), self.host_times_ms())
+    def _now(self, base: Topology, off: Iterable[str], *, congestion: bool = True) -> Topology:
+        """A topology as it is now: without what is kept off, with congested links (or not) and what agents measured."""
+        left = without(base, off)
+        return with_measured(slowed(left, self.slow) if congestion else left, self.host_times_ms())
 
     def host_times_ms(self) -> dict[str, float]:
         """What each server adds to a round trip, as found from what agents measured, this epoch or before."""
@@ -490,12 +493,13 @@ class Network:
         self.log(why)
         self._replan_soon()
 
-    def state_of(self, job: RunningJob) -> Topology:
-        """As `state`, with the changes that a job's last plan was made for."""
+    def state_of(self, job: RunningJob, *, congestion: bool = True) -> Topology:
+        """As `state`, with the changes that a job's last plan was made for. congestion: links carry only what they did
+        when they were found congested."""
         with self._lock:
             base = self._bases.get(job.name, self.topology)
             plans = [] if job.updater is None else [job.updater.plan.job]
-            return self._now(base, [*unneeded(self.off, self.topology, plans), *job.without])
+            return self._now(base, [*unneeded(self.off, self.topology, plans), *job.without], congestion=congestion)
 
     def replan(
         self,
@@ -557,6 +561,7 @@ class Network:
         """Something has failed: what runs is led around it, and then planned again. causes: what was seen, by name."""
         with self._lock:
             self.off = self.off | dict.fromkeys(causes, reason)
+            self.disturbed = time.monotonic()
         for cause in causes.values():
             self.answers["switches and links lost"] += 1
             self.log(f"lost: {cause}")
@@ -567,6 +572,7 @@ class Network:
         """Something is back and is used again."""
         with self._lock:
             self.off = {one: reason for one, reason in self.off.items() if one not in names}
+            self.disturbed = time.monotonic()
         self.log(f"{', '.join(names)} can be used again: {why}")
         self._replan_soon()
 
@@ -582,6 +588,7 @@ class Network:
                 return
             job.without = job.without | {node: LOST}
             job.losses[node] += 1
+            self.disturbed = began
             before = job.updater.plan
             attempt = 0
             while True:
@@ -593,15 +600,17 @@ class Network:
                     # None is left but those that are back and not steady yet.
                     job.without = {one: why for one, why in job.without.items() if one not in waiting}
                 try:
-                    update = job.updater.update(self.state_of(job), wait=-1)
+                    update = job.updater.update(self.state_of(job, congestion=attempt == 1), wait=-1)
                     break
                 except (UpdateError, TargetError, ValueError) as error:
                     if not self._runs(job) or node in job.roster.members():  # all stopped meanwhile, and it is back
                         job.without = {one: why for one, why in job.without.items() if one != node}
                         return
                     more = job.roster.gone().keys() - gone.keys()
-                    # A switch that does not answer now is led around soon, or is back; until then all wait anyway.
-                    waits = self.switches.off() and time.monotonic() - began < PATIENCE_SECONDS
+                    # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
+                    # until then all wait anyway. What is only slow is better than nothing.
+                    missing = self.switches.off() or any(why != "operator" for why in self.off.values())
+                    waits = (missing or (self.slow and attempt == 1)) and time.monotonic() - began < PATIENCE_SECONDS
                     if waits and not more:
                         time.sleep(AGAIN_SECONDS)
                     elif not more or attempt >= ATTEMPTS:

@@ -61,7 +61,7 @@ def test_what_a_link_carries_is_what_comes_out_of_it():
 def test_plans_change_only_so_often_and_a_link_is_held_twice_as_long_each_time(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(congestion.time, "monotonic", lambda: clock[0])
-    network = SimpleNamespace(topology=TREE, slow={}, jobs=[])
+    network = SimpleNamespace(topology=TREE, slow={}, jobs=[], disturbed=-1e9)
     network.limit = lambda link, mbps, why: network.slow.update({"-".join(link): mbps})
     network.unlimit = lambda name, why: network.slow.pop(name)
     log: list[str] = []
@@ -87,3 +87,36 @@ def test_plans_change_only_so_often_and_a_link_is_held_twice_as_long_each_time(m
     assert "nothing is changed" in log[-1]
     watch._limit(job, HOPS[0].ends, {0}, 0.95 * TREE.bandwidth_mbps(*link))  # type: ignore[arg-type]
     assert not network.slow
+
+
+def test_what_looks_like_a_queue_after_a_failure_is_not_taken_for_one(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(congestion.time, "monotonic", lambda: clock[0])
+    asked: list[object] = []
+    job = SimpleNamespace(
+        name="one",
+        roster=SimpleNamespace(tree_rates=lambda: {0: 0.0}, configs={}),
+        updater=SimpleNamespace(versions=[]),
+    )
+    network = SimpleNamespace(topology=TREE, slow={}, jobs=[job], disturbed=0.0)
+    watch = Congestion(network, lambda switches: asked.append(switches) or {})  # type: ignore[arg-type,func-returns-value]
+    monkeypatch.setattr(watch, "_look_at", lambda job: asked.append(job) or set())
+    watch.look()
+    assert asked == [job]
+    network.disturbed = clock[0]
+    while clock[0] < 100.0 + congestion.SETTLE_SECONDS - 1.0:
+        clock[0] += 1.0
+        watch.look()
+    assert asked == [job], "nothing is asked while failures are answered"
+    clock[0] += 1.0
+    watch.look()
+    assert asked == [job, job]
+
+
+def test_link_that_carries_hardly_anything_keeps_a_part_of_its_bandwidth():
+    """Who waits for something else sends little over it, and plans need a way."""
+    taken = []
+    network = SimpleNamespace(topology=TREE, slow={}, jobs=[], limit=lambda link, mbps, why: taken.append(mbps))
+    watch = Congestion(network, lambda switches: {})  # type: ignore[arg-type]
+    watch._limit(SimpleNamespace(name="one"), HOPS[0].ends, {0}, 1e-3)  # type: ignore[arg-type]
+    assert taken == [congestion.LEAST_PART * TREE.bandwidth_mbps(*HOPS[0].ends)]
