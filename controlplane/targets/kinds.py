@@ -29,7 +29,7 @@ from p4src.artifacts import Artifact
 
 LAST_PORT = 510  # v1model has 9 bits, and 511 drops
 FOLDED_PART = 0.6
-"""Of a frame of 128 values, what a pass with half of them takes of a link (356 of 602 bytes with preamble and gap)."""
+"""Of a frame of 128 values, what a pass with half of them takes of a link (352 of 602 bytes with preamble and gap)."""
 SLACK = 1e-6
 """Relative; rates are sums of fractions."""
 

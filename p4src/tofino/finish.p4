@@ -42,7 +42,6 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         hdr.fold.step = step;
         hdr.fold.operation = meta.operation;
         hdr.fold.ticket = meta.ticket;
-        hdr.fold.previous = meta.ticket - 1;
         hdr.first.setInvalid();
         hdr.second.setInvalid();
         ig_tm_md.ucast_egress_port = meta.loopback;

@@ -35,7 +35,7 @@ control Fold(inout headers_t hdr, inout metadata_t meta) {
     RegisterAction<bit<32>, slot_t, bit<32>>(slot_ticket) follow_ticket = {
         void apply(inout bit<32> ticket, out bit<32> joined) {
             joined = 0;
-            if (ticket == hdr.fold.previous) {
+            if (ticket == meta.previous) {
                 ticket = hdr.fold.ticket;
                 joined = 1;
             }
@@ -93,6 +93,7 @@ control Fold(inout headers_t hdr, inout metadata_t meta) {
 
     action in_second_half() {
         meta.cell = meta.slot | INART_SLOTS;
+        meta.previous = hdr.fold.ticket - 1;
     }
 
     table cell_table {

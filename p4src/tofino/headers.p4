@@ -64,12 +64,12 @@ header tail_t {
 }
 
 #ifdef INART_FOLD
-// What a packet takes along from one pass to the next, between its header and its values (fold.p4).
+// What a packet takes along from one pass to the next, between its header and its values (fold.p4). Of 6 bytes: with 10,
+// byte 173 of a header came from a place in the deparser that early chips (A0) get wrong.
 header fold_t {
     bit<8> step;
     bit<8> operation;
     bit<32> ticket;
-    bit<32> previous;
 }
 
 // The version of such a packet, which no packet of a host has.
@@ -145,6 +145,7 @@ struct metadata_t {
 #ifdef INART_FOLD
     bit<8> step;
     bit<32> ticket;     // how often the values of the slot's half have changed
+    bit<32> previous;   // the one before the packet's
     bit<32> joined;     // whether the second half is that of the same sums as the first
     slot_t cell;        // where the pass has its half of the values
 #endif

@@ -49,6 +49,7 @@ parser InartIngressParser(packet_in packet, out headers_t hdr, out metadata_t me
 #ifdef INART_FOLD
         meta.step = STEP_FIRST;
         meta.ticket = 0;
+        meta.previous = 0;
         meta.joined = 0;
         meta.cell = 0;
 #endif

@@ -23,8 +23,8 @@ VALUES = 128
 """Of the compiled program whose tables these are. A model of it may have another even number."""
 FIRST, STAYS, LEAVES, READ = (CODES[f"STEP_{name}"] for name in ("FIRST", "STAYS", "LEAVES", "READ"))
 FOLDED = 0x80 | VERSION
-FOLD = struct.Struct(">BBII")
-"""step, operation, ticket, previous."""
+FOLD = struct.Struct(">BBI")
+"""step, operation, ticket."""
 
 Values = tuple[int, ...]
 
@@ -35,7 +35,6 @@ class Fold(NamedTuple):
     step: int
     operation: int
     ticket: int
-    previous: int
 
 
 class Folded(NamedTuple):
@@ -107,7 +106,7 @@ def ingress(
     result = 0
     action, _ = table["ticket_table"].apply(step=step, operation=operation)
     if action != "NoAction":
-        known = (fold.ticket, fold.previous) if fold else (0, 0)
+        known = (fold.ticket, fold.ticket - 1 & WORD) if fold else (0, 0)
         tickets[half], result = TICKETS[action](tickets[half], *known)
     kind = CODES["KIND_READ" if isinstance(entry, ReadOut) else "KIND_FLOW"]
     action, _ = table["settle_table"].apply(kind=kind, step=step, joined=result if fold else 0)
@@ -153,7 +152,7 @@ def ingress(
         return cell, Outcome(verdict, packet)
     if action == "stay":
         verdict = Verdict.ABSORBED
-    onward = Fold(STAYS if action == "stay" else LEAVES, operation, ticket, ticket - 1 & WORD)
+    onward = Fold(STAYS if action == "stay" else LEAVES, operation, ticket)
     return cell, Outcome(verdict, packet._replace(values=rest), onward)
 
 

@@ -87,7 +87,7 @@ class FoldedSearch(TofinoSearch):
             for index, cell in enumerate(cells):
                 ways = [p for p in links[point] if p.job == ROUND and p.sequence & (self.slots - 1) == index]
                 folds = {p: Fold(*folded.FOLD.unpack(p.outer)) for p in ways}
-                there = {*cell.tickets, *(n for fold in folds.values() for n in (fold.ticket, fold.previous))}
+                there = {*cell.tickets, *(n for fold in folds.values() for n in (fold.ticket, fold.ticket - 1))}
                 ordered = sorted(there, reverse=True)
                 number, at = {}, NEWEST + ordered[0] - cell.tickets[0]
                 for before, ticket in zip([ordered[0], *ordered], ordered, strict=False):
@@ -95,7 +95,7 @@ class FoldedSearch(TofinoSearch):
                     number[ticket] = at
                 made.append(cell._replace(tickets=(number[cell.tickets[0]], number[cell.tickets[1]])))
                 for way, fold in folds.items():
-                    again = fold._replace(ticket=number[fold.ticket], previous=number[fold.previous])
+                    again = fold._replace(ticket=number[fold.ticket])
                     marked = way._replace(outer=folded.FOLD.pack(*again))
                     links = with_link(links, point, links[point] - {way} | {marked})
             points.append(tuple(made))
