@@ -23,6 +23,7 @@ from controlplane.job import Job
 from controlplane.routing import Network
 from controlplane.strategies import solver
 from controlplane.strategies.common import Choice, Infeasible, Split
+from controlplane.strategies.deadline import deadline
 
 NEGLIGIBLE = 1e-9  # of the rate: HiGHS's tolerances are absolute, so the program is scaled to a rate near 1
 
@@ -180,7 +181,7 @@ def _first_exhausted(network: Network, job: Job, limits: Capacities, frozen_spli
 
 
 def _solve_twice(rows: list[Row], columns: int, rate: int, nic: float, cost: np.ndarray) -> np.ndarray:
-    """Maximises column `rate` (<= nic), then minimises `cost` at that rate."""
+    """Maximises column `rate` (<= nic), then, as far as there is time, minimises `cost` at that rate."""
     program = solver.Program("inart: the capacity program", tolerance=1e-10, presolve=False)
     objective, upper = np.zeros(columns), np.full(columns, solver.INFINITY)
     objective[rate], upper[rate] = -1.0, nic
@@ -190,7 +191,9 @@ def _solve_twice(rows: list[Row], columns: int, rate: int, nic: float, cost: np.
     best = program.solve().values
     program.set_bounds(rate, min(float(best[rate]), nic), nic)
     program.set_costs(cost)
+    if deadline().passed():
+        return best
     try:
-        return program.solve().values
+        return program.solve(deadline().left).values
     except solver.SolverError:
         return best  # the same rate, over longer ways

@@ -37,6 +37,7 @@ TOLERANCE = 1e-6
 NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
 SAME = 1e-9  # relative difference of rates that says nothing
 STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
+SMALL = 1000  # workers times servers times switches up to which all baselines are candidates at once
 LIFTING_S = 5.0  # for the copies' rates
 
 
@@ -125,6 +126,9 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
     topology = network.topology
     start = [*plans, *_possible((lbmm,), network, job, seed, frozen_split)]
     others: list[Plan] = []
+    if len(job.workers) * len(job.parameter_servers) * len(topology.switches) <= SMALL:
+        # They take no time, and of plans as fast as the bound the one with the fewest trees may be theirs.
+        start += _possible((atp, atp_strict, equal), network, job, seed, frozen_split)
 
     def made() -> list[Plan]:
         others.extend(_possible((atp, atp_strict, equal), network, job, seed, frozen_split))
