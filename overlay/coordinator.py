@@ -44,7 +44,7 @@ class _Member:
         self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: State | None = None
     ) -> None:
         self.node, self.address, self.writer, self.state = node, address, writer, state
-        self.heard = time.monotonic()
+        self.joined = self.heard = time.monotonic()
 
     def tell(self, message: bytes) -> None:
         if not self.writer.is_closing():
@@ -79,7 +79,7 @@ class Coordinator:
         self.epoch = time.time_ns()  # another one's even where it comes back at once
         self._standby = Standby(backs_up, self._security, log) if backs_up else None
         self._gathering: asyncio.TimerHandle | None = None
-        self._unheard: list[tuple[str, dict[str, Any]]] = []  # what agents say meanwhile
+        self._unheard: list[tuple[float, str, dict[str, Any]]] = []  # what agents say meanwhile, and when
         self._defaults: dict[int, dict[str, Any]] = {}
         self._decided = False  # whether to go on where another one has ended
         self._members: dict[str, _Member] = {}
@@ -244,7 +244,10 @@ class Coordinator:
             if node not in self._members:
                 self._handle(Lost(node))
         unheard, self._unheard = self._unheard, []
-        for node, message in unheard:
+        for at, node, message in unheard:
+            other = self._members.get(message["node"]) if message["type"] == "lost" else None
+            if other is not None and other.joined > at:
+                continue  # it died and is back: what was lost with it says nothing of the link
             if node in self._members:
                 self._said(node, message)
 
@@ -281,7 +284,7 @@ class Coordinator:
         if kind == "alive":
             self._members[node].tell(alive(message))
         elif self._gathering is not None:
-            self._unheard.append((node, message))
+            self._unheard.append((time.monotonic(), node, message))
         elif kind == "ready":
             self._handle(Ready(node, int(message["values"]), int(message.get("turn", 0))))
         elif kind == "finished":

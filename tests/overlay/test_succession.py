@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import socket
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from controlplane.strategies.wan.crew.policy import Crew
 from controlplane.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, PeerLost
 from overlay.succession import TERM, State, inherit
-from tests.overlay.test_agents import SECONDS, Drawn, edges, until
+from tests.overlay.test_agents import SECONDS, Drawn, edges, running, until
 
 NODES = ("a", "b", "c", "d")
 SPAWN = multiprocessing.get_context("spawn")
@@ -40,6 +41,24 @@ class SlowRounds(Rounds):
         up, down = edges("a", self.nodes), edges("a", self.nodes, down=True)
         tree = SumTree("a", 0, values, up, down, self.nodes, self.nodes, rate_mbps=0.01)
         return Task(number, values, (tree,), round=number, chunk_values=16)
+
+
+def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
+    """It died while nobody coordinated, and is there again before somebody does."""
+    broken: list[tuple[str, str]] = []
+
+    def without_a_coordinator(coordinator: Coordinator) -> None:
+        coordinator._gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        for other in ("c", "b"):
+            coordinator._said("a", {"type": "lost", "node": other, "reason": "the connection ended"})
+        coordinator._members["c"].joined = time.monotonic()
+        coordinator._take_over()
+
+    with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
+        coordinator.policy.broken = lambda *pair: broken.append(pair)
+        coordinator._loop.call_soon_threadsafe(without_a_coordinator, coordinator)
+        until(lambda: broken)
+        assert broken == [("a", "b")]
 
 
 def free_port() -> int:
