@@ -210,6 +210,9 @@ class Coordinator:
             self._introduce()
             for default in self._defaults.values():
                 self._tell((node,), **default)
+            for number, (task, _) in state.running.items():
+                if state.epoch == self.epoch and number not in self._tasks:  # given up while it was away
+                    self._tell((node,), type="abort", task=number, reason=f"{node} was lost", again=task.keep)
             self._handle(Back(node))
         elif len(self._members) == len(self.policy.nodes):
             self._take_over()

@@ -124,6 +124,22 @@ def test_an_agent_that_dies_is_named_to_the_others_and_may_come_back():
         synchronise(agents, 1000, 1)
 
 
+def test_an_agent_that_was_away_hears_that_its_task_was_given_up():
+    """Its connection broke, or it was silent for too long; it lives."""
+    nodes = ("a", "b", "c")
+    with running(Drawn(nodes, 1)) as (coordinator, agents):
+        slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
+        coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
+        waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
+        until(lambda: all(agents[n]._tasks for n in nodes))
+        coordinator._loop.call_soon_threadsafe(coordinator._members["b"].writer.transport.abort)
+        for future in waiting:
+            with pytest.raises(PeerLost, match="b"):
+                future.result(SECONDS)
+        del coordinator.policy.task
+        synchronise(agents, 1000, 1)
+
+
 def test_a_coordinator_that_comes_back_is_joined_again():
     nodes = ("a", "b")
     first = Coordinator(Drawn(nodes, 1))
