@@ -360,7 +360,10 @@ class Network:
                 jobs = {job.name: job for job in self._sharers() if job.name not in late}
                 wanted = plans
                 if wanted is None:
-                    wanted, _ = self._fair_plans(list(jobs.values()), fixed=late)
+                    # Who is cut off waits with what it has; for the others its switch is no way, as for it.
+                    cut = {name for name, job in jobs.items() if self._cut_off(job)}
+                    jobs = {name: job for name, job in jobs.items() if name not in cut}
+                    wanted, _ = self._fair_plans(list(jobs.values()), fixed={*late, *cut}) if jobs else ({}, [])
                 jobs = {name: job for name, job in jobs.items() if name in wanted}
                 before = {name: job.plan.rate_mbps for name, job in jobs.items()}
                 less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
@@ -383,6 +386,12 @@ class Network:
                 if late:
                     raise Late(late)
                 return rates
+
+    def _cut_off(self, job: RunningJob) -> bool:
+        """Whether the only switch of one of its agents is kept off."""
+        assert job.updater is not None
+        nodes = (*job.updater.plan.job.workers, *job.updater.plan.job.parameter_servers)
+        return any(switch in self.off for node in nodes for switch in only_switch(node, self.topology))
 
     def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
         updater = job.updater

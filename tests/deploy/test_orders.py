@@ -73,11 +73,16 @@ class Rig:
         for target in self.targets.values():
             held = split(target.rules)
             for job in self.network.jobs:
-                if held.pop(job.job_id, None) != _some(switches.rules(job.job_id)[target.name]):
+                if _entries(held.pop(job.job_id, None)) != _entries(_some(switches.rules(job.job_id)[target.name])):
                     return False
             if held or not target.rules.routes:
                 return False
         return True
+
+
+def _entries(rules):  # type: ignore[no-untyped-def]
+    """Whatever their order."""
+    return rules and (set(rules.labels), set(rules.groups))
 
 
 def _some(rules):  # type: ignore[no-untyped-def]

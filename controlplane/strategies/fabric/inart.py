@@ -37,7 +37,7 @@ TOLERANCE = 1e-6
 NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
 SAME = 1e-9  # relative difference of rates that says nothing
 STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
-SMALL = 1000  # workers times servers times switches up to which all baselines are candidates at once
+SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
 LIFTING_S = 5.0  # for the copies' rates
 
 
