@@ -13,7 +13,7 @@ from controlplane.evaluate import evaluate, unit_loads
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
-from controlplane.plan.measured import host_times_ms, with_measured
+from controlplane.plan.measured import RoundTrips, host_times_ms, with_measured
 from controlplane.plan.repair import intact
 from controlplane.plan.replan import replan
 from controlplane.rules import Deployment, RuleSet, Taken, routes
@@ -110,6 +110,7 @@ class Network:
         self.disturbed = -math.inf  # when something failed, came back or was gone on without, the last time (monotonic)
         self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
         self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
+        self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
         self._fair = False  # a job was added with the others: all are planned together from then on
         self._replan = threading.Event()
         self._replanner: threading.Thread | None = None
@@ -477,8 +478,11 @@ class Network:
         """What each server adds to a round trip, as found from what agents measured, this epoch or before."""
         for job in self.jobs:
             if job.updater is not None and (trips := job.roster.round_trips_ms()):
-                bits = 8 * frame_bytes(self.kind.limits.values_per_packet)
-                self._measured = self._measured | host_times_ms(job.updater.plan, self.topology, bits, trips)
+                plan, found = job.updater.plan, self._found.get(job.name)
+                if found is None or found[0] is not plan or found[1] != trips:  # seldom: states are asked for often
+                    bits = 8 * frame_bytes(self.kind.limits.values_per_packet)
+                    found = self._found[job.name] = plan, trips, host_times_ms(plan, self.topology, bits, trips)
+                self._measured = self._measured | found[2]
         return self._measured
 
     @property
