@@ -253,7 +253,10 @@ class Network:
     def _fair_plans(
         self, running: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
     ) -> tuple[dict[str, Plan], list[Plan]]:
-        """Fair plans: of the running jobs, those that are to change now, and of all of `more`. Raises as `_share`."""
+        """Fair plans: of the running jobs, those that are to change now, and of all of `more`. Who is cut off waits
+        with what it has: its dead switch is no way for anybody. Raises as `_share`."""
+        cut = {job.name for job in running if self._cut_off(job)}
+        running, fixed = [job for job in running if job.name not in cut], {*fixed, *cut}
         made = self._share(running, more, fixed)
         fair, fresh = dict(zip([job.name for job in running], made, strict=False)), made[len(running) :]
         rates = {job.name: job.plan.rate_mbps for job in running}
@@ -323,8 +326,7 @@ class Network:
     ) -> list[Plan]:
         """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
         with self._lock:
-            needs = [job.updater.plan.job for job in jobs if job.updater is not None]
-            state = self._now(self.topology, unneeded(self.off, self.topology, needs))
+            state = self.state
         kept = [job.updater.plan for job in self.jobs if job.updater is not None and job.name in fixed]
         state = with_loads(state, kept)
         for one in more:
@@ -361,10 +363,7 @@ class Network:
                 jobs = {job.name: job for job in self._sharers() if job.name not in late}
                 wanted = plans
                 if wanted is None:
-                    # Who is cut off waits with what it has; for the others its switch is no way, as for it.
-                    cut = {name for name, job in jobs.items() if self._cut_off(job)}
-                    jobs = {name: job for name, job in jobs.items() if name not in cut}
-                    wanted, _ = self._fair_plans(list(jobs.values()), fixed={*late, *cut}) if jobs else ({}, [])
+                    wanted, _ = self._fair_plans(list(jobs.values()), fixed=late)
                 jobs = {name: job for name, job in jobs.items() if name in wanted}
                 before = {name: job.plan.rate_mbps for name, job in jobs.items()}
                 less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
