@@ -49,16 +49,19 @@ def host_ms(topology: Topology, server: str, assumed: float = HOST_MS, least: fl
     return float(attributes.get("host_ms", max(least, attributes.get("measured_ms", assumed))))
 
 
+def host_known(topology: Topology, server: str) -> bool:
+    """Whether the server's time is."""
+    return any(name in topology.graph.nodes[server] for name in HOST_TIMES)
+
+
 def hosts_known(plan: Plan, topology: Topology) -> bool:
     """Whether the times of all the job's servers are."""
-    servers = (*plan.job.workers, *plan.job.parameter_servers)
-    return all(any(name in topology.graph.nodes[server] for name in HOST_TIMES) for server in servers)
+    return all(host_known(topology, server) for server in (*plan.job.workers, *plan.job.parameter_servers))
 
 
 def with_host_ms(topology: Topology, ms: float) -> Topology:
     """The topology with this time for every server whose time is not known. Raises TopologyError."""
-    nodes = topology.graph.nodes
-    unknown = [server for server in topology.servers if not any(name in nodes[server] for name in HOST_TIMES)]
+    unknown = [server for server in topology.servers if not host_known(topology, server)]
     return topology.replace(nodes={server: {"host_ms": ms} for server in unknown})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -125,23 +126,22 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
     """Column generation that starts from these plans' trees and the baselines', so it is at least as good as each."""
     topology = network.topology
     start = [*plans, *_possible((lbmm,), network, job, seed, frozen_split)]
-    others: list[Plan] = []
-    if len(job.workers) * len(job.parameter_servers) * len(topology.switches) <= SMALL:
-        # They take no time, and of plans as fast as the bound the one with the fewest trees may be theirs.
-        start += _possible((atp, atp_strict, equal), network, job, seed, frozen_split)
 
-    def made() -> list[Plan]:
-        others.extend(_possible((atp, atp_strict, equal), network, job, seed, frozen_split))
-        return others
+    @cache
+    def others() -> list[Plan]:
+        return _possible((atp, atp_strict, equal), network, job, seed, frozen_split)
+
+    if len(job.workers) * len(job.parameter_servers) * len(topology.switches) <= SMALL:
+        start += others()  # as fast as the bound, and with the fewest trees, may be one of theirs
 
     limit = cheap_bound(topology, job).mbps
     scale = bound(topology, job)
-    generated = generate(network, job, start, scale, frozen_split=frozen_split, enough=limit, later=made)
+    generated = generate(network, job, start, scale, frozen_split=frozen_split, enough=limit, later=others)
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
     best = _best(job, start, seed)
     if best.rate_mbps < limit * (1 - TOLERANCE):
-        best = _best(job, [best, *(others or made())], seed)
+        best = _best(job, [best, *others()], seed)
     if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
         return best
     return _best(job, [best, *strict(network, job, seed, frozen_split)], seed)
