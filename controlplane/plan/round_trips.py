@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from controlplane.plan.model import Tree
-from controlplane.plan.slots import HOSTS, Edge, Level, host_ms, packet_ms, round_trip
+from controlplane.plan.slots import HOSTS, Edge, Level, hosts_ms, packet_ms, round_trip
 from controlplane.topology import Topology
 
 MOST_FLOWS = 20_000
@@ -106,5 +106,4 @@ def _levels(chunk: _Chunk, topology: Topology) -> list[Level]:
         before = chunk.last[node]
         levels.insert(0, Level(before, node, chunk.done[node] - chunk.done[before]))
         node = before
-    hosts = max(host_ms(topology, a.worker) for a in tree.assignments) + host_ms(topology, tree.root)
-    return [Level("workers", node, chunk.done[node]), *levels, Level(HOSTS, "", hosts)]
+    return [Level("workers", node, chunk.done[node]), *levels, Level(HOSTS, "", hosts_ms(tree, topology))]

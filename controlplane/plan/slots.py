@@ -70,11 +70,15 @@ def link_flows(tree: Tree) -> Counter[Edge]:
     return Counter(pair for flow in tree.flows for pair in pairwise(flow.route))
 
 
-def round_trip(
-    tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS, least: float = 0.0
-) -> list[Level]:
-    """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network. assumed,
-    least: as `host_ms` has them."""
+def hosts_ms(tree: Tree, topology: Topology, assumed: float = HOST_MS, least: float = 0.0) -> float:
+    """What the slowest worker and the parameter server of a tree add together; the rest as `host_ms` has it."""
+    slowest = max(host_ms(topology, a.worker, assumed, least) for a in tree.assignments)
+    return slowest + host_ms(topology, tree.root, assumed, least)
+
+
+def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> list[Level]:
+    """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network. assumed:
+    as `host_ms` has it."""
     flows = link_flows(tree)
 
     def way(route: Sequence[str]) -> float:
@@ -101,8 +105,7 @@ def round_trip(
     down = {tree.root: 0.0}
     for u, v in tree.return_edges:
         down[v] = down[u] + packet_ms(topology, (u, v), packet_bits) + topology.delay_ms(u, v)
-    slowest = max(host_ms(topology, a.worker, assumed, least) for a in tree.assignments)
-    hosts = slowest + host_ms(topology, tree.root, assumed, least)
+    hosts = hosts_ms(tree, topology, assumed)
     first = Level("workers", longest, starts[longest])
     return [first, *from_point(longest), Level(tree.root, "workers", max(down.values())), Level(HOSTS, "", hosts)]
 
@@ -123,10 +126,10 @@ def round_trip_ms(tree: Tree, topology: Topology, packet_bits: int, assumed: flo
     return total_ms(round_trip(tree, topology, packet_bits, assumed))
 
 
-def under_way(plan: Plan, topology: Topology, packet_bits: int, least: float = 0.0) -> list[float]:
+def under_way(plan: Plan, topology: Topology, packet_bits: int) -> list[float]:
     """Packets of each tree that are under way at its rate."""
     return [
-        plan.tree_rate_mbps(index) * 1e3 * total_ms(round_trip(tree, topology, packet_bits, least=least)) / packet_bits
+        plan.tree_rate_mbps(index) * 1e3 * round_trip_ms(tree, topology, packet_bits) / packet_bits
         for index, tree in enumerate(plan.trees)
     ]
 
@@ -143,7 +146,11 @@ def place_slots(
     plan is installed beside this one. Raises DoesNotFit.
     """
     needs = under_way(plan, topology, packet_bits)
-    wanted = under_way(plan, topology, packet_bits, HOST_MS)
+    slower = [hosts_ms(tree, topology, least=HOST_MS) - hosts_ms(tree, topology) for tree in plan.trees]
+    wanted = [
+        need + plan.tree_rate_mbps(index) * 1e3 * more / packet_bits
+        for index, (need, more) in enumerate(zip(needs, slower, strict=True))
+    ]
     sizes = [min(MAXIMUM_SLOTS, max(DEFAULT_SLOTS, 1 << math.ceil(math.log2(max(1.0, 2 * each))))) for each in wanted]
     at: dict[str, list[int]] = {}
     for index, tree in enumerate(plan.trees):
