@@ -107,9 +107,8 @@ class Agent:
         self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
         self._held_bytes = 0
         self._scatter: Scatter[Values] = Scatter(node)
-        self._turns = count(
-            int(time.time() * 1000) & 0x3FFFFFFF
-        )  # others must not take them for those before a restart
+        # Others must not take them for those before a restart.
+        self._turns = count(int(time.time() * 1000) & 0x3FFFFFFF)
         self._defaults: dict[int, tuple[int, Blocks]] = {}  # values -> values of a chunk, who adds what
         self._inbound: WeakSet[Inbound] = WeakSet()
         self._ways = Ways(node)
@@ -270,17 +269,7 @@ class Agent:
             path = self._numbers[self.node], self._numbers[name]
             self._dispatch(execution.task.priority, Header(Kind.DISCARD, self._epoch, number, path, 1), NOTHING)
         self.counters["discarded"] += 1
-        self._divert(number)
-        if execution.task.keep:
-            execution.restore()
-        pending = self._owners.pop(number, None)
-        self._forget(number)
-        if pending is None:
-            return
-        if execution.task.keep and self._alone:
-            self._go_on(pending)
-        else:
-            pending.future.set_exception(PeerLost(reason))
+        self._abort(number, reason)
 
     # --- what the coordinator says ---
 

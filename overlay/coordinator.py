@@ -40,9 +40,7 @@ GATHER_SECONDS = 5.0
 
 
 class _Member:
-    def __init__(
-        self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: State | None = None
-    ) -> None:
+    def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: State) -> None:
         self.node, self.address, self.writer, self.state = node, address, writer, state
         self.joined = self.heard = time.monotonic()
 
@@ -223,13 +221,11 @@ class Coordinator:
         assert self._gathering is not None and isinstance(self.policy, Heir)
         self._gathering.cancel()
         self._gathering, self._decided = None, True
-        states = {node: member.state for node, member in self._members.items() if member.state is not None}
+        states = {node: member.state for node, member in self._members.items()}
         inheritance = inherit(states)
         if inheritance is not None:
             self.epoch = inheritance.epoch
-            self.policy.adopt(
-                {number: (task, waiting) for number, (task, waiting) in inheritance.tasks.items()}, inheritance.number
-            )
+            self.policy.adopt(inheritance.tasks, inheritance.number)
         self._introduce()
         for node in list(self._members):
             self._handle(Back(node))

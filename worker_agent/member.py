@@ -67,8 +67,7 @@ class Member(ABC):
             except ValueError as error:
                 raise AgentError(str(error)) from None
         self._tls = tls
-        identity = Identity(node or "", tuple(addresses()), self.role, VERSION)
-        identity = replace(identity, take_over=take_over)
+        identity = Identity(node or "", tuple(addresses()), self.role, VERSION, take_over=take_over)
         if job is not None:
             identity = replace(identity, job=job)
         self._membership = Membership(controller, identity, self, tls)

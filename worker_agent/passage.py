@@ -118,7 +118,26 @@ def passage(
     return made(local, buffer, op, lane, staging)
 
 
-class AllReduce(Passage):
+class Whole(Passage):
+    """What goes through in equal parts of a copy, padded, and is gathered there."""
+
+    _whole: torch.Tensor
+
+    def gather(self) -> None:
+        self._gathering = self._gather._allgather_base(self._whole, self._part)
+
+    def finish(self, good: bool) -> None:
+        self._gathering.wait()
+        _used(self._whole)
+        if good:
+            self._take()
+
+    @abstractmethod
+    def _take(self) -> None:
+        """The buffer gets the copy."""
+
+
+class AllReduce(Whole):
     """The sum or mean over all ranks."""
 
     def _enter(self, op: Operation) -> Callable[[], object]:
@@ -129,14 +148,8 @@ class AllReduce(Passage):
         self._part = buffer.new_zeros(size)
         return self._sum(self._whole, self._part, local.size if op == "mean" else 1)
 
-    def gather(self) -> None:
-        self._gathering = self._gather._allgather_base(self._whole, self._part)
-
-    def finish(self, good: bool) -> None:
-        self._gathering.wait()
-        _used(self._whole)
-        if good:
-            self._buffer.copy_(self._whole[: self._buffer.numel()].view_as(self._buffer))
+    def _take(self) -> None:
+        self._buffer.copy_(self._whole[: self._buffer.numel()].view_as(self._buffer))
 
 
 class ReduceScatter(Passage):
@@ -170,7 +183,7 @@ class AllGather(Passage):
         self._gathering.wait()
 
 
-class Broadcast(Passage):
+class Broadcast(Whole):
     """One rank's array to all: a part for each rank of its node, which passes it on."""
 
     def _enter(self, op: Operation) -> Callable[[], object]:
@@ -192,15 +205,9 @@ class Broadcast(Passage):
     def _network_op(self, op: Operation) -> Operation:
         return f"broadcast {parse(op).source % self._local.workers}"
 
-    def gather(self) -> None:
-        self._gathering = self._gather._allgather_base(self._whole, self._part)
-
-    def finish(self, good: bool) -> None:
-        self._gathering.wait()
-        _used(self._whole)
-        if good:
-            bytes_ = self._buffer.view(-1).view(torch.uint8)
-            bytes_.copy_(self._whole[: bytes_.numel()])
+    def _take(self) -> None:
+        bytes_ = self._buffer.view(-1).view(torch.uint8)
+        bytes_.copy_(self._whole[: bytes_.numel()])
 
 
 def _nothing() -> None:

@@ -17,6 +17,9 @@ from controlplane.plan.model import Plan
 from controlplane.plan.task import Task, task_of
 from controlplane.topology import Topology
 
+BROKEN_MBPS = 1e-3
+"""What is believed of a link that two agents have found broken, until the network tells of another rate."""
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -129,9 +132,6 @@ class Alone:
     node: str
     reason: str
 
-
-BROKEN_MBPS = 1e-3
-"""What is believed of a link that two agents have found broken, until the network tells of another rate."""
 
 @dataclass(frozen=True)
 class Default:
