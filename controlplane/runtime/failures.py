@@ -18,6 +18,7 @@ from controlplane.runtime.congestion import Congestion, packets
 from controlplane.runtime.hops import Entry, Hop, hops_of
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
+from controlplane.runtime.ports import PortWatch
 from controlplane.runtime.running import LOST
 from controlplane.runtime.update import Version
 from controlplane.targets.base import Counters, TargetError
@@ -68,13 +69,16 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._congestion = Congestion(self.network, self._read, self.log)
+        self._ports = PortWatch(self.network, self.log)
 
     def start(self) -> None:
+        self._ports.start()
         self._thread = threading.Thread(target=self._run, name="failures", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._closed.set()
+        self._ports.close()
         if self._thread is not None:
             self._thread.join(timeout=10)
 

@@ -558,7 +558,12 @@ class Network:
             if one.updater is None:
                 raise UpdateError("this controller cannot change its plan")
             state = self._now(bases[one.name], {*later, *one.without})
-            made.append(one.updater.update(state, strategy, dry_run=dry_run))
+            try:
+                made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=TURN_SECONDS))
+            except Exception:
+                if not dry_run and (off or restored):
+                    self._replan_soon()  # that holds from now on, whatever became of the plans
+                raise
             if not dry_run:
                 with self._lock:
                     self._bases[one.name] = bases[one.name]

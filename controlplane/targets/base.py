@@ -124,6 +124,10 @@ class SwitchTarget(Protocol):
         """Verdicts, and a counter for every label: as many as entries."""
         ...
 
+    def read_ports(self, timeout: float) -> dict[int, bool] | None:
+        """Of the topology's ports, by number: whether each is up. None: the protocol has no state of ports."""
+        ...
+
     def close(self) -> None: ...
 
 

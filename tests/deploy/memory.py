@@ -11,7 +11,7 @@ from controlplane.targets.base import Change, Counters, InstallError, Operation,
 
 class MemoryTarget:
     """dies_after: it dies (and forgets everything) with the change that comes after so many. refuses: these changes.
-    down: it cannot be connected to."""
+    down: it cannot be connected to. ports: which are up, where it can say."""
 
     def __init__(self, name: str) -> None:
         self.name, self.address, self.polite = name, f"{name}:0", False
@@ -21,6 +21,7 @@ class MemoryTarget:
         self.refuses: Callable[[Change], bool] = lambda change: False
         self.rules = empty(name)
         self.writes = 0
+        self.ports: dict[int, bool] | None = None
         self._lock = threading.Lock()
 
     def die(self) -> None:
@@ -89,6 +90,10 @@ class MemoryTarget:
 
     def read_counters(self) -> Counters:
         return Counters({}, {})
+
+    def read_ports(self, timeout: float) -> dict[int, bool] | None:
+        self._check()
+        return None if self.ports is None else dict(self.ports)
 
     def close(self) -> None:
         self.alive = False

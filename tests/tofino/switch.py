@@ -123,6 +123,13 @@ class TofinoSwitch:
                 )
                 answers.put(answer)
 
+    def plug(self, connector: int, channel: int, up: bool) -> None:
+        """The cable of a port that is configured is put in, or pulled."""
+        up_field = self.schema.tables["$PORT"].data["$PORT_UP"].id
+        with self._lock:
+            _, values = self.tables["$PORT"][self._key_of("$PORT", (self.devices or device_port)(connector, channel))]
+            values[up_field] = up
+
     def stop(self) -> None:
         self.cut_streams()
         self._server.stop(0).wait()

@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -280,10 +281,16 @@ class Session:
 
     def heartbeat(self, table: Table, timeout: float) -> None:
         """Anything small that the switch must answer. Raises TargetError."""
-        before, self.stub.timeout = self.stub.timeout, timeout
-        try:
+        with self.within(timeout):
             usage = self.table(table.name).usage_get
             self._call("a heartbeat", lambda: list(usage(self._target, flags={"from_hw": False})))
+
+    @contextmanager
+    def within(self, timeout: float) -> Iterator[None]:
+        """Each call of this thread may take so many seconds."""
+        before, self.stub.timeout = self.stub.timeout, timeout
+        try:
+            yield
         finally:
             self.stub.timeout = before
 

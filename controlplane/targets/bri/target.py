@@ -23,7 +23,7 @@ from controlplane.targets.base import (
 )
 from controlplane.targets.bri.entries import Entry, Step, check
 from controlplane.targets.bri.ledger import Ledger
-from controlplane.targets.bri.ports import Panel, PortMap, read_port
+from controlplane.targets.bri.ports import FIRST_UNKNOWN, PORT_UP, Panel, PortMap, read_port
 from controlplane.targets.bri.program import (
     LABEL_TABLE,
     PORT_NAMES,
@@ -123,6 +123,7 @@ class BriTarget(SessionTarget[Session]):
         self.ledger = ledger or Ledger(address, device_id)
         self.polite = True  # BRI gives a program to the first that asks
         self.client_id = new_client_id()
+        self._numbers: tuple[Session, PortMap] | None = None  # as asked in this session
 
     @property
     def demoted(self) -> bool:
@@ -270,6 +271,16 @@ class BriTarget(SessionTarget[Session]):
             counted = _count(entry, "$COUNTER_SPEC_PKTS"), _count(entry, "$COUNTER_SPEC_BYTES")
             labels[ports.number(device), label] = counted
         return Counters(self.read_verdicts(), labels)
+
+    def read_ports(self, timeout: float) -> dict[int, bool] | None:
+        session = self.session
+        with session.within(timeout):
+            if self._numbers is None or self._numbers[0] is not session:
+                self._numbers = session, PortMap(self.panel, self._devices())
+            _, ports = self._numbers
+            entries = session.read(self.program.schema.tables[PORTS])
+        found = {ports.number(number_of(entry)): dict(entry.data).get(PORT_UP) is True for entry in entries}
+        return {number: up for number, up in found.items() if number < FIRST_UNKNOWN}
 
 
 def _count(entry: Entry, field: str) -> int:

@@ -114,6 +114,10 @@ class P4RuntimeTarget(SessionTarget[Session]):
                 labels[self.program.label_key(entry.table_entry)] = (entry.data.packet_count, entry.data.byte_count)
         return Counters(self.read_verdicts(), labels)
 
+    def read_ports(self, timeout: float) -> dict[int, bool] | None:
+        """P4Runtime has no state of ports."""
+        return None
+
     def read_register(self, name: str) -> list[int]:
         """All values of a register. Raises TargetError on targets without register access (bmv2)."""
         registers = {register.preamble.alias: register for register in self.program.p4info.registers}

@@ -1,0 +1,133 @@
+"""Links whose ports are down, as switches say that can be asked for it: known before a packet is missed.
+
+P4Runtime has no state of ports: such a switch says None, and is not asked again. A Tofino has ($PORT_UP, over BRI).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.network import Network
+from controlplane.targets.base import TargetError
+
+LOOK_SECONDS = 0.2
+READ_SECONDS = 2.0
+"""A switch that takes longer to say is not waited for: its heartbeat tells whether it lives."""
+AT_FIRST_SECONDS = 15.0
+"""How long a port may take to come up at first, before its link counts as down; trained copper takes some seconds."""
+STEADY_SECONDS = 30.0
+"""How long both ends must be up before a link is used again, at first; twice as long each time that it was lost."""
+LONGEST_STEADY_SECONDS = 3600.0
+DOWN = "port down"
+
+
+@dataclass
+class PortWatch:
+    """Keeps links off while a port of theirs is down, from a thread of its own, from `start` to `close`.
+
+    Only what was seen up counts as lost, or what stays down where the switch has other ports up: a switch whose ports
+    are never up (a simulated one) says nothing by that.
+
+    log: gets one line per event.
+    """
+
+    network: Network
+    log: Callable[[str], None] = lambda line: None
+    _silent: set[str] = field(default_factory=set)  # switches that have no state of ports
+    _up: dict[tuple[str, int], bool] = field(default_factory=dict)  # by switch and port: at the last look
+    _began: dict[str, float] = field(default_factory=dict)  # by switch: when it was asked first
+    _late: set[tuple[str, int]] = field(default_factory=set)  # ports that have not come up; that is said
+    _steady: dict[str, float] = field(default_factory=dict)  # by link that is off: since when both its ends are up
+    _losses: Counter[str] = field(default_factory=Counter)
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="ports", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception as error:  # the watch must not end; whatever it was is said
+                self.log(f"watching ports: {type(error).__name__}: {error}")
+                self._closed.wait(1.0)
+            if len(self._silent) == len(self.network.switches.keepers):
+                return
+
+    def look(self) -> None:
+        """Ask every switch that can say, and answer what has changed."""
+        now = time.monotonic()
+        for switch, states in self._read().items():
+            began = self._began.setdefault(switch, now)
+            self._late = {key for key in self._late if key[0] != switch or not states.get(key[1], False)}
+            self._look_at(switch, states, late=now - began >= AT_FIRST_SECONDS and any(states.values()))
+        self._look_at_what_is_back(now)
+
+    def _look_at(self, switch: str, states: Mapping[int, bool], *, late: bool) -> None:
+        topology = self.network.topology
+        at = {topology.port(switch, other): other for other in topology.neighbours(switch)}
+        causes: dict[str, str] = {}
+        for port, up in states.items():
+            before, self._up[switch, port] = self._up.get((switch, port)), up
+            never = late and before is not True and (switch, port) not in self._late
+            if up or port not in at or not (before or never):
+                continue
+            if never:
+                self._late.add((switch, port))
+            other = at[port]
+            cause = f"port {port} of {switch}, to {other}, is down"
+            link = self._name(switch, other)
+            if topology.kind(other) != "switch":
+                self.log(f"{cause}: {other} has no other way")
+            elif not {link, switch, other}.intersection(self.network.off):
+                causes[link] = cause
+        for link in causes:
+            self._losses[link] += 1
+            self._steady.pop(link, None)
+        if causes:
+            self.network.lose(causes, DOWN)
+
+    def _look_at_what_is_back(self, now: float) -> None:
+        topology = self.network.topology
+        for link in [link for link, why in self.network.off.items() if why == DOWN]:
+            ends = next((u, v) for u, v in topology.links if self._name(u, v) == link)
+            states = [self._up.get((u, topology.port(u, v))) for u, v in (ends, ends[::-1])]
+            if any(up is False for up in states):
+                self._steady.pop(link, None)
+                continue
+            wanted = min(STEADY_SECONDS * 2 ** (max(self._losses[link], 1) - 1), LONGEST_STEADY_SECONDS)
+            if now - self._steady.setdefault(link, now) >= wanted:
+                self.network.restore([link], f"its ports have been up for {wanted:g} s")
+
+    def _name(self, u: str, v: str) -> str:
+        return "-".join(sorted((u, v)))
+
+    def _read(self) -> dict[str, dict[int, bool]]:
+        keepers = [k for k in self.network.switches.keepers if k.ready and k.target.name not in self._silent]
+        if not keepers:
+            return {}
+
+        def read(keeper: Keeper) -> dict[int, bool] | None:
+            try:
+                return keeper.target.read_ports(READ_SECONDS)
+            except TargetError:
+                return {}
+
+        with ThreadPoolExecutor(min(32, len(keepers)), thread_name_prefix="ports") as pool:
+            found: Iterable[tuple[Keeper, dict[int, bool] | None]] = zip(keepers, pool.map(read, keepers), strict=True)
+            states = {keeper.target.name: one for keeper, one in found}
+        self._silent.update(name for name, one in states.items() if one is None)
+        return {name: one for name, one in states.items() if one}

@@ -1,0 +1,153 @@
+"""A port that a switch says is down: its link is led around before anybody misses a packet, and used again later."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from controlplane.generators import fattree
+from controlplane.job import Job
+from controlplane.runtime import ports
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.network import Network
+from controlplane.runtime.ports import PortWatch
+from controlplane.targets.kinds import P4RuntimeKind
+from p4src.artifacts import find
+from tests.deploy.memory import MemoryTarget
+
+TREE = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
+JOB = Job("one", TREE.servers[:3] + TREE.servers[8:10], TREE.servers[5:6], 1_000_000)
+
+
+@pytest.fixture
+def targets():
+    made = {name: MemoryTarget(name) for name in TREE.switches}
+    for name, target in made.items():
+        target.ports = {TREE.port(name, other): True for other in TREE.neighbours(name)}
+    return made
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+@pytest.fixture
+def network(targets, log, tmp_path):
+    kind = P4RuntimeKind(find("v1model", 4))
+    epochs = EpochStore(tmp_path / "epoch")
+    with Network(TREE, kind, list(targets.values()), epochs=epochs, log=log.append) as made:
+        made.switches.fill()
+        made.switches.watch()
+        yield made
+
+
+@pytest.fixture
+def job(network):
+    return network.launch(JOB, "inart")[1]
+
+
+def ways(job):
+    plan = job.updater.plan
+    routes = [pair for tree in plan.trees for flow in tree.flows for pair in pairwise(flow.route)]
+    return {frozenset(pair) for pair in (*routes, *(pair for tree in plan.trees for pair in tree.return_edges))}
+
+
+def link_of(job):
+    """A link between switches that the job uses, up from a switch that its servers hang on."""
+    return sorted(next(way for way in sorted(ways(job), key=sorted) if all(TREE.kind(n) == "switch" for n in way)))
+
+
+def test_port_that_goes_down_takes_its_link_out_and_back_in_when_it_is_steady(network, targets, job, log, monkeypatch):
+    monkeypatch.setattr(ports, "STEADY_SECONDS", 0.0)
+    u, v = link_of(job)
+    watch = PortWatch(network, log.append)
+    watch.look()
+    assert not network.off
+    targets[u].ports[TREE.port(u, v)] = False
+    watch.look()
+    assert network.off == {f"{u}-{v}": "port down"}
+    assert frozenset((u, v)) not in ways(job)
+    assert f"lost: port {TREE.port(u, v)} of {u}, to {v}, is down" in log
+    watch.look()
+    assert network.off, "it is down still"
+    targets[u].ports[TREE.port(u, v)] = True
+    watch.look()
+    assert not network.off
+    assert f"{u}-{v} can be used again: its ports have been up for 0 s" in log
+
+
+def test_link_is_off_twice_as_long_each_time_that_its_port_was_down(network, targets, job, log):
+    u, v = link_of(job)
+    watch = PortWatch(network, log.append)
+    watch.look()
+    for _ in range(3):
+        targets[v].ports[TREE.port(v, u)] = False
+        watch.look()
+        targets[v].ports[TREE.port(v, u)] = True
+        watch.look()
+    assert network.off, "not steady for long enough"
+    network.replan(restored=[f"{u}-{v}"])
+    watch.look()
+    assert not network.off, "an operator decides otherwise"
+    targets[v].ports[TREE.port(v, u)] = False
+    watch.look()
+    assert network.off
+    assert watch._losses == {f"{u}-{v}": 2}
+
+
+def test_switch_whose_ports_are_never_up_says_nothing(network, targets, job, log, monkeypatch):
+    monkeypatch.setattr(ports, "AT_FIRST_SECONDS", 0.0)
+    for target in targets.values():
+        target.ports = dict.fromkeys(target.ports, False)
+    watch = PortWatch(network, log.append)
+    watch.look()
+    watch.look()
+    assert not network.off
+
+
+def test_port_that_does_not_come_up_counts_after_some_time(network, targets, job, log, monkeypatch):
+    u, v = link_of(job)
+    targets[u].ports[TREE.port(u, v)] = False
+    watch = PortWatch(network, log.append)
+    watch.look()
+    assert not network.off, "it may be coming up"
+    monkeypatch.setattr(ports, "AT_FIRST_SECONDS", 0.0)
+    watch.look()
+    assert network.off == {f"{u}-{v}": "port down"}
+    network.replan(restored=[f"{u}-{v}"])
+    watch.look()
+    assert not network.off, "said once: an operator knows better"
+
+
+def test_only_way_of_a_server_is_said(network, targets, job, log):
+    server = JOB.workers[0]
+    access = TREE.access_switch(server)
+    watch = PortWatch(network, log.append)
+    watch.look()
+    targets[access].ports[TREE.port(access, server)] = False
+    watch.look()
+    watch.look()
+    words = f"port {TREE.port(access, server)} of {access}, to {server}, is down: {server} has no other way"
+    assert log.count(words) == 1
+    assert not network.off
+
+
+def test_switches_without_a_state_of_ports_are_asked_once(network, targets, log):
+    for target in targets.values():
+        target.ports = None
+    watch = PortWatch(network, log.append)
+    watch.start()
+    assert watch._thread is not None
+    watch._thread.join(timeout=30)
+    assert not watch._thread.is_alive()
+
+
+def test_switch_that_does_not_answer_is_no_port_that_is_down(network, targets, job, log):
+    u, _ = link_of(job)
+    watch = PortWatch(network, log.append)
+    watch.look()
+    targets[u].die()
+    watch.look()
+    assert not network.off, "that is the heartbeat's to say"

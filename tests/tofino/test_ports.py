@@ -1,0 +1,113 @@
+"""A cable that is pulled, as a Tofino says it over BRI: the controller leads its jobs around that link."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from controlplane.job import Job
+from controlplane.runtime import ports
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.failures import Watch
+from controlplane.runtime.network import Network
+from controlplane.targets import fabric
+from controlplane.targets.bri.ledger import Ledger
+from controlplane.targets.bri.ports import Panel
+from controlplane.targets.bri.target import BriTarget
+from controlplane.targets.kinds import TofinoKind
+from controlplane.topology import Topology
+from p4src.artifacts import find
+from tests.tofino.conftest import BFRT
+from tests.tofino.switch import TofinoSwitch
+
+PORT = {"bandwidth_mbps": 100000, "speed": "100G", "fec": "rs"}
+TRIANGLE = {
+    "nodes": [
+        *({"id": name, "kind": "switch", "loopback_ports": [{"front_panel": "7/0", "speed": "100G"}]}
+          for name in ("V1", "V2", "V3")),
+        *({"id": name, "kind": "server", "role": "worker"} for name in ("W1", "W2")),
+        {"id": "S1", "kind": "server", "role": "parameter_server"},
+    ],
+    "edges": [
+        {"source": "V1", "target": "V2", "front_panel": {"V1": "6/0", "V2": "6/0"}, **PORT},
+        {"source": "V1", "target": "V3", "front_panel": {"V1": "5/0", "V3": "5/0"}, **PORT},
+        {"source": "V2", "target": "V3", "front_panel": {"V2": "4/0", "V3": "4/0"}, **PORT},
+        {"source": "W1", "target": "V1", "front_panel": {"V1": "1/0"}, **PORT},
+        {"source": "W2", "target": "V1", "front_panel": {"V1": "2/0"}, **PORT},
+        {"source": "S1", "target": "V2", "front_panel": {"V2": "1/0"}, **PORT},
+    ],
+}  # fmt: skip
+CABLES = [(6, "V1"), (6, "V2"), (5, "V1"), (5, "V3"), (4, "V2"), (4, "V3"), (1, "V1"), (2, "V1"), (1, "V2")]
+
+
+@pytest.fixture
+def topology():
+    return Topology.load(TRIANGLE)
+
+
+@pytest.fixture
+def switches():
+    made = {name: TofinoSwitch(BFRT) for name in ("V1", "V2", "V3")}
+    yield made
+    for switch in made.values():
+        switch.stop()
+
+
+@pytest.fixture
+def targets(switches, topology, program, client, tmp_path):
+    made = [
+        BriTarget(
+            name, switch.address, 0, program, client,
+            panel=Panel.of(topology, name), ledger=Ledger(name, 0, tmp_path / "ports.json"),
+        )
+        for name, switch in switches.items()
+    ]  # fmt: skip
+    fabric.connect(made, 20.0)
+    yield made
+    for target in made:
+        target.close()
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+@pytest.fixture
+def network(topology, targets, client, log, tmp_path):
+    kind = TofinoKind(find("tna"), client)
+    with Network(topology, kind, targets, epochs=EpochStore(tmp_path / "epoch"), log=log.append) as made:
+        made.switches.fill()
+        made.switches.watch()
+        yield made
+
+
+def test_ports_are_read_by_the_topologys_numbers(network, switches, targets, topology):
+    assert [target.read_ports(20.0)[1] for target in targets] == [False] * 3
+    for connector, switch in CABLES:
+        switches[switch].plug(connector, 0, up=True)
+    numbers = [topology.port("V1", other) for other in ("V2", "V3", "W1", "W2")]
+    assert targets[0].read_ports(20.0) == dict.fromkeys(numbers, True)
+
+
+def test_cable_that_is_pulled_is_led_around_and_used_again(network, switches, log, until, monkeypatch):
+    monkeypatch.setattr(ports, "STEADY_SECONDS", 0.0)
+    topology = network.topology
+    job = network.launch(Job("one", ("W1", "W2"), ("S1",), 1_000_000), "inart")[1]
+    for connector, switch in CABLES:
+        switches[switch].plug(connector, 0, up=True)
+    watch = Watch(network, log.append)
+    watch.start()
+    try:
+        until(lambda: all(watch._ports._up.get((v, topology.port(v, "V1"))) for v in ("V2", "V3")), "asked", 60)
+        switches["V2"].plug(6, 0, up=False)
+        until(lambda: network.off == {"V1-V2": "port down"}, "noticed", 60)
+        until(lambda: any("trees led around it" in line for line in log), "led around", 60)
+        routes = {pair for tree in job.updater.plan.trees for flow in tree.flows for pair in pairwise(flow.route)}
+        assert ("V1", "V2") not in routes
+        assert ("V1", "V3") in routes
+        switches["V2"].plug(6, 0, up=True)
+        until(lambda: not network.off, "used again", 60)
+    finally:
+        watch.close()
