@@ -256,6 +256,15 @@ class Simulation:
         self.ring = [RootSlot()] * (2 * self.slots)
         self.workers = [Worker(w, self.epoch, chunks, self.slots) for w in range(len(self.workers))]
 
+    def run_with_new_epoch(self, chunks: int, before: int, limit: int) -> None:
+        """A new epoch after ``before`` steps, or at the end if that is earlier, and then as :meth:`run`."""
+        for _ in range(before):
+            if self.done:
+                break
+            self.step()
+        self.new_epoch(chunks)
+        self.run(limit)
+
     @property
     def done(self) -> bool:
         return all(worker.oldest == worker.chunks for worker in self.workers)

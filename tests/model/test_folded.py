@@ -42,13 +42,7 @@ def test_every_worker_gets_every_exact_result(tree: Tree, slots: int, chunks: in
 @BOUNDED
 @given(trees(), st.sampled_from([1, 4]), harms, st.integers(0, 2**32), st.integers(0, 300))
 def test_a_new_epoch_in_the_middle_of_anything(tree: Tree, slots: int, harm: Harm, seed: int, before: int) -> None:
-    simulation = FoldedSimulation(tree, slots, 8, harm, seed)
-    for _ in range(before):
-        if simulation.done:
-            break
-        simulation.step()
-    simulation.new_epoch(5)
-    simulation.run(limit=200_000)
+    FoldedSimulation(tree, slots, 8, harm, seed).run_with_new_epoch(5, before, limit=200_000)
 
 
 def joins_anything(cell: int, ticket: int, previous: int) -> tuple[int, int]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from controlplane.job import parse_job
 from controlplane.plan.limits import limited
 from controlplane.rules import Deployment, build
 from controlplane.strategies import get_strategy
+from controlplane.targets.base import difference
+from controlplane.targets.bri.entries import Entry, problems
+from controlplane.targets.bri.ports import Panel, PortMap
+from controlplane.targets.bri.program import Program
 from controlplane.targets.kinds import TofinoKind
 from controlplane.topology import Topology
 from p4src.artifacts import find
@@ -37,3 +42,19 @@ def with_front_panel(topology: Topology, loopback: int = 1) -> Topology:
         for switch in topology.switches
     }
     return topology.replace(nodes=nodes, links=links)
+
+
+def installed(
+    program: Program, topology: Topology, device: Callable[[int, int], int], *, target: str
+) -> Iterator[tuple[Entry, ...]]:
+    """What the testbed's plan puts on each switch, port connector/channel being ``device(connector, channel)``.
+
+    It is allowed by the program, and read back as the rules that it was made of.
+    """
+    for name, rules in deployment(topology, target=target).rulesets.items():
+        panel = Panel.of(topology, name)
+        ports = PortMap(panel, {port.name: device(port.connector, port.channel) for port in panel.ports})
+        entries = program.entries(rules, ports)
+        assert problems(program.schema, entries) == []
+        assert difference(program.rule_set(name, entries, ports), rules) == []
+        yield tuple(entries)

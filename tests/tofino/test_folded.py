@@ -14,10 +14,7 @@ from controlplane.generators import parse_topology
 from controlplane.job import parse_job
 from controlplane.plan.limits import DoesNotFit
 from controlplane.strategies import get_strategy
-from controlplane.targets.base import difference
 from controlplane.targets.bri.chip import TOFINO_2_FOLDED
-from controlplane.targets.bri.entries import problems
-from controlplane.targets.bri.ports import Panel, PortMap
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
 from controlplane.targets.kinds import TofinoKind
@@ -25,9 +22,9 @@ from p4src.artifacts import find
 from tests.model.folded import VALUES
 from tests.tofino.conftest import TESTBED
 from tests.tofino.dataplane import FoldedSwitch
-from tests.tofino.plans import deployment, with_front_panel
+from tests.tofino.plans import deployment, installed, with_front_panel
 from tests.tofino.test_program import Network, all_reduce, switch
-from tests.tofino.test_tofino2 import PLAN, TESTBED_2, two_pipes
+from tests.tofino.test_tofino2 import PLAN, TESTBED_2, one_pipe, two_pipes
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +63,9 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch, tmp_path):
     assert {config["values_per_packet"] for config in data["agents"].values()} == {VALUES}
 
 
-@pytest.mark.parametrize("one_pipe", [True, False])
-def test_sums_go_round_through_the_pipes_own_ports(program, topology, one_pipe):
-    for name, rules in deployment(topology, target="t2na").rulesets.items():
-        panel = Panel.of(topology, name)
-        devices = {port.name: two_pipes(2 * port.connector if one_pipe else port.connector, 0) for port in panel.ports}
-        ports = PortMap(panel, devices)
-        entries = program.entries(rules, ports)
-        assert problems(program.schema, entries) == []
-        assert difference(program.rule_set(name, entries, ports), rules) == []
+@pytest.mark.parametrize("device", [one_pipe, two_pipes])
+def test_sums_go_round_through_the_pipes_own_ports(program, topology, device):
+    for entries in installed(program, topology, device, target="t2na"):
         for entry in entries:
             if local(entry.action or "") == "aggregate":
                 loop, (port, _) = dict(entry.data)["loopback"], program.label_key(entry)

@@ -14,15 +14,14 @@ from controlplane.generators import parse_topology
 from controlplane.targets import fabric, kinds
 from controlplane.targets.base import difference
 from controlplane.targets.bri.chip import TOFINO_1, TOFINO_2
-from controlplane.targets.bri.entries import problems
-from controlplane.targets.bri.ports import Panel, PortMap
+from controlplane.targets.bri.ports import Panel
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
 from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 from tests.tofino.conftest import TESTBED
-from tests.tofino.plans import deployment, with_front_panel
+from tests.tofino.plans import deployment, installed, with_front_panel
 from tests.tofino.switch import TofinoSwitch
 from tests.tofino.test_program import Network, all_reduce
 
@@ -43,6 +42,11 @@ def program() -> Program:
 def two_pipes(connector: int, channel: int) -> int:
     """Device ports of two pipes in turns, behind those that are inside the chip."""
     return connector % 2 * 128 + 8 * connector + channel
+
+
+def one_pipe(connector: int, channel: int) -> int:
+    """The same, all of one pipe."""
+    return two_pipes(2 * connector, channel)
 
 
 def test_a_program_knows_its_chip(program):
@@ -86,32 +90,22 @@ def test_chip_ports_and_program_must_fit(options, speed, message, tmp_path, caps
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("one_pipe", [True, False])
-def test_flows_meet_through_the_pipes_own_ports(program, topology, one_pipe):
+@pytest.mark.parametrize("device", [one_pipe, two_pipes])
+def test_flows_meet_through_the_pipes_own_ports(program, topology, device):
     """Nothing goes round where all flows arrive in one pipe; else those of the others do, by ports 6 and 7."""
     through = set()
-    for name, rules in deployment(topology, target="t2na").rulesets.items():
-        panel = Panel.of(topology, name)
-        devices = {port.name: two_pipes(2 * port.connector if one_pipe else port.connector, 0) for port in panel.ports}
-        ports = PortMap(panel, devices)
-        entries = program.entries(rules, ports)
-        assert problems(program.schema, entries) == []
-        assert difference(program.rule_set(name, entries, ports), rules) == []
+    for entries in installed(program, topology, device, target="t2na"):
         for entry in entries:
             if local(entry.action or "") == "forward":
                 through |= {int(value) % 128 for _, value in entry.data if TOFINO_2.recirculates(int(value))}  # type: ignore[arg-type]
-    assert not through if one_pipe else through <= {6, 7} and through
+    assert not through if device is one_pipe else through <= {6, 7} and through
 
 
 def test_own_loopback_ports_can_help(program, topology):
     """What a topology file names counts too; flows of another pipe then come in there, or by the pipe's own."""
     nodes = {"V1": {"loopback_ports": [{"front_panel": "9/0", "speed": "100G"}]}}
     larger = topology.replace(nodes=nodes)
-    rules = deployment(larger, target="t2na").rulesets["V1"]
-    panel = Panel.of(larger, "V1")
-    ports = PortMap(panel, {port.name: two_pipes(port.connector, 0) for port in panel.ports})
-    entries = program.entries(rules, ports)
-    assert difference(program.rule_set("V1", entries, ports), rules) == []
+    assert list(installed(program, larger, two_pipes, target="t2na"))
 
 
 def test_sums_of_two_pipes_are_exact(program):
