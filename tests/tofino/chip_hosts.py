@@ -1,7 +1,7 @@
 """Real agents in namespaces around Intel's model of a chip: an all-reduce with loss, or training beside gloo.
 
     export INART_TOFINO_MODEL=... INART_TOFINO2_MODEL=...          (tests/tofino/chip.py)
-    python -m tests.tofino.chip_hosts --bytes 64Ki --loss 0.01 [--tofino 2] [--ours]
+    python -m tests.tofino.chip_hosts --bytes 64Ki --loss 0.01 [--tofino 2 [--artifacts t2na-128]] [--ours]
     python -m tests.tofino.chip_hosts --train 20 --loss 0.01 [--tofino 2] [--ours]
 
 As root. One switch, workers and a parameter server; deploy, agents and frames are real, the driver is our BRI server
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from controlplane.topology import Topology
-from p4src.artifacts import find
 from p4src.tofino_install import GENERATIONS
 from tests.tofino.chip import missing
+from tests.tofino.standin import add_program, program_of
 from tests.tofino.test_system import sde
 from topologies.tofino_model import Wiring
 
@@ -141,7 +141,9 @@ class Around:
         """Switch, controller and parameter server."""
         chip = [] if self.options.ours else ["--chip"]
         ports = self.folder / SWITCH / "ports.json"
-        kind = "--tofino", self.options.tofino
+        kind = ["--tofino", self.options.tofino]
+        if self.options.artifacts:
+            kind += ["--artifacts", self.options.artifacts]
         self.start(SWITCH, "-m", "tests.tofino.standin", ports, *kind, *chip, "--loss", self.options.loss, "--seed", 1)
         self.until(SWITCH, "BRI on port")
         files = [f"--{name}={self.folder / name}.json" for name in ("switches", "topology")]
@@ -188,6 +190,7 @@ def main() -> int:
         prog="python -m tests.tofino.chip_hosts", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--tofino", choices=sorted(GENERATIONS), default="1", help="generation (default: %(default)s)")
+    add_program(parser)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--bytes", default="64Ki", help="of a worker's tensor (default: %(default)s)")
     parser.add_argument("--train", type=int, default=0, metavar="STEPS", help="train so many steps instead")
@@ -195,7 +198,7 @@ def main() -> int:
     parser.add_argument("--mbps", type=float, default=0.05, help="what links carry (default: %(default)s)")
     parser.add_argument("--ours", action="store_true", help="our own model of the program, no chip")
     options = parser.parse_args()
-    reason = None if options.ours else missing(find(GENERATIONS[options.tofino]))
+    reason = None if options.ours else missing(program_of(options))
     if os.geteuid():
         reason = "making network namespaces needs root"
     if reason:

@@ -1,6 +1,7 @@
 """Stands in for tofino-model and bf_switchd of one switch: our BRI server, and a model of the program on interfaces.
 
-    ip netns exec inart-V1 python -m tests.tofino.standin FOLDER/V1/ports.json [--tofino 2] [--chip] [--loss 0.01]
+    ip netns exec inart-V1 python -m tests.tofino.standin FOLDER/V1/ports.json [--tofino 2] [--artifacts t2na-128]
+        [--chip] [--loss 0.01]
 
 What `python -m topologies.tofino_model` lays out is tried with it where there is no P4 Studio: deploy, agents and
 frames are real, the switch is not. --chip: Intel's model of the chip with our compiled program (chip.py), else our own
@@ -19,13 +20,14 @@ from pathlib import Path
 
 from controlplane.frontpanel import FrontPanelPort
 from controlplane.targets.bri.entries import Entry, KeyValue, Masked, Prefix
+from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
-from p4src.artifacts import find
+from p4src.artifacts import ARTIFACTS, Artifact, find, load
 from p4src.protocol import Verdict
 from p4src.tofino_install import GENERATIONS
 from tests.model.packet import decode, ours
 from tests.tofino.chip import Chip, missing
-from tests.tofino.dataplane import Switch
+from tests.tofino.dataplane import FoldedSwitch, Switch
 from tests.tofino.switch import TofinoSwitch
 from tests.tofino.wire import bri_wire_pb2 as pb
 from topologies.tofino_model import BRI_PORT, device_port
@@ -46,9 +48,16 @@ class Standin:
     """
 
     def __init__(
-        self, ports: dict[int, str], *, tofino: str = "1", chip: bool = False, loss: float = 0.0, seed: int = 0
+        self,
+        ports: dict[int, str],
+        artifact: Artifact,
+        *,
+        tofino: str = "1",
+        chip: bool = False,
+        loss: float = 0.0,
+        seed: int = 0,
     ) -> None:
-        self.artifact = find(GENERATIONS[tofino])
+        self.artifact = artifact
         self.values = self.artifact.manifest.values_per_packet
         self.chip = Chip(self.artifact) if chip else None
         self.loss, self.random = loss, random.Random(seed)
@@ -59,7 +68,9 @@ class Standin:
             port=BRI_PORT,
             devices=lambda connector, channel: device_port(FrontPanelPort(connector, channel, "100G"), tofino),
         )
-        self.plane = Switch({}, {})
+        kind = Program.load(self.artifact.program).chip
+        loops = {128 * (device // 128) + port for device in ports for port in kind.recirculation}
+        self.plane = (FoldedSwitch if kind.folded else Switch)({}, {}, loops)
         self.sockets: dict[int, socket.socket] = {}
         for device, name in ports.items():
             self.sockets[device] = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))
@@ -204,20 +215,32 @@ def _value(value: object) -> object:
     return int.from_bytes(value, "big") if isinstance(value, bytes) else value
 
 
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """The option that :func:`program_of` reads, beside --tofino."""
+    parser.add_argument("--artifacts", metavar="NAME", help="which program, as t2na-128 (default: 64 values)")
+
+
+def program_of(options: argparse.Namespace) -> Artifact:
+    """The program that the options name."""
+    return load(ARTIFACTS / options.artifacts) if options.artifacts else find(GENERATIONS[options.tofino])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.tofino.standin")
     parser.add_argument("ports", type=Path, help="ports.json")
     parser.add_argument("--chip", action="store_true", help="Intel's model of the chip, with the compiled program")
     parser.add_argument("--tofino", choices=sorted(GENERATIONS), default="1", help="generation (default: %(default)s)")
+    add_program(parser)
     parser.add_argument("--loss", type=float, default=0.0, help="share of frames lost at each port")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    reason = missing(find(GENERATIONS[options.tofino])) if options.chip else None
+    artifact = program_of(options)
+    reason = missing(artifact) if options.chip else None
     if reason:
         parser.error(reason)
     mapping = json.loads(options.ports.read_text())["PortToIf"]
     ports = {one["device_port"]: one["if"] for one in mapping}
-    switch = Standin(ports, tofino=options.tofino, chip=options.chip, loss=options.loss, seed=options.seed)
+    switch = Standin(ports, artifact, tofino=options.tofino, chip=options.chip, loss=options.loss, seed=options.seed)
     print(f"BRI on port {switch.server.port}", flush=True)
     switch.run()
     print(json.dumps(switch.counted()), flush=True)
