@@ -232,6 +232,11 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             print("\n".join(kind.lines(plan, deployment, topology)))
         return
+    if plan.multicasts and arguments.serve is not None:
+        raise DeployError(
+            f"{plan.strategy} plans multicasts, which agents of the overlay send: python -m overlay coordinator "
+            "--switches FILE serves them (docs/overlay.md)"
+        )
     log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
     switches = wanted_switches(arguments, topology)
     epochs = EpochStore(arguments.epoch_file)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.frontpanel import FrontPanelPort
 from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in
-from controlplane.plan.model import Plan, PlanError, Tree
+from controlplane.plan.model import Multicast, Plan, PlanError, Tree
 from controlplane.plan.slots import place_slots
 from controlplane.routing import Network
 from controlplane.topology import Topology
@@ -142,6 +142,7 @@ class Deployment:
     """What one plan version puts on the switches and hands to the agents.
 
     first_label, next_label: its labels, the latter not included. slots: the first one by aggregation point and tree.
+    multicasts: label of each sender's multicast; a plan of multicasts has no other agents (overlay/multicast.py).
     """
 
     rulesets: dict[str, RuleSet]
@@ -149,12 +150,13 @@ class Deployment:
     next_label: int
     first_label: int = 1
     slots: dict[tuple[str, int], int] = field(default_factory=dict)
+    multicasts: dict[str, int] = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Slots of each tree."""
-        worker = next(config for config in self.agents.values() if config.role == "worker")
-        return tuple(tree.slots for tree in worker.worker_trees)
+        worker = next((config for config in self.agents.values() if config.role == "worker"), None)
+        return () if worker is None else tuple(tree.slots for tree in worker.worker_trees)
 
 
 def build(
@@ -170,13 +172,15 @@ def build(
 ) -> Deployment:
     """Rules of every switch and configuration of every agent of the plan's job.
 
+    Multicasts of layer L3 are labels that switches replicate; those of L7 need nothing of them but IPv4.
+
     first_label: labels are numbered from here. taken: what is not free, per switch, so that this can be installed
     beside other jobs and versions. places: where that is settled. Both `limits` and what the topology's switches have
     of their own (controlplane/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
     """
     plan.check(topology)
     if plan.multicasts:
-        raise PlanError(f"{plan.strategy} plans multicasts, which add nothing: switches have no rules for them")
+        return build_multicasts(plan.multicasts, topology, limits, first_label=first_label, taken=taken)
     check_fits(plan, topology)
     if len(plan.job.workers) > limits.max_workers:
         point = next((p for tree in plan.trees for p in tree.points), topology.access_switch(plan.trees[0].root))
@@ -191,7 +195,94 @@ def build(
     return builder.deployment(epoch)
 
 
-class _Builder:
+def build_multicasts(
+    multicasts: Sequence[Multicast],
+    topology: Topology,
+    limits: Limits,
+    *,
+    first_label: int = 1,
+    taken: Mapping[str, Taken] | None = None,
+) -> Deployment:
+    """Rules of every switch for multicasts of layer L3: each has a label, under which switches copy it.
+
+    Arguments as for `build`. Raises DoesNotFit, PlanError.
+    """
+    if any(each.layer == "L7" for each in multicasts):
+        raise PlanError("a sender that sends to each receiver on its own (L7) needs no rules of switches")
+    made = _Entries(topology, limits, first_label, taken or {})
+    labels = {each.sender: made.copied(each.sender, each.links, "its model") for each in multicasts}
+    return Deployment(made.rulesets(), {}, made.next_label, first_label, multicasts=labels)
+
+
+class _Entries:
+    """Labels and groups of every switch, collected."""
+
+    def __init__(self, topology: Topology, limits: Limits, first_label: int, taken: Mapping[str, Taken]) -> None:
+        self.topology, self.limits, self.taken = topology, limits, taken
+        self.first_label = self.next_label = first_label
+        self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
+        self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
+        self.numbers: Mapping[str, Mapping[tuple[int, ...], int]] = {}
+
+    def label(self) -> int:
+        self.next_label += 1
+        return self.next_label - 1
+
+    def forward(self, route: tuple[str, ...], label: int) -> None:
+        """Entries at every node strictly inside the route."""
+        for before, node, after in zip(route, route[1:], route[2:], strict=False):
+            action = Forward(self.topology.port(node, after))
+            self.entries[node].append(LabelEntry(self.topology.port(node, before), label, action))
+
+    def copied(self, root: str, links: Sequence[tuple[str, str]], what: str) -> int:
+        """The label of what goes from the root along all links, which are a tree: switches copy it where they part."""
+        topology = self.topology
+        parent = {child: above for above, child in links}
+        children: dict[str, list[str]] = {}
+        for above, child in links:
+            children.setdefault(above, []).append(child)
+        if len(children[root]) != 1:
+            raise PlanError(f"{root} sends {what} over several links; an agent has one interface")
+        label = self.label()
+        for node, below in children.items():
+            if node == root:
+                continue
+            ports = tuple(sorted(topology.port(node, child) for child in below))
+            action: Forward | Replicate
+            if len(ports) == 1:
+                action = Forward(ports[0])
+            else:
+                groups = self.groups[node]
+                if ports not in groups:
+                    known = self.numbers.get(node, {})
+                    used = {*groups.values(), *known.values(), *self.taken.get(node, NOTHING).groups}
+                    groups[ports] = known.get(ports) or next(number for number in count(1) if number not in used)
+                action = Replicate(groups[ports])
+            self.entries[node].append(LabelEntry(topology.port(node, parent[node]), label, action))
+        return label
+
+    def rulesets(self) -> dict[str, RuleSet]:
+        """Of every switch, with its IPv4 routes. Raises DoesNotFit."""
+        limits, rulesets = self.limits, {}
+        ip = routes(self.topology)
+        for v in self.topology.switches:
+            taken = self.taken.get(v, NOTHING)
+            for resource, needed, available in (
+                (Resource.LABELS, len(self.entries[v]), limits.label_table_size - taken.labels),
+                (Resource.GROUPS, len(self.groups[v]), limits.multicast_groups - len(taken.groups)),
+                (Resource.ROUTES, len(ip[v]), limits.route_table_size),
+            ):
+                if needed > available:
+                    raise DoesNotFit(v, resource, needed, available)
+            groups = tuple(MulticastGroup(number, ports) for ports, number in self.groups[v].items())
+            panel: tuple[FrontPanelPort, ...] = ()
+            if limits.front_panel:
+                panel = tuple(sorted([*self.topology.front_panel(v).values(), *self.topology.loopback_ports(v)]))
+            rulesets[v] = RuleSet(v, tuple(self.entries[v]), groups, ip[v], panel)
+        return rulesets
+
+
+class _Builder(_Entries):
     """Collects entries tree by tree."""
 
     def __init__(
@@ -205,31 +296,17 @@ class _Builder:
         taken: Mapping[str, Taken],
         places: Places | None,
     ) -> None:
-        self.plan, self.topology, self.limits, self.job_id = plan, topology, limits, job_id
-        self.first_label = self.next_label = first_label
-        self.taken = taken
+        super().__init__(topology, limits, first_label, taken)
+        self.plan, self.job_id = plan, job_id
         self.numbers_of = {worker: i for i, worker in enumerate(plan.job.workers)}
-        self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
-        self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
         self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}
         self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
-        self.numbers: dict[str, dict[tuple[int, ...], int]] = {}
         if places is None:
             free = {v: taken.get(v, NOTHING).gaps(limits.slots) for v in topology.switches}
             self.slots, self.slot_base = place_slots(plan, topology, 8 * frame_bytes(limits.values_per_packet), free)
         else:
             self.slots, self.slot_base = places.sizes, dict(places.slots)
             self.numbers = {v: dict(groups) for v, groups in places.groups.items()}
-
-    def label(self) -> int:
-        self.next_label += 1
-        return self.next_label - 1
-
-    def forward(self, route: tuple[str, ...], label: int) -> None:
-        """Entries at every node strictly inside the route."""
-        for before, node, after in zip(route, route[1:], route[2:], strict=False):
-            action = Forward(self.topology.port(node, after))
-            self.entries[node].append(LabelEntry(self.topology.port(node, before), label, action))
 
     def add_tree(self, index: int, tree: Tree) -> None:
         topology = self.topology
@@ -289,29 +366,8 @@ class _Builder:
 
     def add_return(self, tree: Tree) -> tuple[int, dict[str, int]]:
         """Return label to all workers and answer label per worker, with their entries."""
-        topology = self.topology
         parent = {child: above for above, child in tree.return_edges}
-        children: dict[str, list[str]] = {}
-        for above, child in tree.return_edges:
-            children.setdefault(above, []).append(child)
-        if len(children[tree.root]) != 1:
-            raise PlanError(f"root {tree.root} sends results over several links; an agent has one interface")
-        return_label = self.label()
-        for node, below in children.items():
-            if node == tree.root:
-                continue
-            ports = tuple(sorted(topology.port(node, child) for child in below))
-            action: Forward | Replicate
-            if len(ports) == 1:
-                action = Forward(ports[0])
-            else:
-                groups = self.groups[node]
-                if ports not in groups:
-                    known = self.numbers.get(node, {})
-                    used = {*groups.values(), *known.values(), *self.taken.get(node, NOTHING).groups}
-                    groups[ports] = known.get(ports) or next(number for number in count(1) if number not in used)
-                action = Replicate(groups[ports])
-            self.entries[node].append(LabelEntry(topology.port(node, parent[node]), return_label, action))
+        return_label = self.copied(tree.root, tree.return_edges, "results")
         answers: dict[str, int] = {}
         for worker in self.plan.job.workers:
             route = [worker]
@@ -322,23 +378,7 @@ class _Builder:
         return return_label, answers
 
     def deployment(self, epoch: int) -> Deployment:
-        limits, job = self.limits, self.plan.job
-        rulesets = {}
-        ip = routes(self.topology)
-        for v in self.topology.switches:
-            taken = self.taken.get(v, NOTHING)
-            for resource, needed, available in (
-                (Resource.LABELS, len(self.entries[v]), limits.label_table_size - taken.labels),
-                (Resource.GROUPS, len(self.groups[v]), limits.multicast_groups - len(taken.groups)),
-                (Resource.ROUTES, len(ip[v]), limits.route_table_size),
-            ):
-                if needed > available:
-                    raise DoesNotFit(v, resource, needed, available)
-            groups = tuple(MulticastGroup(number, ports) for ports, number in self.groups[v].items())
-            panel: tuple[FrontPanelPort, ...] = ()
-            if limits.front_panel:
-                panel = tuple(sorted([*self.topology.front_panel(v).values(), *self.topology.loopback_ports(v)]))
-            rulesets[v] = RuleSet(v, tuple(self.entries[v]), groups, ip[v], panel)
+        limits, job, rulesets = self.limits, self.plan.job, self.rulesets()
         agents: dict[str, AgentConfig] = {}
         roles: tuple[tuple[Role, tuple[str, ...]], ...] = (
             ("worker", job.workers),

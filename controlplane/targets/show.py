@@ -17,6 +17,7 @@ def deployment_json(plan: Plan, deployment: Deployment) -> dict[str, Any]:
         "plan": plan.to_json(),
         "switches": {name: _ruleset_json(rules) for name, rules in sorted(deployment.rulesets.items())},
         "agents": {name: config.to_json() for name, config in deployment.agents.items()},
+        **({"multicasts": deployment.multicasts} if deployment.multicasts else {}),
     }
 
 
@@ -85,7 +86,7 @@ def deployment_lines(
 
 def label_meanings(deployment: Deployment) -> dict[int, str]:
     """Per label, the flow that it names in words."""
-    meanings: dict[int, str] = {}
+    meanings = {label: f"multicast of {sender}" for sender, label in deployment.multicasts.items()}
     for node, config in deployment.agents.items():
         for tree in config.worker_trees:
             meanings[tree.up_label] = f"tree {tree.tree}: from {node}"

@@ -14,9 +14,9 @@ from controlplane.generators import fattree
 from controlplane.job import Job, place_job
 from controlplane.plan import Multicast, Plan, PlanError
 from controlplane.plan.__main__ import main
-from controlplane.plan.limits import Limits
+from controlplane.plan.limits import DoesNotFit, Limits
 from controlplane.plan.replan import replan
-from controlplane.rules import build
+from controlplane.rules import Replicate, build
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.wan.selmcast.strategy import orpheus, selmcast
@@ -24,6 +24,7 @@ from controlplane.topology import Topology
 from tests.controlplane.instances import examples, instances
 
 NAMES = ("selmcast", "selmcast-l7", "orpheus")
+LIMITS = Limits(64, 1024, 1024, 1024)
 
 
 def star(rates: dict[str, tuple[float, float]]) -> tuple[Topology, Job]:
@@ -135,8 +136,40 @@ def test_plans_that_are_wrong_are_refused() -> None:
     crew = get_strategy("crew")(topology, job)
     with pytest.raises(PlanError, match="only have one"):
         replace(good, trees=crew.trees).check(topology)
-    with pytest.raises(PlanError, match="which add nothing"):
-        build(good, topology, Limits(64, 1024, 1024, 1024), job_id=1, epoch=1)
+    with pytest.raises(PlanError, match="needs no rules of switches"):
+        build(get_strategy("selmcast-l7")(topology, job), topology, LIMITS, job_id=1, epoch=1)
+
+
+def test_switches_copy_what_a_sender_sends_once() -> None:
+    """Followed through the label tables, every multicast reaches its receivers, each once, and nobody else."""
+    topology = fattree(4, 20.0)
+    plan = selmcast(topology, place_job(topology, 10, 1), receivers=4)
+    deployment = build(plan, topology, LIMITS, job_id=1, epoch=1, first_label=7)
+    assert deployment.agents == {} and deployment.next_label == 7 + 10
+    assert sorted(deployment.multicasts.values()) == list(range(7, 17))
+    tables = {
+        name: {(entry.ingress_port, entry.label): entry.action for entry in rules.labels}
+        for name, rules in deployment.rulesets.items()
+    }
+    groups = {name: {g.group: g.ports for g in rules.groups} for name, rules in deployment.rulesets.items()}
+    copied = 0
+    for each in plan.multicasts:
+        label, reached = deployment.multicasts[each.sender], []
+        under_way = [(each.sender, topology.access_switch(each.sender))]
+        while under_way:
+            before, node = under_way.pop()
+            if topology.kind(node) == "server":
+                reached.append(node)
+                continue
+            action = tables[node][topology.port(node, before), label]
+            ports = groups[node][action.group] if isinstance(action, Replicate) else (action.port,)
+            copied += len(ports) > 1
+            by_port = {topology.port(node, other): other for other in topology.neighbours(node)}
+            under_way += [(node, by_port[port]) for port in ports]
+        assert sorted(reached) == sorted(each.receivers)
+    assert copied
+    with pytest.raises(DoesNotFit, match="multicast groups"):
+        build(plan, topology, replace(LIMITS, multicast_groups=0), job_id=1, epoch=1)
 
 
 def test_the_command_line_plans_it(capsys: pytest.CaptureFixture[str]) -> None:
