@@ -16,6 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,11 +28,15 @@ from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
 from controlplane.rpc.tls import add_tls_arguments, is_local, tls_from
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.strategies.wan.policy import FollowPlan
-from controlplane.topology import TopologyError
+from controlplane.topology import Topology, TopologyError
 from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
+from overlay.systems import COPIED_HEADROOM
 from overlay.tls import Security
+
+if TYPE_CHECKING:
+    from overlay.replication import Replication
 
 
 def address(text: str) -> tuple[str, int]:
@@ -99,12 +105,31 @@ def security(arguments: argparse.Namespace) -> Security | None:
     return found
 
 
+def replication(topology: Topology, file: Path) -> Replication:
+    """For the switches of a switches file. Raises OverlayError."""
+    from controlplane.deploy import DeployError, load_switches  # agents need none of this
+    from overlay.replication import p4runtime
+    from p4src.artifacts import ArtifactError
+
+    try:
+        known = load_switches(file)
+        missing = [name for name in topology.switches if name not in known]
+        if missing:
+            raise OverlayError(f"switches file {file} lacks {', '.join(missing)} of the topology")
+        return p4runtime(topology, [known[name] for name in topology.switches], print)
+    except (DeployError, ArtifactError) as error:
+        raise OverlayError(str(error)) from None
+
+
 def coordinate(arguments: argparse.Namespace) -> None:
     topology = parse_topology(arguments.topology)
     job = parse_job(arguments.job, topology)
     plan = get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
-    policy = FollowPlan(plan, topology, chunk_values=arguments.chunk, window=arguments.window,
-                        detours=arguments.detours)  # fmt: skip
+    switches = None if arguments.switches is None else replication(topology, arguments.switches)
+    policy = FollowPlan(
+        plan, topology, chunk_values=arguments.chunk, window=arguments.window, detours=arguments.detours,
+        replicated=switches is not None, headroom=COPIED_HEADROOM if switches is not None else 0.0,
+    )  # fmt: skip
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -119,6 +144,7 @@ def coordinate(arguments: argparse.Namespace) -> None:
         port,
         backs_up=arguments.backs_up,
         security=security(arguments),
+        replication=switches,
         log=say,
         finished=lambda task, seconds: say(f"task {task.number}: {seconds:.3f} s"),
     ) as coordinator:
@@ -154,6 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
     coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
     coordinator.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT")
+    coordinator.add_argument("--switches", type=Path, metavar="FILE",
+                             help="switches that copy what a plan multicasts (L3), as for `deploy`")  # fmt: skip
     coordinator.add_argument("--backs-up", type=address, metavar="HOST:PORT",
                              help="another coordinator: let agents in when it cannot be reached any more")  # fmt: skip
     coordinator.add_argument("--insecure", action="store_true", help="let everybody who reaches it join")

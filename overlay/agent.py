@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 from weakref import WeakSet
 
@@ -24,6 +24,7 @@ from overlay.errors import MessageError, OverlayError, PeerLost
 from overlay.execution import Execution, Post, Values
 from overlay.membership import Membership
 from overlay.message import Header, Kind
+from overlay.multicast import Assembly, Carrier, Multicast, Packet
 from overlay.scatter import EARLY_PRIORITY, Blocks, Scatter
 from overlay.tls import Security
 from overlay.transport import Inbound, Peer, end_all
@@ -37,6 +38,9 @@ ENDED = 256
 """Tasks that are over, of which an agent knows how they ended."""
 
 NOTHING = np.empty(0, np.float32)
+QUIET_SECONDS = 0.1
+"""Without a packet of a tree that switches copy, nothing of it is on its way any more."""
+
 HELD_BYTES = 1 << 30
 """Of messages for tasks that have not been announced here yet."""
 
@@ -45,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Done:
-    """What a synchronisation was: the task's number, who took part, seconds from its announcement to the result."""
+    """What a synchronisation was: the task's number, whose values are in the result, seconds from its announcement."""
 
     task: int
     participants: tuple[str, ...]
@@ -106,6 +110,10 @@ class Agent:
         self._peers: dict[str, Peer] = {}
         self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
         self._held_bytes = 0
+        self._multicast: Multicast | None = None  # where switches copy
+        self._copied: Counter[str] = Counter()  # bytes by link of the network
+        self._assembling: dict[tuple[int, int], Assembly] = {}  # by task and tree
+        self._ahead: dict[tuple[int, int], list[Packet]] = {}  # of tasks that have not been announced here yet
         self._scatter: Scatter[Values] = Scatter(node)
         # Others must not take them for those before a restart.
         self._turns = count(int(time.time() * 1000) & 0x3FFFFFFF)
@@ -170,9 +178,9 @@ class Agent:
         return found
 
     def statistics(self) -> dict[str, Any]:
-        """Bytes sent per neighbour, and what was counted."""
+        """Bytes sent per neighbour, those that switches copied by link of the network, and what was counted."""
         sent = {name: peer.bytes_sent for name, peer in list(self._peers.items())}
-        return {"node": self.node, "bytes_sent": sent, **self.counters}
+        return {"node": self.node, "bytes_sent": sent, "bytes_copied": dict(self._copied), **self.counters}
 
     def leave(self, timeout: float = 30.0) -> None:
         """Closes when nobody needs this agent for a task any more: it may pass on what others still wait for."""
@@ -213,6 +221,8 @@ class Agent:
             each.close()
         for peer in self._peers.values():
             peer.close()
+        if self._multicast is not None:
+            self._multicast.close()
         self._fail_all(OverlayError(f"{self.node}: the agent was closed"))
         self._membership.close()
         await end_all()
@@ -311,6 +321,7 @@ class Agent:
             if members.get(name) != peer.address:
                 peer.close()
                 del self._peers[name]
+        self._carry(message.get("multicast"))
         self._members = members
         self._names = sorted(message["everyone"])
         self._numbers = {name: k for k, name in enumerate(self._names)}
@@ -353,6 +364,9 @@ class Agent:
         for tree, chunk, bit, values in self._scatter.collect(task):
             self.counters["early"] += 1
             execution.partial(tree, chunk, bit, values)
+        for packet in self._ahead.pop((self._epoch, number), []):
+            self._held_bytes -= packet.values.nbytes
+            self._got(packet)
         held = self._held.pop((self._epoch, number), [])
         for header, values in held:
             self._held_bytes -= values.nbytes
@@ -365,6 +379,10 @@ class Agent:
             while len(self._ended) > ENDED:
                 del self._ended[next(iter(self._ended))]
             self.counters.update(execution.counters)
+            for index, tree in enumerate(execution.task.trees):
+                self._assembling.pop((number, index), None)
+                if self._multicast is not None and tree.label:
+                    self._multicast.forget(tree.label)
             if execution.fresh is not None and commit:
                 self._state = execution.fresh
             elif commit and any(t.state is not None and t.state.sender == self.node for t in execution.task.trees):
@@ -386,7 +404,10 @@ class Agent:
         if execution is not None and (again or alone):
             execution.restore()
         self._forget(number)
-        self._held.pop((self._epoch, number), None)
+        for _, values in self._held.pop((self._epoch, number), []):
+            self._held_bytes -= values.nbytes
+        for packet in self._ahead.pop((self._epoch, number), []):
+            self._held_bytes -= packet.values.nbytes
         pending = self._owners.pop(number, None)
         if pending is None:
             return
@@ -453,7 +474,13 @@ class Agent:
         pending = self._owners.pop(number, None)
         self._tell(type="finished", task=number, seconds=seconds)
         if pending is not None:
-            pending.future.set_result(Done(number, execution.task.participants, seconds))
+            pending.future.set_result(Done(number, self._mixed(execution.task), seconds))
+
+    def _mixed(self, task: Task) -> tuple[str, ...]:
+        """Whose values are in this agent's result."""
+        if task.op != "mix":
+            return task.participants
+        return (self.node, *(tree.root for tree in task.trees if self.node in tree.receivers))
 
     def _go(self, number: int) -> None:
         pending = self._owners.pop(number, None)
@@ -498,7 +525,87 @@ class Agent:
             if not execution.closed:
                 self._send(execution, post, way, taken)
 
-        self._ways.send(execution.task, post.edge, go)
+        if post.edge is None:
+            self._cast(execution, post)
+        else:
+            self._ways.send(execution.task, post.edge, go)
+
+    # --- what switches copy ---
+
+    def _carry(self, told: dict[str, int] | None) -> None:
+        carrier = None if told is None else Carrier(told["job"], told["packet_values"])
+        if self._multicast is not None and self._multicast.carrier != carrier:
+            self._multicast.close()
+            self._multicast = None
+        if carrier is not None and self._multicast is None:
+            try:
+                self._multicast = Multicast(self._loop, self.listen[0], carrier, self._got)
+            except OSError as error:
+                self._log(f"{self.node}: cannot send multicasts from {self.listen[0]}: {error}")
+
+    def _cast(self, execution: Execution, post: Post) -> None:
+        task, tree = execution.task, execution.task.trees[post.tree]
+
+        def sent() -> None:
+            execution.sent(post)
+            if post.chunk == task.chunks(post.tree) - 1 and not execution.closed:
+                for edge in execution.parts[post.tree].down:
+                    path = self._numbers[self.node], self._numbers[edge.receiver]
+                    header = Header(Kind.SENT, self._epoch, task.number, path, 1, post.tree)
+                    self._dispatch(task.priority, header, NOTHING)
+
+        if self._multicast is None:
+            self._tell(type="failed", task=task.number, reason=f"{self.node} cannot send multicasts")
+            return
+        first = post.chunk * self._multicast.carrier.packets(task.chunk_values)
+        packet = Packet(tree.label, self._epoch, task.number, first, post.values)
+        self._multicast.send(packet, tree.rate_mbps, sent)
+        size = self._multicast.carrier.bytes(len(post.values))
+        for u, v in {pair for route in tree.routes for pair in pairwise(route)}:
+            self._copied[f"{u}->{v}"] += size
+
+    def _got(self, packet: Packet) -> None:
+        """A packet that switches have copied."""
+        execution = self._tasks.get(packet.task) if packet.epoch == self._epoch else None
+        if execution is None:
+            if (packet.epoch, packet.task) > (self._epoch, self._newest) and packet.epoch >= self._epoch:
+                if self._held_bytes + packet.values.nbytes <= HELD_BYTES:
+                    self._ahead.setdefault((packet.epoch, packet.task), []).append(packet)
+                    self._held_bytes += packet.values.nbytes
+            else:
+                self.counters["old task"] += 1
+            return
+        labels = [tree.label for tree in execution.task.trees]
+        if execution.closed or packet.label not in labels or self._multicast is None:
+            return
+        tree, carrier = labels.index(packet.label), self._multicast.carrier
+        assembly = self._assembling.get((packet.task, tree))
+        if assembly is None:
+            assembly = self._assembling[packet.task, tree] = Assembly(carrier, execution.task.chunk_values)
+        assembly.heard = self._loop.time()
+        part = execution.parts[tree]
+        chunk, number = assembly.place(packet.sequence)
+        if not part.receiver or chunk >= part.chunks or chunk in part.answered:
+            return
+        whole = assembly.add(chunk, number, packet.values, lambda: execution.place(Kind.DOWN, tree, chunk))
+        if whole is not None:
+            execution.result(tree, chunk, whole)
+
+    def _ask(self, execution: Execution, tree: int, path: tuple[int, ...]) -> None:
+        """The root has sent everything: what has not come is asked for, when nothing is on its way any more."""
+        if execution.closed:
+            return
+        assembly = self._assembling.get((execution.task.number, tree))
+        quiet = self._loop.time() - assembly.heard if assembly is not None else math.inf
+        missing = execution.missing(tree)
+        if missing and quiet < QUIET_SECONDS:
+            self._loop.call_later(QUIET_SECONDS - quiet, self._ask, execution, tree, path)
+        elif missing:
+            self.counters["missing"] += len(missing)
+            chunks = np.array(missing, np.uint32).view(np.float32)
+            back, task = (path[-1], path[0]), execution.task
+            header = Header(Kind.MISSING, self._epoch, task.number, back, 1, tree, 0, len(chunks))
+            self._dispatch(task.priority, header, chunks)
 
     def _send(self, execution: Execution, post: Post, edge: Edge, sent: Callable[[], None]) -> None:
         task = execution.task
@@ -525,7 +632,7 @@ class Agent:
     # --- what comes in (Receiver) ---
 
     def place(self, header: Header) -> Values:
-        known = header.epoch == self._epoch and header.kind != Kind.EARLY
+        known = header.epoch == self._epoch and header.kind not in (Kind.EARLY, Kind.MISSING)
         execution = self._tasks.get(header.task) if known else None
         if execution is not None and header.last and execution.takes(header.tree, header.chunk, header.values):
             return execution.place(header.kind, header.tree, header.chunk)
@@ -583,6 +690,13 @@ class Agent:
         elif not header.last:
             if max(header.path) < len(self._names):
                 self._dispatch(execution.task.priority, header.onward(), values)
+        elif header.kind in (Kind.SENT, Kind.MISSING):
+            sender = header.path[0]
+            if header.tree < len(execution.parts) and sender < len(self._names):
+                if header.kind == Kind.SENT:
+                    self._ask(execution, header.tree, header.path)
+                else:
+                    execution.again(header.tree, values.view(np.uint32).tolist(), self._names[sender])
         elif not execution.takes(header.tree, header.chunk, header.values):
             self.counters["no such chunk"] += 1
         elif header.kind == Kind.UP:
@@ -590,6 +704,9 @@ class Agent:
         elif header.kind == Kind.STATE:
             execution.kept(header.tree, header.chunk, values)
         else:
+            assembly = self._assembling.get((header.task, header.tree))
+            if assembly is not None:
+                assembly.forget(header.chunk)
             execution.result(header.tree, header.chunk, values)
 
     def met(self, header: Header, transport: asyncio.BaseTransport) -> None:

@@ -7,8 +7,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from controlplane.plan.limits import DoesNotFit
+from controlplane.plan.model import PlanError
 from controlplane.plan.task import Task
 from controlplane.strategies.wan.policy import (
     Abort,
@@ -29,10 +31,14 @@ from controlplane.strategies.wan.policy import (
     Ready,
     Start,
 )
+from controlplane.targets.base import TargetError
 from overlay.errors import OverlayError
 from overlay.succession import Standby, State, alive, inherit
 from overlay.tls import Security
 from overlay.transport import end_all
+
+if TYPE_CHECKING:
+    from overlay.replication import Replication
 
 LOST_SECONDS = 5.0
 GATHER_SECONDS = 5.0
@@ -57,7 +63,8 @@ class Coordinator:
     policy can adopt that, nobody notices; where not, or where some tell of another epoch, tasks are given up.
 
     probe_values: agents report the throughput of chunks of at least so many values; None: of none. finished(task,
-    seconds): called when all participants have what a task had for them; seconds: the longest of them.
+    seconds): called when all participants have what a task had for them; seconds: the longest of them. replication:
+    switches that copy multicasts (L3), closed with this; None: there are none, and no task may want them.
     """
 
     def __init__(
@@ -69,10 +76,14 @@ class Coordinator:
         backs_up: tuple[str, int] | None = None,
         probe_values: int | None = None,
         security: Security | None = None,
+        replication: Replication | None = None,
         log: Callable[[str], None] = lambda line: None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
+        if replication is not None and security is not None:
+            raise OverlayError("what switches copy is not encrypted: no multicasts of layer L3 with certificates")
         self.policy, self.probe_values, self._security = policy, probe_values, security
+        self._replication = replication
         self._log, self._on_finished = log, finished
         self.epoch = time.time_ns()  # another one's even where it comes back at once
         self._standby = Standby(backs_up, self._security, log) if backs_up else None
@@ -118,6 +129,8 @@ class Coordinator:
         finally:
             self._started.set()
             self._loop.close()
+            if self._replication is not None:
+                self._replication.close()
 
     async def _main(self) -> None:
         self._stop = asyncio.Event()
@@ -260,7 +273,14 @@ class Coordinator:
             members=members,
             probe_values=self.probe_values,
             alone=getattr(self.policy, "alone", False),
+            multicast=self._carrier(),
         )
+
+    def _carrier(self) -> dict[str, int] | None:
+        if self._replication is None:
+            return None
+        carrier = self._replication.carrier
+        return {"job": carrier.job, "packet_values": carrier.packet_values}
 
     def _gone(self, member: _Member, reason: str) -> None:
         del self._members[member.node]
@@ -317,6 +337,8 @@ class Coordinator:
         waiting.difference_update(nodes)
         if not waiting:
             del self._tasks[number]
+            if self._replication is not None:
+                self._replication.remove(number)
             self._tell(task.nodes, type="done", task=number)
             self._on_finished(task, longest)
 
@@ -329,10 +351,26 @@ class Coordinator:
             return
         self._carry_out(orders)
 
+    def _replicated(self, task: Task) -> Task:
+        """With what switches copy on the switches. Raises OverlayError."""
+        if not any(tree.routes for tree in task.trees):
+            return task
+        if self._replication is None:
+            raise OverlayError("switches are to copy multicasts (L3), and the coordinator was given none (--switches)")
+        try:
+            return self._replication.install(task)
+        except (TargetError, DoesNotFit, PlanError) as error:
+            raise OverlayError(str(error)) from None
+
     def _carry_out(self, orders: Iterable[Order]) -> None:
         for order in orders:
             if isinstance(order, Start):
-                task = order.task
+                try:
+                    task = self._replicated(order.task)
+                except OverlayError as error:
+                    self._log(f"no task: {error}")
+                    self._tell(self._members, type="refused", reason=str(error))
+                    return
                 self._tasks[task.number] = task, set(task.awaited), 0.0
                 self._tell(task.nodes, type="task", task=task.to_json())
             elif isinstance(order, Go):
@@ -353,5 +391,7 @@ class Coordinator:
                 self._without(order.task, order.nodes)
             else:
                 task, _, _ = self._tasks.pop(order.task)
+                if self._replication is not None:
+                    self._replication.remove(order.task)
                 self._log(f"task {order.task} is given up: {order.reason}")
                 self._tell(task.nodes, type="abort", task=order.task, reason=order.reason, again=order.again)

@@ -33,13 +33,13 @@ LEAST_WAIT = 0.0005
 
 @dataclass(frozen=True)
 class Post:
-    """Something to send: `values` of a chunk along an edge."""
+    """Something to send: `values` of a chunk along an edge. None: once, switches copy it to all receivers."""
 
     kind: Kind
     tree: int
     chunk: int
     contributors: int
-    edge: Edge
+    edge: Edge | None
     values: Values
 
 
@@ -148,7 +148,7 @@ class Execution:
             if each.state is not None and each.state.sender == self.node:
                 self._hand_over(index, each.state)
         for index, part in enumerate(self.parts):
-            if part.own and self.task.op == "copy":
+            if part.own and self.task.op == "copy" and not self.task.trees[index].routes:
                 for edge in part.down:
                     self._feed(edge)
             elif part.leaf:
@@ -204,8 +204,11 @@ class Execution:
         part.state.pop(chunk, None)
         while part.oldest in part.answered:
             part.oldest += 1
-        for edge in part.down:
-            self.post(Post(Kind.DOWN, tree, chunk, 0, edge, values))
+        if part.down and self.task.trees[tree].routes:
+            self.post(Post(Kind.DOWN, tree, chunk, 0, None, values))
+        else:
+            for edge in part.down:
+                self.post(Post(Kind.DOWN, tree, chunk, 0, edge, values))
         if part.receiver:
             self._take(tree, chunk, values)
         if part.leaf:
@@ -220,6 +223,23 @@ class Execution:
         total = self.unmoved.pop((tree, chunk), None)
         if total is not None:
             self._onward(tree, chunk, total, added=True)
+
+    def missing(self, tree: int) -> list[int]:
+        """Chunks of a tree that this agent has no result of."""
+        part = self.parts[tree]
+        return [chunk for chunk in range(part.oldest, part.chunks) if chunk not in part.answered]
+
+    def again(self, tree: int, chunks: Collection[int], receiver: str) -> None:
+        """A receiver of what switches copy has not got these: they go to it alone."""
+        part = self.parts[tree]
+        if self.closed or self.source is None or not (part.own and self.task.trees[tree].routes):
+            return
+        for edge in part.down:
+            for chunk in chunks if edge.receiver == receiver else ():
+                if chunk in part.answered:
+                    start, end = self.task.chunk(tree, chunk)
+                    self.counters["again"] += 1
+                    self.post(Post(Kind.DOWN, tree, chunk, 0, edge, self.source[start:end]))
 
     def drop(self, nodes: Collection[str]) -> None:
         """These receivers of a copy get no more of it."""
@@ -236,11 +256,16 @@ class Execution:
         """A connection has taken it."""
         if self.task.op != "copy" or self.closed:
             return
-        receiver, chunks = post.edge.receiver, self.parts[post.tree].chunks
-        self.passed[receiver] += 1
-        if self.passed[receiver] % max(1, chunks // REPORTS) == 0:
-            self.progress(receiver, 1 - self.passed[receiver] / chunks)
-        self._feed(post.edge)
+        part = self.parts[post.tree]
+        if post.edge is not None and self.task.trees[post.tree].routes:
+            return  # what a receiver had not got, once more
+        for edge in part.down if post.edge is None else (post.edge,):
+            receiver = edge.receiver
+            self.passed[receiver] += 1
+            if self.passed[receiver] % max(1, part.chunks // REPORTS) == 0:
+                self.progress(receiver, 1 - self.passed[receiver] / part.chunks)
+        if post.edge is not None:
+            self._feed(post.edge)
 
     def _feed(self, edge: Edge) -> None:
         """A copy goes to each receiver as fast as that takes it, a few chunks ahead."""

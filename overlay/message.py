@@ -18,7 +18,7 @@ from controlplane.plan.task import MOST_VIA
 from overlay.errors import MessageError
 
 MAGIC = b"INOV"
-VERSION = 3
+VERSION = 4
 MOST_VALUES = 1 << 24
 _PATH = MOST_VIA + 2
 _FORMAT = struct.Struct(f"<4sBBHQIIIQdBB{_PATH}H")
@@ -34,6 +34,8 @@ class Kind(IntEnum):
     STATE = 3  # what a root kept, for the next root
     EARLY = 5  # a chunk of a turn (in the field `task`) whose task is not known yet: overlay/scatter.py
     DISCARD = 4  # no values: the sender has given the task up, and so should everybody
+    SENT = 6  # no values: the root has sent all of a tree that switches copy; who has not got all of it says so
+    MISSING = 7  # the numbers (32 bits) of chunks of such a tree that have not come
 
 
 @dataclass(frozen=True)

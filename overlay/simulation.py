@@ -38,12 +38,16 @@ from controlplane.topology import Topology
 from overlay.awareness import Throughput
 from overlay.execution import Execution, Post, Values
 from overlay.message import HEADER_BYTES, Kind
+from overlay.multicast import Carrier
 from overlay.scatter import EARLY_PRIORITY, Scatter
 from overlay.ways import Ways
+from p4src.protocol import PROTOCOL
 
 SEGMENT_BYTES = 1448  # of values in a full frame, with TCP's time stamps
 FRAME_BYTES = 1514
 BITS = 8e-6  # Mbit in a byte
+CARRIER = Carrier(1, PROTOCOL.targets["v1model"].values_per_packet)
+"""Of what switches copy."""
 
 
 def mathis_mbps(rtt_seconds: float, loss: float, segment_bytes: int = SEGMENT_BYTES) -> float:
@@ -78,6 +82,7 @@ class _Moving:
 
     @property
     def wanted(self) -> bool:
+        assert self.post.edge is not None
         return self.execution is None or self.execution.closed or self.execution.sends_to(self.post.edge.receiver)
 
 
@@ -290,6 +295,9 @@ class Simulation:
         execution = self.tasks[task.number][1][node] if task.number in self.tasks else None
         start, end = task.chunk(post.tree, post.chunk)
         size = wire_megabits(end - start)
+        if post.edge is None:
+            self._cast(task, post, end - start, execution)
+            return
 
         def go(way: Edge, through: Callable[[], None]) -> None:
             def gone() -> None:
@@ -300,6 +308,21 @@ class Simulation:
             self._hop(_Moving(task, (way.sender, *way.via, way.receiver), size, post, gone, execution), 0)
 
         self.ways[node].send(task, post.edge, go)
+
+    def _cast(self, task: Task, post: Post, values: int, execution: Execution | None) -> None:
+        """Once over each link of the routes, which switches copy it onto."""
+        tree = task.trees[post.tree]
+        links = [self.links[link] for link in dict.fromkeys(pair for route in tree.routes for pair in pairwise(route))]
+
+        def arrived() -> None:
+            if execution is not None:
+                execution.sent(post)
+            for route in tree.routes:
+                delay = sum(self.topology.delay_ms(u, v) for u, v in pairwise(route)) / 1000
+                own = replace(post, edge=Edge(tree.root, route[-1]))
+                self.sim.after(delay, partial(self._arrive, task, own))
+
+        self.sim.send(CARRIER.bytes(values) * BITS, links, arrived)
 
     def _hop(self, chunk: _Moving, hop: int) -> None:
         if hop == len(chunk.path) - 1:
@@ -342,6 +365,7 @@ class Simulation:
         if task.number not in self.tasks:
             # The last results of a task may still be on their way to agents that only pass on.
             return
+        assert post.edge is not None
         there = self.tasks[task.number][1][post.edge.receiver]
         if there.closed:
             return

@@ -16,7 +16,8 @@ from controlplane.strategies.wan.apsp.policy import Apsp
 from controlplane.strategies.wan.crew.policy import Crew
 from controlplane.strategies.wan.netstorm.policy import NetStorm
 from controlplane.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
-from controlplane.strategies.wan.selmcast.policy import SelMcast
+from controlplane.strategies.wan.selmcast.algorithm import Layer
+from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastPlans
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
 
@@ -25,9 +26,16 @@ PAPERS = {  # each paper's own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
     "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
     "crew": ("a2a", "opr", "crew-early", "crew"),
-    "selmcast": ("orpheus", "selmcast"),
+    "selmcast": ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3", "orpheus", "selmcast"),
     "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
 }
+BSP = ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3")
+COPIED = ("orpheus-bsp-l3", "selmcast-bsp-l3")
+"""Whose multicasts switches copy."""
+
+COPIED_HEADROOM = 0.12
+"""Of the plan's rate: headers are 6 %, and what is sent at exactly a link's rate never lets a queue drain."""
+
 COPIES = ("selmcast", "orpheus")
 """Whoever is ready sends to some and goes on (SSP); the others' trainers get the mean in place."""
 
@@ -73,6 +81,12 @@ def make(name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed:
         scheme = "SelMcast" if name == "selmcast" else "Orpheus"
         return SelMcast(nodes, out, into, max(1, p - 1), scheme=scheme, chunk_values=chunk, seed=seed)
     job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
+    if name in BSP:
+        layer: Layer = "L3" if name in COPIED else "L7"
+        return SelMcastPlans(
+            overlay(graph), job, max(1, p - 1), link=_link, layer=layer, seed=seed, chunk_values=chunk,
+            headroom=COPIED_HEADROOM, scheme="SelMcast" if name.startswith("selmcast") else "Orpheus",
+        )  # fmt: skip
 
     def plan(topology: Topology) -> Plan:
         return get_strategy(name)(topology, job, seed=seed)

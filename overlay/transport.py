@@ -103,9 +103,9 @@ class Inbound(asyncio.BufferedProtocol):
                 self._secure = False
             elif self._secure:
                 raise MessageError("the first message does not say who speaks")
-            if header.kind == Kind.DISCARD:
+            if header.kind in (Kind.DISCARD, Kind.SENT):
                 self._receiver.received(header, np.empty(0, np.float32))
-            if header.kind in (Kind.HELLO, Kind.DISCARD) or header.values == 0:
+            if header.kind in (Kind.HELLO, Kind.DISCARD, Kind.SENT) or header.values == 0:
                 return
             self._header, self._values = header, self._receiver.place(header)
             self._view = memoryview(self._values.data).cast("B")

@@ -44,6 +44,8 @@ class SumTree:
     up: each contributor's (and inner agent's) edge towards the root. down: edges that results take. rate_mbps: what
     each contributor sends into it at most; 0: no limit. rates_mbps: the same of each contributor, where they differ.
     state: the way on which the root gets what the last root kept for these values (a task with momentum).
+    routes: over the network's nodes, to each receiver, where the result leaves the root once and switches copy it (L3);
+    they are a tree. label: under which switches do that; 0: the network has not been told yet.
     """
 
     root: str
@@ -56,6 +58,8 @@ class SumTree:
     rate_mbps: float = 0.0
     rates_mbps: tuple[float, ...] = ()
     state: Edge | None = None
+    routes: tuple[tuple[str, ...], ...] = ()
+    label: int = 0
 
     @cached_property
     def parent(self) -> dict[str, Edge]:
@@ -105,6 +109,8 @@ class SumTree:
             raise TaskError(f"{name}: {len(self.contributors)} contributors, at most {MOST_CONTRIBUTORS}")
         if self.rates_mbps and len(self.rates_mbps) != len(self.contributors):
             raise TaskError(f"{name}: {len(self.rates_mbps)} rates for {len(self.contributors)} contributors")
+        if self.routes:
+            self._check_routes(name)
         if self.state is not None and self.state.receiver != self.root:
             raise TaskError(f"{name}: what was kept goes to {self.state.receiver}, not to the root {self.root}")
         for edge in (*self.up, *self.down, *self._moves):
@@ -130,6 +136,14 @@ class SumTree:
                     raise TaskError(f"{name}: the result does not reach {start}")
                 node = above[node]
                 seen.add(node)
+
+
+    def _check_routes(self, name: str) -> None:
+        ends = sorted((route[0], route[-1]) for route in self.routes if len(route) > 1)
+        if ends != sorted((edge.sender, edge.receiver) for edge in self.down) or any(s != self.root for s, _ in ends):
+            raise TaskError(f"{name}: switches copy from the root to every receiver, and the routes do not lead there")
+        if not self.rate_mbps > 0:
+            raise TaskError(f"{name}: what switches copy needs a rate, nothing holds it back")
 
 
 Op = Literal["sum", "mean", "mix", "copy"]
@@ -247,6 +261,7 @@ class Task:
                         "receivers": tuple(tree["receivers"]),
                         "rates_mbps": tuple(tree.get("rates_mbps", ())),
                         "state": _edges([tree["state"]])[0] if tree.get("state") else None,
+                        "routes": tuple(tuple(route) for route in tree.get("routes", ())),
                     }
                 )
                 for tree in data["trees"]
@@ -294,11 +309,14 @@ def task_of(
     headroom: float = 0.0,
     paced: bool = True,
     detours: bool = False,
+    replicated: bool = False,
 ) -> Task:
     """One synchronisation of `values` float32 values with the plan.
 
     Trees carry contiguous parts by their shares. Where a tree adds nothing on the way (a star) its results go back to
-    each worker on its own, as over TCP, along the way that its values came. headroom: the part of the plan's rate that
+    each worker on its own, as over TCP, along the way that its values came. replicated: a
+    multicast of layer L3 leaves its sender once, and switches copy it along the plan's routes, at the plan's rate.
+    headroom: the part of the plan's rate that
     stays unused. detours: chunks may take the plan's (NetStorm's auxiliary paths), but for those over a site without an
     agent or over more than MOST_VIA. Raises PlanError when the plan has no trees and no multicasts.
     """
@@ -308,7 +326,13 @@ def task_of(
         for each in plan.multicasts:
             edges = [agents.edge(route) for route in each.routes]
             down = tuple(edge for edge in edges if edge is not None)
-            trees.append(SumTree(each.sender, 0, values, (), down, (each.sender,), each.receivers))
+            routes = each.routes if each.layer == "L3" and replicated else ()
+            if routes:
+                down = tuple(Edge(each.sender, receiver) for receiver in each.receivers)
+            rate = plan.rate_mbps * (1 - headroom) if routes else 0.0
+            trees.append(
+                SumTree(each.sender, 0, values, (), down, (each.sender,), each.receivers, rate, routes=routes)
+            )
         task = Task(number, values, tuple(trees), "mix", round, chunk_values, 0)
     else:
         if not plan.trees:

@@ -162,6 +162,7 @@ class Sites:
             self.site.emulation.controller_host,
             log=log,
             probe_values=self.arguments.chunk // 2,
+            replication=self.site.replication(),
             finished=finished,
         ) as coordinator:
             processes = [
@@ -240,6 +241,9 @@ def link_bytes(reports: Sequence[dict[str, Any]], routes: dict[tuple[str, str], 
     """Bytes that agents sent, over each link between sites, by the routes."""
     total: dict[str, int] = {}
     for report in reports:
+        for link, count in report.get("bytes_copied", {}).items():
+            if link.count("dc") == 2:
+                total[link] = total.get(link, 0) + count
         for receiver, count in report["bytes_sent"].items():
             for u, v in pairwise(routes[report["node"], receiver]):
                 if u.startswith("dc") and v.startswith("dc"):

@@ -35,3 +35,18 @@ def test_rounds_go_on_and_are_right(system, faults, tmp_path):
 def test_what_is_not_there_cannot_fail(capsys):
     assert run(["--wan", "b4", "--fail", "dc0-dc99 at 1s"]) == 1
     assert "cannot fail" in capsys.readouterr().err
+
+
+def test_switches_copy_multicasts_and_what_is_lost_comes_again(tmp_path):
+    """SelMcast in layer 3 over links that lose packets: every receiver has every value that was sent to it."""
+    report = tmp_path / "report.json"
+    options = ["--system", "selmcast-bsp-l3", "--values", "30k", "--chunk", "1024", "--seconds", "4", "--loss", "0.02"]
+    assert main(["run", "--wan", "netstorm", *options, "--output", str(report)]) == 0
+    agents = json.loads(report.read_text())["agents"]
+    assert all(agent["wrong"] == 0 and agent["rounds"] > 0 for agent in agents)
+    assert sum(agent.get("missing", 0) for agent in agents) > 0  # some were lost, and asked for
+    for agent in agents:
+        own = f"{agent['node']}->dc{agent['node'][1:]}"
+        copied = sum(agent["bytes_copied"].values())
+        assert copied > 2 * agent["bytes_copied"][own] > 0  # left once, and was copied by switches
+        assert sum(agent["bytes_sent"].values()) < copied  # over TCP goes what was lost

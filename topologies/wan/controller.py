@@ -10,11 +10,13 @@ import json
 import sys
 from typing import Any
 
+from controlplane.deploy import SwitchAddress
 from controlplane.plan.task import Task
 from controlplane.strategies.wan.policy import Changed
 from overlay.coordinator import Coordinator
+from overlay.replication import p4runtime
 from overlay.systems import make
-from topologies.wan.networks import NETWORKS, scaled
+from topologies.wan.networks import NETWORKS, emulated, scaled
 
 
 def say(**line: Any) -> None:
@@ -31,10 +33,11 @@ def main() -> int:
     def finished(task: Task, seconds: float) -> None:
         say(task=task.number, seconds=seconds, participants=len(task.participants))
 
+    switches = [SwitchAddress(*each) for each in given["switches"]]
     backs_up = tuple(given["backs_up"]) if given.get("backs_up") else None
     with Coordinator(
         policy, given["host"], given["port"], backs_up=backs_up, probe_values=given["chunk"] // 2, finished=finished,
-        log=lambda line: say(log=line),
+        replication=p4runtime(emulated(graph, 0.0), switches), log=lambda line: say(log=line),
     ) as coordinator:  # fmt: skip
         say(address=coordinator.address)
         for line in sys.stdin:

@@ -8,8 +8,10 @@ from typing import Self
 import networkx as nx
 import numpy as np
 
+from controlplane.deploy import SwitchAddress
 from controlplane.topology import Topology
 from controlplane.wan_networks import aws, by_distance, netstorm_draw
+from overlay.replication import Replication, p4runtime
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
 
@@ -68,6 +70,11 @@ class Wan:
             self.__exit__()
             raise
         return self
+
+    def replication(self) -> Replication:
+        """What makes the switches copy multicasts, for one coordinator."""
+        addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in self.emulation.switch_addresses.items()]
+        return p4runtime(self.topology, addresses)
 
     def __exit__(self, *_: object) -> None:
         if self._fabric is not None:

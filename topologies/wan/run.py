@@ -175,6 +175,7 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
             wan.emulation.controller_host,
             {"network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
              "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, len(graph) // 2),
+             "switches": [[n, a.address, a.device_id] for n, a in wan.emulation.switch_addresses.items()],
              "chunk": arguments.chunk},
             log,
         )  # fmt: skip

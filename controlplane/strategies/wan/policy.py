@@ -286,7 +286,8 @@ class FollowNetwork(FollowPlan):
             if self.topology.graph.has_edge(*link):
                 self.changed[link] = BROKEN_MBPS
 
-    def task(self, number: int, values: int, now: float) -> Task:
+    def followed(self) -> bool:
+        """Whether the topology is another one than before, by what has changed."""
         before = self.topology.residual_bandwidth_mbps
         if any(abs(mbps - before(u, v)) > self.change * before(u, v) for (u, v), mbps in self.changed.items()):
             links = [
@@ -297,7 +298,12 @@ class FollowNetwork(FollowPlan):
             self.topology = Topology(
                 nodes, links, self.topology.name, results_on_links=self.topology.results_on_links
             )
-            self.plan = self.make(self.topology)
             self.changed.clear()
             self.decisions += 1
+            return True
+        return False
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        if self.followed():
+            self.plan = self.make(self.topology)
         return super().task(number, values, now)

@@ -1,17 +1,20 @@
 """SelMcast over time: a manager selects each multicast's receivers (SelMcast paper, III-B and III-C).
 
-Bulk-synchronous (`SelMcastRounds`) or with stale synchronisation (`SelMcast`); Orpheus's random choice beside both.
-Agents send straight to each receiver (L7).
+Bulk-synchronous (`SelMcastRounds`, on a network of links `SelMcastPlans`) or with stale synchronisation (`SelMcast`);
+Orpheus's random choice beside all. Agents send straight to each receiver (L7), or once, and switches copy (L3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from controlplane.job import Job
+from controlplane.plan.model import Plan
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies.wan.policy import (
     Abort,
@@ -19,6 +22,8 @@ from controlplane.strategies.wan.policy import (
     Drop,
     Event,
     Finished,
+    FollowNetwork,
+    FollowPlan,
     Go,
     Lost,
     Order,
@@ -28,6 +33,8 @@ from controlplane.strategies.wan.policy import (
     Start,
 )
 from controlplane.strategies.wan.selmcast import algorithm
+from controlplane.strategies.wan.selmcast.strategy import orpheus, selmcast
+from controlplane.topology import Topology
 
 SCHEMES = ("SelMcast", "Orpheus")
 Bools = NDArray[np.bool_]
@@ -87,6 +94,52 @@ def _multicast(nodes: Sequence[str], sender: int, receivers: Collection[int], va
     names = tuple(nodes[j] for j in receivers)
     edges = tuple(Edge(nodes[sender], name) for name in names)
     return SumTree(nodes[sender], 0, values, (), edges, (nodes[sender],), names)
+
+
+class SelMcastPlans(FollowNetwork):
+    """BSP on a network of links: each round the plan of `strategy.py`, with routes, and a rate that all can keep.
+
+    p: receivers at least. layer: L7, or L3: switches copy. k: every pair at least once in k + 1 rounds (None: never
+    forced). link: the topology's link between two agents' sites. `options`: of `task_of`.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        job: Job,
+        p: int,
+        *,
+        link: Callable[[str, str], tuple[str, str]],
+        layer: algorithm.Layer = "L3",
+        scheme: str = "SelMcast",
+        k: int | None = 4,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        if scheme not in SCHEMES:
+            raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
+        self.job, self.p, self.layer, self.scheme, self.k, self.seed = job, p, layer, scheme, k, seed
+        self.numbers = 0
+        self.stale: dict[tuple[str, str], int] = {}  # rounds since a pair was last selected
+        super().__init__(self._selected, topology, link=link, paced=False, replicated=layer == "L3", **options)
+
+    def _selected(self, topology: Topology) -> Plan:
+        must: dict[str, list[str]] = {}
+        for (sender, receiver), age in self.stale.items():
+            if self.k is not None and age >= self.k:
+                must.setdefault(sender, []).append(receiver)
+        kind: dict[str, Any] = {"layer": self.layer, "receivers": self.p, "must": must}
+        if self.scheme == "Orpheus":
+            return orpheus(topology, self.job, seed=self.seed + self.numbers, **kind)
+        return selmcast(topology, self.job, stale=self.stale, **kind)
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        self.followed()
+        self.plan = self._selected(self.topology)
+        selected = {(each.sender, receiver) for each in self.plan.multicasts for receiver in each.receivers}
+        pairs = [(i, j) for i in self.nodes for j in self.nodes if i != j]
+        self.stale = {pair: 0 if pair in selected else self.stale.get(pair, 0) + 1 for pair in pairs}
+        return FollowPlan.task(self, number, values, now)
 
 
 @dataclass

@@ -1,0 +1,139 @@
+"""What switches copy: packets come together again in any order; who wants copying and has no switches is told so."""
+
+import random
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.plan.task import Edge, SumTree, Task, TaskError
+from overlay.coordinator import Coordinator
+from overlay.errors import OverlayError
+from overlay.execution import Execution, Post
+from overlay.message import Kind
+from overlay.multicast import Assembly, Carrier
+from overlay.replication import Replication
+from overlay.simulation import Simulation
+from overlay.systems import make
+from topologies.wan.networks import emulated
+
+CARRIER = Carrier(1, 8)
+
+
+def copied(values: int, chunk: int, receivers: tuple[str, ...] = ("b", "c")) -> Task:
+    down = tuple(Edge("a", each) for each in receivers)
+    routes = tuple(("a", "s", each) for each in receivers)
+    tree = SumTree("a", 0, values, (), down, ("a",), receivers, 10.0, routes=routes, label=3)
+    return Task(1, values, (tree,), "mix", chunk_values=chunk, window=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 30), st.randoms(use_true_random=False))
+def test_packets_in_any_order_and_twice_make_the_chunks(values: int, chunk: int, rng: random.Random) -> None:
+    source = np.arange(values, dtype=np.float32)
+    task = copied(values, chunk)
+    assembly = Assembly(CARRIER, chunk)
+    packets = []
+    for number in range(task.chunks(0)):
+        first, end = task.chunk(0, number)
+        for k in range(CARRIER.packets(end - first)):
+            content = np.full(8, np.nan, np.float32)
+            part = source[first + 8 * k : min(end, first + 8 * (k + 1))]
+            content[: len(part)] = part
+            packets.append((number * assembly.each + k, content))
+    packets += rng.sample(packets, rng.randint(0, len(packets)))
+    rng.shuffle(packets)
+    found: dict[int, np.ndarray] = {}
+    for sequence, content in packets:
+        number, k = assembly.place(sequence)
+        if number in found:
+            continue  # as the agent has it
+        first, end = task.chunk(0, number)
+        whole = assembly.add(number, k, content, lambda n=end - first: np.empty(n, np.float32))
+        if whole is not None:
+            found[number] = whole
+    assert np.array_equal(np.concatenate([found[n] for n in sorted(found)]), source)
+
+
+def test_a_chunk_leaves_its_root_once_and_what_is_missing_goes_to_who_lacks_it() -> None:
+    posts: list[Post] = []
+    timers: list = []
+    now = [0.0]
+    sender = Execution(
+        copied(20, 4), "a", post=posts.append, finished=lambda: None, clock=lambda: now[0],
+        later=lambda seconds, callback: timers.append((now[0] + seconds, callback)),
+    )  # fmt: skip
+    sender.start(np.arange(20, dtype=np.float32))
+    while timers:
+        now[0], callback = timers.pop(0)
+        callback()
+    assert [(post.chunk, post.edge) for post in posts] == [(n, None) for n in range(5)]
+    posts.clear()
+    sender.again(0, [1, 4, 9], "c")
+    sender.again(0, [2], "nobody")
+    assert [(post.chunk, post.edge) for post in posts] == [(1, Edge("a", "c")), (4, Edge("a", "c"))]
+    assert posts[0].values.tolist() == [4, 5, 6, 7] and posts[0].kind == Kind.DOWN
+
+    receiver = Execution(
+        copied(20, 4), "c", post=posts.append, finished=lambda: None, clock=lambda: 0.0, later=lambda s, callback: None
+    )
+    receiver.start(np.zeros(20, np.float32))
+    receiver.result(0, 0, np.ones(4, np.float32))
+    receiver.result(0, 2, np.ones(4, np.float32))
+    assert receiver.missing(0) == [1, 3, 4]
+
+
+def test_tasks_that_switches_cannot_carry_out_are_refused() -> None:
+    good = copied(8, 4)
+    good.check()
+    assert Task.from_json(good.to_json()) == good
+    for change, words in (({"rate_mbps": 0.0}, "needs a rate"), ({"routes": (("a", "s", "b"),)}, "do not lead there")):
+        (tree,) = good.trees
+        wrong = replace(good, trees=(replace(tree, **change),))
+        with pytest.raises(TaskError, match=words):
+            wrong.check()
+
+
+def ring() -> nx.DiGraph:
+    graph = nx.cycle_graph(6).to_directed()
+    nx.set_edge_attributes(graph, 50.0, "mbps")
+    return graph
+
+
+def test_a_coordinator_without_switches_says_so() -> None:
+    policy = make("selmcast-bsp-l3", ring(), 1000, p=3, chunk=100, seed=0)
+    with Coordinator(policy) as coordinator, pytest.raises(OverlayError, match="--switches"):
+        coordinator._replicated(policy.task(1, 1000, 0.0))
+
+
+def test_certificates_and_what_nobody_encrypts_exclude_each_other() -> None:
+    policy = make("selmcast-bsp-l3", ring(), 1000, p=3, chunk=100, seed=0)
+    replication = object.__new__(Replication)
+    with pytest.raises(OverlayError, match="not encrypted"):
+        Coordinator(policy, security=object(), replication=replication)  # type: ignore[arg-type]
+
+
+def test_every_pair_meets_within_k_rounds_and_copies_cost_less_where_senders_are_slow() -> None:
+    """Six sites around one switch would be the paper's; a ring shares links, so copies save there, too."""
+    graph, seconds = ring(), {}
+    for name in ("selmcast-bsp", "selmcast-bsp-l3"):
+        policy = make(name, graph, 100_000, p=4, chunk=2048, seed=1)
+        took: list[float] = []
+        met: dict[tuple[str, str], int] = {}
+        oldest = [0]
+
+        def finished(task: Task, s: float) -> None:
+            took.append(s)  # noqa: B023
+            for tree in task.trees:
+                for receiver in tree.receivers:
+                    pair = tree.root, receiver
+                    oldest[0] = max(oldest[0], len(took) - met.get(pair, 0))  # noqa: B023
+                    met[pair] = len(took)  # noqa: B023
+
+        Simulation(policy, emulated(graph, 1.0), 100_000, finished=finished).run(6)
+        assert len(took) == 6 and oldest[0] <= 5
+        seconds[name] = sum(took)
+    assert seconds["selmcast-bsp-l3"] < seconds["selmcast-bsp"]
