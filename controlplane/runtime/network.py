@@ -396,7 +396,21 @@ class Network:
     def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
         updater = job.updater
         assert updater is not None
-        return lambda moved: updater.update(self.state_of(job), plan=plan, wait=TURN_SECONDS, moved=moved)
+        most = self._most_of(job) if plan is None else None
+        return lambda moved: updater.update(self.state_of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
+
+    def _most_of(self, job: RunningJob) -> float:
+        """What a job may have when it is planned again by itself: no more than it was given, while there are others:
+        whoever comes first would take what these had."""
+        return job.updater.home.rate_mbps if job.updater is not None and len(self.jobs) > 1 else math.inf
+
+    def _worst_first(self, jobs: Iterable[RunningJob]) -> list[RunningJob]:
+        """Those that have the least of what they were given."""
+
+        def part(job: RunningJob) -> float:
+            return job.plan.rate_mbps / max(job.updater.home.rate_mbps, SAME) if job.updater is not None else 1.0
+
+        return sorted(jobs, key=part)
 
     def add(
         self, plan: Plan, *, terms: Terms = USUAL, others: Mapping[str, Plan] | None = None
@@ -554,12 +568,14 @@ class Network:
         if not dry_run and off:
             self._lead_around()
         made = []
-        for one in [job] if job is not None else list(self.jobs):
+        passing = bool(off or restored) and not (changes or given or strategy)
+        for one in [job] if job is not None else self._worst_first(self.jobs):
             if one.updater is None:
                 raise UpdateError("this controller cannot change its plan")
             state = self._now(bases[one.name], {*later, *one.without})
+            most = self._most_of(one) if passing else None
             try:
-                made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=TURN_SECONDS))
+                made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=TURN_SECONDS, most=most))
             except Exception:
                 if not dry_run and (off or restored):
                     self._replan_soon()  # that holds from now on, whatever became of the plans
@@ -568,8 +584,8 @@ class Network:
                 with self._lock:
                     self._bases[one.name] = bases[one.name]
         self.changed()
-        if self._fair and (off or restored) and not dry_run:
-            self._replan_soon()  # each has taken what the others left of what is there now
+        if len(self.jobs) > 1 and (off or restored) and not dry_run:
+            self._replan_soon()  # each has taken what the others left of what is there now; some were only led around
         if not made:
             raise JobsError("there is no job")
         return next((update for update in made if update.changed), made[0])
@@ -617,7 +633,8 @@ class Network:
                     # None is left but those that are back and not steady yet.
                     job.without = {one: why for one, why in job.without.items() if one not in waiting}
                 try:
-                    update = job.updater.update(self.state_of(job, congestion=attempt == 1), wait=-1)
+                    state = self.state_of(job, congestion=attempt == 1)
+                    update = job.updater.update(state, wait=-1, most=self._most_of(job))
                     break
                 except (UpdateError, TargetError, ValueError) as error:
                     if not self._runs(job) or node in job.roster.members():  # all stopped meanwhile, and it is back
@@ -629,6 +646,8 @@ class Network:
                     missing = self.switches.off() or any(why != "operator" for why in self.off.values())
                     waits = (missing or (self.slow and attempt == 1)) and time.monotonic() - began < PATIENCE_SECONDS
                     if waits and not more:
+                        if attempt == 1:
+                            self.log(f"job {job.name} waits, to go on without {node}: {error}")
                         time.sleep(AGAIN_SECONDS)
                     elif not more or attempt >= ATTEMPTS:
                         job.without = {one: why for one, why in job.without.items() if one not in gone}
@@ -723,8 +742,11 @@ class Network:
                 return error.why
             except (UpdateError, TargetError, ValueError) as error:
                 failures["all"] = str(error)
+        if self._all_home():
+            return {}
         # One after the other: each is planned on what the others leave.
-        for job in sorted(self._sharers(), key=lambda one: one.name in late):
+        moved_on = False
+        for job in sorted(self._worst_first(self._sharers()), key=lambda one: one.name in late):
             if self._closed or not self._runs(job):
                 continue
             try:
@@ -736,10 +758,41 @@ class Network:
             done, failed = change_over({job.name: self._work(job)}, drain=0.0)
             update = done.get(job.name)
             if job.name in done and (update is None or update.changed):
+                moved_on = True
                 self.answers["plans changed"] += 1
                 self.log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
             failures |= failed if self._runs(job) else {}
+        if moved_on and any(self._has_less(job) for job in self._sharers()):
+            self._replan.set()  # another may have made room meanwhile
         return failures
+
+    def _all_home(self) -> bool:
+        """Where jobs have less than they were given, and all can have that again: as they were planned then. (One after
+        the other they may not find there: what one goes around by is another's way.)"""
+        jobs = [job for job in self._sharers() if job.updater is not None]
+        homes = {job.name: job.updater.home for job in jobs if job.updater is not None}
+        if len(jobs) < 2 or not any(self._has_less(job) for job in jobs):
+            return False
+        for job in jobs:
+            home, state = homes[job.name], self.state_of(job)
+            if job.updater is None or home.job != job.updater.job.among(state):
+                return False
+            try:
+                beside = with_loads(state, [other for name, other in homes.items() if name != job.name])
+                if evaluate(home, limited(beside, self.kind.limits)).rate_mbps < home.rate_mbps * (1 - SAME):
+                    return False
+            except (PlanError, JobError):
+                return False
+        try:
+            self.rebalance({job.name: homes[job.name] for job in jobs if not _same(job, homes[job.name])})
+        except (UpdateError, TargetError, ValueError):
+            return False
+        self.log("all jobs have again what they were given")
+        return True
+
+    def _has_less(self, job: RunningJob) -> bool:
+        """Than it was given."""
+        return job.updater is not None and job.plan.rate_mbps < job.updater.home.rate_mbps * (1 - SAME)
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""
@@ -798,6 +851,14 @@ def entries(updates: Iterable[Update | None]) -> str:
 
 def _demand(job: Job, start: tuple[Plan, ...], terms: Terms, split: Split | None = None) -> Demand:
     return Demand(job, start, terms.weight, split, terms.guarantee_mbps, terms.priority)
+
+
+def _same(job: RunningJob, plan: Plan) -> bool:
+    """Whether a job runs this plan, whatever its version."""
+    return job.updater is not None and (job.updater.plan.trees, job.updater.plan.rate_mbps) == (
+        plan.trees,
+        plan.rate_mbps,
+    )
 
 
 def _suffice(job: Job, left: Collection[str]) -> bool:

@@ -108,6 +108,7 @@ class Updater:
         self.job = job or plan.job
         self.topology = topology
         self._whole = topology
+        self.home = plan  # what the job was given: it goes back there when what failed is back
         self._current = self._planned = Version(plan, deployment)  # _planned: before shares went to backup trees
         self._beside: Version | None = None  # installed, but not switched over to
         self._draining: Version | None = None  # switched over from, but not retired
@@ -181,13 +182,15 @@ class Updater:
         dry_run: bool = False,
         wait: float = 0.0,
         moved: Callable[[], None] = lambda: None,
+        most: float | None = None,
     ) -> Update:
         """Plan for `topology` with every parameter server's share kept, and change over to that plan.
 
         plan: change over to this one instead, whose shares are the running one's. wait: so many seconds for a change
-        under way (negative: without limit). moved: called as soon as the job has changed over. Returns when nothing of
-        the old version is left. Raises UpdateError, and what planning raises (Infeasible, PlanError, JobError): the job
-        runs on as before.
+        under way (negative: without limit). moved: called as soon as the job has changed over. most: because of what
+        failed or is back: with at most this rate, and as it was planned before (`home`), where that does as well.
+        Returns when nothing of the old version is left. Raises UpdateError, and what planning raises (Infeasible,
+        PlanError, JobError): the job runs on as before.
         """
         if not self._lock.acquire(timeout=wait if wait >= 0 else -1):
             raise UpdateError("another change of plan is under way")
@@ -195,14 +198,17 @@ class Updater:
             if self._ended:
                 raise UpdateError("the job has ended")
             began = time.monotonic()
-            new, before, trees = self._plan(topology, strategy, plan)
+            new, before, trees = self._plan(topology, strategy, plan, most)
             result = Update(new, before, trees)
             same = not trees.added and not trees.removed and abs(new.rate_mbps - self.plan.rate_mbps) <= SAME
             shares = all(abs(self.plan.trees[i].share - new.trees[j].share) <= SAME for i, j in trees.kept)
             if dry_run or (same and shares):
                 self.topology = self.topology if dry_run else topology
                 return result
-            return replace(self._change(result, topology, moved), changed=True, seconds=time.monotonic() - began)
+            done = replace(self._change(result, topology, moved), changed=True, seconds=time.monotonic() - began)
+            if most is None:
+                self.home = done.plan
+            return done
         finally:
             self._lock.release()
 
@@ -367,8 +373,10 @@ class Updater:
 
     # -- with the lock held -----------------------------------------------------------------------------------------
 
-    def _plan(self, topology: Topology, strategy: str | None, given: Plan | None) -> tuple[Plan, float, Difference]:
-        """The better of a new plan and the running one at the rate that it can still have."""
+    def _plan(
+        self, topology: Topology, strategy: str | None, given: Plan | None, most: float | None
+    ) -> tuple[Plan, float, Difference]:
+        """The better of a new plan and the running one at the rate that it can still have. most: as of `update`."""
         if given is not None:
             new = given.with_version(self.plan.version + 1)
             self._fits(new, limited(topology, self._limits))
@@ -388,10 +396,24 @@ class Updater:
             new = new.with_version(self.plan.version + 1)
         if strategy is None and job.workers == self.plan.job.workers and before > new.rate_mbps * (1 - SAME):
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
+        if most is not None:
+            new = self._at_home(replace(new, rate_mbps=min(new.rate_mbps, most)), held, most)
         if not new.rate_mbps > LEAST_MBPS:
             raise UpdateError(f"nothing is left for it: {evaluate(new, topology).bottleneck.name} is full")
         self._fits(new, topology)
         return new, before, difference(self.plan, new)
+
+    def _at_home(self, new: Plan, held: Topology, most: float) -> Plan:
+        """What the job was given, where it does as well as a new plan."""
+        if self.home.job != new.job:
+            return new
+        try:
+            rate = min(evaluate(self.home, held).rate_mbps, most)
+        except (PlanError, JobError):
+            return new
+        if rate < new.rate_mbps * (1 - SAME):
+            return new
+        return replace(self.home, rate_mbps=rate, version=self.plan.version + 1)
 
     def _fits(self, plan: Plan, topology: Topology) -> None:
         try:

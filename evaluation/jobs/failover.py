@@ -5,12 +5,14 @@
 
 The same all-reduce twice on an emulated network, first undisturbed. The switch is off for good, its controller has no
 answer any more. *noticed*: until the controller takes it for lost. *led around*: until what runs goes other ways. *the
-rest*: what was lost is sent again, and what the ways that are left carry more slowly. Exit status 3: a sum was wrong.
+rest*: what was lost is sent again, and what the ways that are left carry more slowly; of that, *at these rates* is what
+cannot be less: what was left, at the rate that is left. Exit status 3: a sum was wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import time
 from collections import Counter
@@ -37,12 +39,14 @@ SLACK_SECONDS = 120.0
 @dataclass(frozen=True)
 class Run:
     """Seconds: of the all-reduce undisturbed and with the failure; after the failure until the controller knew, and
-    until the job was led around it. what: of that, in the controller's words."""
+    until the job was led around it; more at the rates of the ways that are left. what: of that, in the controller's
+    words."""
 
     undisturbed: float
     failed: float
     noticed: float
     led: float
+    slower: float
     what: str
     right: bool
 
@@ -54,7 +58,8 @@ class Run:
         return (
             f"{self.undisturbed:.2f} s undisturbed, {self.failed:.2f} s with the failure: {self.more:.2f} s more "
             f"(noticed after {self.noticed:.2f} s, led around {self.led - self.noticed:.2f} s later, the rest "
-            f"{self.more - self.led:.2f} s), {'right' if self.right else 'WRONG'}; "
+            f"{self.more - self.led:.2f} s, {self.slower:.2f} s of it at these rates), "
+            f"{'right' if self.right else 'WRONG'}; "
             f"{self.what or 'nothing was led around'}"
         )
 
@@ -92,10 +97,17 @@ def measure(topology: Topology, job: Job, size: int, *, switch: str, seed: int, 
         events = [event for event in log.last() if event.time >= failed]
         noticed = next((event.time - failed for event in events if event.text.startswith("lost:")), 0.0)
         led = next((event for event in events if "led around" in event.text), None)
+        what = led.text if led else ""
         return Run(
-            first.seconds, second.seconds, noticed, led.time - failed if led else noticed, led.text if led else "",
-            first.right and second.right,
+            first.seconds, second.seconds, noticed, led.time - failed if led else noticed,
+            slower((1 - IN_THE_MIDDLE) * first.seconds, what), what, first.right and second.right,
         )  # fmt: skip
+
+
+def slower(left: float, what: str) -> float:
+    """Seconds that what was left takes longer at the rate that is left, by the controller's words."""
+    rates = re.search(r"at ([0-9.e+-]+) of ([0-9.e+-]+) Mbit/s", what)
+    return left * (float(rates[2]) / float(rates[1]) - 1) if rates else 0.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

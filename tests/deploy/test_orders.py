@@ -286,3 +286,53 @@ def test_job_whose_agents_are_late_keeps_its_rate_and_holds_up_nobody(rig, monke
         left = evaluate(plan, with_loads(TREE, others)).rate_mbps
         assert left >= plan.rate_mbps * (1 - 1e-6), "nothing is used twice"
     assert rig.as_wanted()
+
+
+WIDE = Job("wide", (SERVERS[4], SERVERS[6], SERVERS[7], SERVERS[13], SERVERS[14]), SERVERS[15:], 1_000_000)
+
+
+def rates(jobs: list[RunningJob]) -> dict[str, float]:
+    return {job.name: job.updater.plan.rate_mbps for job in jobs if job.updater is not None}
+
+
+def nothing_twice(jobs: list[RunningJob]) -> bool:
+    plans = [job.updater.plan for job in jobs if job.updater is not None]
+    return all(
+        evaluate(plan, with_loads(TREE, [other for other in plans if other is not plan])).rate_mbps
+        >= plan.rate_mbps * (1 - 1e-6)
+        for plan in plans
+    )
+
+
+@pytest.mark.parametrize("ordered", ["", "one"])
+def test_jobs_that_do_not_share_have_what_they_had_when_an_operator_takes_things_out_and_back(rig, ordered):
+    jobs = [rig.add(job) for job in (ONE, WIDE, TWO)]
+    given = rates(jobs)
+    out = ["a1", "c1"]
+    rig.network.replan(ordered, off=out)
+    assert all(rate <= given[name] * (1 + 1e-6) for name, rate in rates(jobs).items()), "nobody takes from another"
+    rig.network.replan(ordered, restored=out)
+    until(lambda: rates(jobs) == pytest.approx(given, rel=1e-6) and nothing_twice(jobs), "each has what it had")
+    until(rig.as_wanted, "nothing is left of what was between")
+
+
+def test_jobs_that_do_not_share_have_what_they_had_after_a_failure(rig):
+    jobs = [rig.add(job) for job in (ONE, WIDE, TWO)]
+    given = rates(jobs)
+    rig.network.lose({"a1": "it died", "c2-a3": "nothing comes out"}, "silent")
+    until(lambda: rig.network.answers["plans changed"] > 0 or rates(jobs) == given, "planned again")
+    assert all(rate <= given[name] * (1 + 1e-6) for name, rate in rates(jobs).items())
+    rig.network.restore(["a1", "c2-a3"], "they are back")
+    until(lambda: rates(jobs) == pytest.approx(given, rel=1e-6), "each has what it had")
+
+
+def test_operator_who_plans_a_job_again_gives_it_what_there_is(rig):
+    """Not because of a failure: that is what it has from then on."""
+    one = rig.add(ONE)
+    rig.network.replan(changes=["c1.aggregation_mbps=1", "a1.aggregation_mbps=1", "e1.aggregation_mbps=1"])
+    less = rates([one])
+    rig.add(TWO)
+    assert one.updater is not None
+    assert rates([one]) == {"one": one.updater.home.rate_mbps} == less
+    rig.network.replan("one", given=TREE)
+    assert one.updater.home.rate_mbps == one.updater.plan.rate_mbps
