@@ -9,6 +9,17 @@ from typing import Any
 
 SPEEDS_GBPS = {"1G": 1, "10G": 10, "25G": 25, "40G": 40, "50G": 50, "100G": 100, "200G": 200, "400G": 400}
 FECS = ("none", "firecode", "rs")
+FECS_OF = {
+    "1G": ("none",),
+    "10G": ("none", "firecode"),
+    "25G": FECS,
+    "40G": ("none", "firecode"),
+    "50G": FECS,
+    "100G": ("none", "rs"),
+    "200G": ("rs",),
+    "400G": ("rs",),
+}
+"""What a driver takes with a speed, the default first (pm_port_valid_speed_and_channel in open-p4studio's bf_pm)."""
 AUTONEGOTIATIONS = ("default", "on", "off")
 LANES = {"1G": 1, "10G": 1, "25G": 1, "40G": 4, "50G": 2, "100G": 4, "200G": 4, "400G": 8}
 LAST_CONNECTOR = 65  # of the largest Tofino switches: 64 ports, and one of 10G
@@ -58,9 +69,9 @@ def make_port(name: Any, settings: Mapping[str, Any], *, loopback: bool = False)
     speed = settings.get("speed")
     if speed not in SPEEDS_GBPS:
         raise FrontPanelError(f"port {name} needs a speed, one of {', '.join(SPEEDS_GBPS)}; got {speed!r}")
-    fec, autoneg = settings.get("fec", "none"), settings.get("autoneg", "default")
-    if fec not in FECS:
-        raise FrontPanelError(f"port {name}: fec must be one of {', '.join(FECS)}, got {fec!r}")
+    fec, autoneg = settings.get("fec", FECS_OF[speed][0]), settings.get("autoneg", "default")
+    if fec not in FECS_OF[speed]:
+        raise FrontPanelError(f"port {name}: fec with {speed} must be one of {', '.join(FECS_OF[speed])}, got {fec!r}")
     if autoneg not in AUTONEGOTIATIONS:
         raise FrontPanelError(f"port {name}: autoneg must be one of {', '.join(AUTONEGOTIATIONS)}, got {autoneg!r}")
     if channel % LANES[speed]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controlplane.bridging import bridged
-from controlplane.frontpanel import SPEEDS_GBPS
+from controlplane.frontpanel import LANES, SPEEDS_GBPS
 from controlplane.plan import Plan
 from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, limited
 from controlplane.rpc.tls import Tls
@@ -135,6 +135,8 @@ class TofinoKind(Kind):
             for port in Panel.of(topology, switch).ports:
                 if port.speed not in chip.speeds:
                     raise TopologyError(f"switch {switch}: port {port}: {chip.name} has {', '.join(chip.speeds)}")
+                if port.channel + LANES[port.speed] > chip.lanes:
+                    raise TopologyError(f"switch {switch}: port {port}: {chip.name} has channels 0 to {chip.lanes - 1}")
         if not chip.rounds:
             return
         sums: dict[str, float] = {}

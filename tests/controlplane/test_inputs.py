@@ -88,6 +88,20 @@ def test_front_panel_ports_that_no_switch_has(name):
         make_port(name, {"speed": "100G"})
 
 
+@pytest.mark.parametrize(
+    ("speed", "fec"),
+    [("10G", "rs"), ("40G", "rs"), ("100G", "firecode"), ("200G", "none"), ("400G", "none"), ("400G", "firecode")],
+)
+def test_a_fec_that_a_driver_would_refuse_is_refused(speed: str, fec: str) -> None:
+    with pytest.raises(FrontPanelError, match=f"fec with {speed}"):
+        make_port("1/0", {"speed": speed, "fec": fec})
+
+
+@pytest.mark.parametrize(("speed", "fec"), [("10G", "none"), ("25G", "none"), ("100G", "none"), ("400G", "rs")])
+def test_without_a_word_a_port_has_a_fec_that_goes_with_its_speed(speed: str, fec: str) -> None:
+    assert make_port("1/0", {"speed": speed}).fec == fec
+
+
 def test_ports_that_the_switches_do_not_have(tmp_path, capsys):
     (tmp_path / "net.json").write_text(json.dumps(changed("edges", "V1-V2", ports={"V1": 600, "V2": 1})))
     assert main(["--topology", str(tmp_path / "net.json"), "--job", "workers=4,ps=2", "--dry-run"]) == 1

@@ -73,7 +73,7 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "speed", "message"),
     [
-        (["--tofino"], "400G", "Tofino 1 has 1G, 10G, 25G, 40G, 50G, 100G"),
+        (["--tofino"], "400G", "Tofino 1 has 10G, 25G, 40G, 50G, 100G"),
         (["--tofino", "2"], "1G", "Tofino 2 has 10G, 25G"),
         (["--tofino", "2", "--artifacts", "tna-64"], "400G", "--tofino 2 needs a program for t2na; tna-64 is for tna"),
     ],
@@ -81,6 +81,7 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch):
 def test_chip_ports_and_program_must_fit(options, speed, message, tmp_path, capsys):
     data = json.loads(Path(TESTBED_2).read_text())
     for edge in data["edges"]:
+        del edge["fec"]
         edge.update(speed=speed, bandwidth_mbps=1000)
     for node in data["nodes"][:2]:
         node["loopback_ports"] = [{"front_panel": "31/0", "speed": "100G"}]
@@ -88,6 +89,19 @@ def test_chip_ports_and_program_must_fit(options, speed, message, tmp_path, caps
     file.write_text(json.dumps(data))
     assert main([*options, "--topology", str(file), "--dry-run"]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "last"), [(["--tofino"], 3), (["--tofino", "2"], 7)])
+def test_channels_are_those_of_the_chips_connectors(options, last, tmp_path, capsys):
+    data = json.loads(Path(TESTBED_2).read_text())
+    for node in data["nodes"][:2]:
+        node["loopback_ports"] = [{"front_panel": "31/4", "speed": "100G"}]
+    for edge in data["edges"]:
+        edge.update(speed="100G", bandwidth_mbps=1000)
+    file = tmp_path / "topology.json"
+    file.write_text(json.dumps(data))
+    status = main([*options, "--topology", str(file), "--dry-run"])
+    assert (status, f"channels 0 to {last}" in capsys.readouterr().err) == ((1, True) if last == 3 else (0, False))
 
 
 @pytest.mark.parametrize("device", [one_pipe, two_pipes])

@@ -15,7 +15,7 @@ class Chip:
     ``target``: of the program. ``rounds``: a sum goes round once before it leaves, for the second half of its values.
     ``folded``: every contribution goes round, too: a pass holds half of a packet's values.
     ``recirculation``: ports of every pipe that nothing can be plugged into, and whose packets come back by themselves.
-    ``speeds``: of its ports.
+    ``speeds``: of its ports. ``lanes``: of a connector, each a channel; a port is one or several.
     """
 
     target: str
@@ -23,6 +23,7 @@ class Chip:
     rounds: bool
     recirculation: tuple[int, ...]
     speeds: tuple[str, ...]
+    lanes: int
     folded: bool = False
 
     def recirculates(self, device: int) -> bool:
@@ -30,10 +31,11 @@ class Chip:
         return device % PORTS_PER_PIPE in self.recirculation
 
 
-TOFINO_1 = Chip("tna", "Tofino 1", True, (), ("1G", "10G", "25G", "40G", "50G", "100G"))
+# Speeds as bf_pm accepts them for front-panel ports (open-p4studio, 1f97778f).
+TOFINO_1 = Chip("tna", "Tofino 1", True, (), ("10G", "25G", "40G", "50G", "100G"), 4)
 # Ports 0 to 7 of a pipe are inside the chip; pipe 0 has the CPU at 0 and 2 to 5, so 6 and 7 are free in all of them
 # (bf_pm_recirc_devports_get in open-p4studio's bf-drivers, 1f97778f: 100 Gbit/s each).
-TOFINO_2 = Chip("t2na", "Tofino 2", False, (6, 7), ("10G", "25G", "40G", "50G", "100G", "200G", "400G"))
+TOFINO_2 = Chip("t2na", "Tofino 2", False, (6, 7), ("10G", "25G", "40G", "50G", "100G", "200G", "400G"), 8)
 TOFINO_2_FOLDED = replace(TOFINO_2, rounds=True, folded=True)
 RECIRCULATION_MBPS = 100_000
 """What one of these ports carries."""
