@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, limited
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, tls_from
+from controlplane.rules import RuleSet
 from controlplane.runtime.controller import Controller
 from controlplane.runtime.end_signal import EndSignal
 from controlplane.runtime.epochs import EpochStore, default_file
@@ -41,7 +42,9 @@ from controlplane.runtime.switches import Switches
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
+from controlplane.targets.bri import registers
 from controlplane.targets.bri.ports import FIRST_UNKNOWN
+from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.kinds import Kind, P4RuntimeKind, TofinoKind
 from controlplane.topology import Topology, TopologyError
 from p4src.artifacts import Artifact, ArtifactError, find, load
@@ -280,27 +283,53 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
     which = arguments.remove
     if which not in ("", "all") and not which.isdigit():
         raise DeployError(f"--remove takes a job's number, or all; got {which!r}")
+    if arguments.tofino and topology is None and (which.isdigit() or arguments.clear_registers):
+        what = "--clear-registers" if arguments.clear_registers else f"--remove {which}"
+        raise DeployError(f"{what} needs --topology: which ports loop back is not on the switches")
     switches = wanted_switches(arguments, topology)
     polite = not arguments.take_over
     targets = connect_targets(switches, kind_of(arguments), arguments.timeout, log, topology, polite=polite)
     try:
         jobs = found(targets)
+        every = which in ("", "all")
+        slots = slots_of(jobs if every else {int(which): jobs.get(int(which), {})})
         there = f"the switches hold entries of job {', '.join(map(str, jobs))}" if jobs else "no job has entries there"
         if which == "" and len(jobs) > 1:
             raise DeployError(f"{there}: say which with --remove N, or --remove all")
-        if which in ("", "all"):
+        if every:
             removed = fabric.remove(targets, log)
             log(f"removed {sum(one.changes for one in removed)} entries from {len(removed)} switches")
-            return
-        if int(which) not in jobs:
-            raise DeployError(f"{there}, none of job {which}")
-        base = {target.name: target.read() for target in targets if target.runs_program()}
-        ours = [target for target in targets if target.name in base]
-        changes = Switches(ours, base, jobs, log).remove(int(which))
-        log(f"removed {changes} entries of job {which}")
+        else:
+            if int(which) not in jobs:
+                raise DeployError(f"{there}, none of job {which}")
+            base = {target.name: target.read() for target in targets if target.runs_program()}
+            ours = [target for target in targets if target.name in base]
+            changes = Switches(ours, base, jobs, log).remove(int(which))
+            log(f"removed {changes} entries of job {which}")
+        if arguments.clear_registers:
+            clear_registers(targets, slots, log)
     finally:
         for target in targets:
             target.close()
+
+
+def slots_of(jobs: Mapping[int, Mapping[str, RuleSet]]) -> dict[str, set[int]]:
+    """The slots that jobs have, by switch."""
+    found: dict[str, set[int]] = {}
+    for rulesets in jobs.values():
+        for switch, rules in rulesets.items():
+            found.setdefault(switch, set()).update(registers.slots_of(rules))
+    return found
+
+
+def clear_registers(
+    targets: Sequence[SwitchTarget], slots: Mapping[str, set[int]], log: Callable[[str], None]
+) -> None:
+    """Set what removed jobs have left in their slots to 0. Raises TargetError."""
+    for target in targets:
+        if isinstance(target, BriTarget) and slots.get(target.name):
+            cells = target.clear_slots(slots[target.name])
+            log(f"switch {target.name}: {len(slots[target.name])} slots cleared ({cells} register cells)")
 
 
 def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -353,6 +382,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="JOB",
         help="take a job (its number) or all off the switches again; without a value: everything, if there is one job",
     )
+    how.add_argument(
+        "--clear-registers",
+        action="store_true",
+        help="with --remove on Tofino: set what the job left in its slots to 0, too (no job needs it)",
+    )
     how.add_argument("--take-over", action="store_true", help="take the switches from a controller that lives")
     how.add_argument("--serve", metavar="HOST:PORT", help="stay and be the controller of the agents")
     how.add_argument("--epoch-file", type=Path, metavar="FILE", help=f"last epoch (default: {default_file()})")
@@ -370,6 +404,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise DeployError("--dry-run goes with neither --remove nor --serve")
     if arguments.remove is not None and arguments.serve is not None:
         raise DeployError("--remove and --serve exclude each other")
+    if arguments.clear_registers and (arguments.remove is None or not arguments.tofino):
+        raise DeployError("--clear-registers goes with --remove and --tofino")
     if arguments.json and not arguments.dry_run:
         raise DeployError("--json needs --dry-run")
     if arguments.serve is not None and not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):

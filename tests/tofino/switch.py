@@ -123,6 +123,18 @@ class TofinoSwitch:
                 )
                 answers.put(answer)
 
+    def fill_register(self, name: str, value: int) -> None:
+        """As if packets had left this in all cells."""
+        table = self.schema.table(name)
+        values: dict[int, object] = {field.id: value.to_bytes(4, "big") for field in table.data.values()}
+        for index in range(table.size):
+            self.tables[table.name][self._key_of(table.name, index)] = (0, values)
+
+    def zeros(self, name: str) -> set[int]:
+        """The cells of a register that were written and hold nothing but 0."""
+        held = self.tables[self.schema.table(name).name].items()
+        return {_index(key) for key, (_, values) in held if not any(int.from_bytes(v, "big") for v in values.values())}  # type: ignore[arg-type]
+
     def plug(self, connector: int, channel: int, up: bool) -> None:
         """The cable of a port that is configured is put in, or pulled."""
         up_field = self.schema.tables["$PORT"].data["$PORT_UP"].id
@@ -318,6 +330,9 @@ class TofinoSwitch:
         if table.constant:
             raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{table.name} is constant")
         key, entries = self._key(table, message.key), self.tables[table.name]
+        if table.kind == "Register":
+            self._put_register(table, message, key)
+            return
         if update.type == pb.Update.DELETE:
             if key not in entries:
                 raise UpdateError(code_pb2.NOT_FOUND, "Object not found")
@@ -343,6 +358,15 @@ class TofinoSwitch:
             if not all(self._key_of("$pre.node", node) in self.tables["$pre.node"] for node in wanted):
                 return  # as the drivers do: OK, and no group
         entries[key] = (message.data.action_id, values)
+
+    def _put_register(self, table: Table, message: pb.TableEntry, key: bytes) -> None:
+        """All cells are always there: adding is writing (BfRtRegisterTable)."""
+        if _index(key) >= table.size:
+            raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{table.name} has {table.size} cells")
+        values = self._data(table, message.data)
+        if set(values) != {field.id for field in table.data.values()}:
+            raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{table.name}: data fields are missing")
+        self.tables[table.name][key] = (0, values)
 
     def _port(self, table: Table, values: dict[int, object]) -> dict[int, object]:
         if not {table.data["$SPEED"].id, table.data["$FEC"].id} <= set(values):
@@ -415,3 +439,8 @@ class TofinoSwitch:
         elif kind == "str_val" and wanted.choices and part.str_val not in wanted.choices:
             raise UpdateError(code_pb2.INVALID_ARGUMENT, f"{wanted.name}: {part.str_val}")
         return getattr(part, expected)
+
+
+def _index(key: bytes) -> int:
+    """Of a table with an index for its key."""
+    return int.from_bytes(pb.TableKey.FromString(key).fields[0].exact.value, "big")

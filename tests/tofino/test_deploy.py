@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,45 @@ def test_installs_again_and_removes_without_a_topology(command, switches, capsys
     assert "everything was there already" in capsys.readouterr().err
     assert main(["--tofino", *command, "--remove"]) == 0
     assert [switch.snapshot() for switch in switches.values()] == [{}, {}]
+
+
+SUMS = "pipe.InartIngress.values.sum_1f"
+
+
+def test_a_removed_jobs_registers_can_be_cleared_and_others_stay(command, switches, capsys, tmp_path):
+    few = shutil.copytree(BFRT.parent, tmp_path / "few", ignore=shutil.ignore_patterns("switch"))
+    manifest = json.loads((few / "manifest.json").read_text())
+    (few / "manifest.json").write_text(json.dumps({**manifest, "slots": 256}))
+    one = ["--tofino", "--artifacts", str(few), "--topology", TESTBED, *command]
+    for job, workers in (("1", "workers=2,ps=1"), ("2", "workers=3,ps=1,seed=1")):
+        assert main([*one, "--job", workers, "--job-id", job]) == 0
+    switch = switches["V1"]
+    switch.fill_register(SUMS, 7)
+    assert main([*one, "--remove", "2", "--clear-registers"]) == 0
+    found = re.search(r"switch V1: (\d+) slots cleared \((\d+) register cells\)", capsys.readouterr().err)
+    first = switch.zeros(SUMS)
+    assert found and len(first) == int(found[1]) > 0
+    registers = [table for table in switch.schema.tables.values() if table.kind == "Register"]
+    assert int(found[2]) == len(first) * len(registers) and len(registers) == 35
+    assert all(switch.zeros(table.name) == first for table in registers)
+    assert switch.count("label_table") > 0  # the other job's, whose slots stay as they are until it goes:
+    assert main([*one, "--remove", "all", "--clear-registers"]) == 0
+    assert switch.zeros(SUMS) > first
+
+
+def test_clearing_registers_goes_with_removing(command, capsys):
+    assert main([*PLAN, *command, "--clear-registers"]) == 2
+    assert "--clear-registers goes with --remove" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", [["1"], ["all", "--clear-registers"]])
+def test_what_needs_to_know_the_loopback_ports_asks_for_the_topology(command, switches, capsys, what):
+    """Without them a job's sums are not told from others': one job's removal would take others' along."""
+    assert main([*PLAN, *command]) == 0
+    before = switches["V1"].snapshot()
+    assert main(["--tofino", *command, "--remove", *what]) == 2
+    assert "needs --topology" in capsys.readouterr().err
+    assert switches["V1"].snapshot() == before
 
 
 def test_doctor_asks_switches_without_taking_the_program(command, switches, monkeypatch, client):

@@ -6,7 +6,7 @@ whole device, its ports and other programs included; that is left to whoever run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from controlplane.targets.bri.program import (
     Program,
     number_of,
 )
+from controlplane.targets.bri.registers import cleared
 from controlplane.targets.bri.session import Session, new_client_id
 from controlplane.targets.bri.steps import batches, steps
 from controlplane.targets.connecting import SessionTarget
@@ -252,6 +253,20 @@ class BriTarget(SessionTarget[Session]):
         if operation is Operation.DELETE:
             for name in names:
                 self.ledger.forget(name)
+
+    def clear_slots(self, slots: Collection[int]) -> int:
+        """Set all registers of these slots to 0, in all pipes; how many cells that were. No entry may lead there any
+        more: what goes round would be half of one and half of the other. Raises TargetError."""
+        done = 0
+        for entries in cleared(self.program.own, slots):
+            todo = [Step(Operation.MODIFY, entry) for entry in entries]
+            for at in range(0, len(todo), BATCH):
+                batch = todo[at : at + BATCH]
+                with self._explained(batch, len(todo), words=_words):
+                    table = self.program.own.tables[batch[0].entry.table]
+                    self.session.write(table, Operation.MODIFY, batch, rollback=False)
+                done += len(batch)
+        return done
 
     # -- counters ------------------------------------------------------------------------------------------------
 
