@@ -265,7 +265,7 @@ class Sequence:
                             self._think_of_return()
             except Exception as error:  # a rank is gone: nobody can go on
                 for one in step.items:
-                    one.completion.finish_once(error)
+                    one.completion.finish_once(_explained(error))
             finally:
                 if item.last:
                     self._pass(step)
@@ -511,6 +511,17 @@ def _on_stream_of(item: _Item) -> Any:
     if item.written is not None:
         item.written.wait()
     return _NOTHING
+
+
+def _explained(error: Exception) -> Exception:
+    """gloo's words for a rank that is gone say nothing of what to do."""
+    if not isinstance(error, RuntimeError) or isinstance(error, AgentError):
+        return error
+    return AgentError(
+        f"the ranks cannot agree on a step over torch.distributed: {str(error).partition(chr(10))[0]} A process group "
+        "does not survive the loss of a rank: let the launcher start all of them again. A job that may lose workers "
+        "(at_least) goes on without one with InArtState(fallback=False)"
+    )
 
 
 def _error(future: Any) -> Exception | None:
