@@ -292,6 +292,8 @@ class Agent:
             self._defaults[message["values"]] = message["chunk_values"], blocks
         elif kind == "task":
             self._begin(Task.from_json(message["task"]))
+        elif kind == "mend":
+            self._mend(Task.from_json(message["task"]))
         elif kind == "done":
             self._forget(message["task"], commit=True)
         elif kind == "abort":
@@ -372,8 +374,36 @@ class Agent:
             self._held_bytes -= values.nbytes
             self._arrived(execution, header, values)
 
+    def _mend(self, task: Task) -> None:
+        """Other agents have taken trees of a task over."""
+        number = task.number
+        execution = self._tasks.get(number)
+        if execution is None or execution.closed or len(task.trees) <= len(execution.task.trees):
+            return
+        try:
+            task.check()
+        except TaskError as error:
+            self._tell(type="failed", task=number, reason=str(error))
+            return
+        self._divert(number)  # what is on its way of the old trees must not meet what comes of the new ones
+        self.counters["mended"] += 1
+        execution.mend(task)
+        for header, values in self._held.pop((self._epoch, number), []):
+            self._held_bytes -= values.nbytes
+            self._arrived(execution, header, values)
+
+    def _hold(self, header: Header, values: Values) -> None:
+        """For what has not been announced here yet."""
+        if self._held_bytes + values.nbytes > HELD_BYTES:
+            self.counters["held too much"] += 1
+            return
+        self._held.setdefault((header.epoch, header.task), []).append((header, values))
+        self._held_bytes += values.nbytes
+
     def _forget(self, number: int, *, commit: bool = False) -> None:
         execution = self._tasks.pop(number, None)
+        for _, values in self._held.pop((self._epoch, number), []):
+            self._held_bytes -= values.nbytes
         if execution is not None:
             self._ended[number] = commit
             while len(self._ended) > ENDED:
@@ -404,8 +434,6 @@ class Agent:
         if execution is not None and (again or alone):
             execution.restore()
         self._forget(number)
-        for _, values in self._held.pop((self._epoch, number), []):
-            self._held_bytes -= values.nbytes
         for packet in self._ahead.pop((self._epoch, number), []):
             self._held_bytes -= packet.values.nbytes
         pending = self._owners.pop(number, None)
@@ -648,11 +676,7 @@ class Agent:
         if execution is not None:
             self._arrived(execution, header, values)
         elif (header.epoch, header.task) > (self._epoch, self._newest) and header.epoch >= self._epoch:
-            if self._held_bytes + values.nbytes > HELD_BYTES:
-                self.counters["held too much"] += 1
-                return
-            self._held.setdefault((header.epoch, header.task), []).append((header, values))
-            self._held_bytes += values.nbytes
+            self._hold(header, values)
         else:
             self.counters["old task"] += 1
 
@@ -690,6 +714,8 @@ class Agent:
         elif not header.last:
             if max(header.path) < len(self._names):
                 self._dispatch(execution.task.priority, header.onward(), values)
+        elif header.tree >= len(execution.parts):
+            self._hold(header, values)
         elif header.kind in (Kind.SENT, Kind.MISSING):
             sender = header.path[0]
             if header.tree < len(execution.parts) and sender < len(self._names):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from controlplane.plan.limits import DoesNotFit
@@ -25,6 +25,7 @@ from controlplane.strategies.wan.policy import (
     Heir,
     Lost,
     Measured,
+    Mend,
     Order,
     Policy,
     Progress,
@@ -247,7 +248,7 @@ class Coordinator:
             for number, (task, waiting) in inheritance.tasks.items():
                 self._tasks[number] = task, set(waiting), 0.0
                 unaware = [node for node, state in states.items() if node in task.nodes and number > state.newest]
-                self._tell(unaware, type="task", task=task.to_json())
+                self._mend(task, unaware)
             for number, task in inheritance.given_up.items():
                 self._tell(task.nodes, type="abort", task=number, reason="given up before", again=task.keep)
             for number, task in inheritance.done.items():
@@ -362,6 +363,11 @@ class Coordinator:
         except (TargetError, DoesNotFit, PlanError) as error:
             raise OverlayError(str(error)) from None
 
+    def _mend(self, task: Task, fresh: Collection[str]) -> None:
+        """fresh: who has not been told of the task before."""
+        self._tell(fresh, type="task", task=task.to_json())
+        self._tell([node for node in task.nodes if node not in fresh], type="mend", task=task.to_json())
+
     def _carry_out(self, orders: Iterable[Order]) -> None:
         for order in orders:
             if isinstance(order, Start):
@@ -373,6 +379,13 @@ class Coordinator:
                     return
                 self._tasks[task.number] = task, set(task.awaited), 0.0
                 self._tell(task.nodes, type="task", task=task.to_json())
+            elif isinstance(order, Mend):
+                if order.task.number not in self._tasks:
+                    continue
+                before, waiting, longest = self._tasks[order.task.number]
+                self._tasks[order.task.number] = order.task, waiting, longest
+                self._mend(order.task, order.task.nodes - before.nodes)
+                self._tell(before.nodes - order.task.nodes, type="done", task=order.task.number)
             elif isinstance(order, Go):
                 self._tell((order.node,), type="go", task=order.task)
             elif isinstance(order, Default):

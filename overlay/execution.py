@@ -224,6 +224,27 @@ class Execution:
         if total is not None:
             self._onward(tree, chunk, total, added=True)
 
+    def mend(self, task: Task) -> None:
+        """Trees have been replaced by others at the end (`Task.with_root`). What has come of them counts for nothing:
+        whoever gets a result has all of it from one root."""
+        self.task = task
+        for index, part in enumerate(self.parts):
+            if part.chunks and not task.trees[index].count:
+                early = sum(tree == index for tree, *_ in self.early)
+                self.left -= part.chunks - (len(part.answered) - early) if part.receiver else 0
+                self.early = [each for each in self.early if each[0] != index]
+                self.parts[index] = self._part(index)
+        fresh = range(len(self.parts), len(task.trees))
+        for index in fresh:
+            part = self._part(index)
+            part.receiver = part.receiver and not self.over  # its trainer goes on with what it has
+            self.left += part.chunks if part.receiver else 0
+            part.tokens_at = self.clock()
+            self.parts.append(part)
+        for index in fresh:
+            if self.source is not None and self.parts[index].leaf:
+                self._pump(index)
+
     def missing(self, tree: int) -> list[int]:
         """Chunks of a tree that this agent has no result of."""
         part = self.parts[tree]

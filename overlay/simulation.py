@@ -28,6 +28,7 @@ from controlplane.strategies.wan.policy import (
     Finished,
     Go,
     Measured,
+    Mend,
     Order,
     Policy,
     Progress,
@@ -213,6 +214,8 @@ class Simulation:
                 self._begin(order.task)
             elif isinstance(order, Default):
                 self.defaults[order.values] = order
+            elif isinstance(order, Mend):
+                self._mend(order.task)
             elif isinstance(order, Go | Alone):
                 self._train(order.node)
             elif order.task not in self.tasks:
@@ -234,34 +237,40 @@ class Simulation:
                         self._train(node)
 
     def _begin(self, task: Task) -> None:
-        # One value a chunk: what an execution decides depends on how many chunks there are, not on what is in them.
-        first, trees = 0, []
-        for index, tree in enumerate(task.trees):
-            chunks = task.chunks(index)
-            begin = 0 if task.op == "mix" else first
-            rates = tuple(rate / task.chunk_values for rate in tree.rates_mbps)
-            rate = tree.rate_mbps / task.chunk_values
-            trees.append(replace(tree, first=begin, count=chunks, rate_mbps=rate, rates_mbps=rates))
-            first += chunks
-        small = replace(task, trees=tuple(trees), values=max(t.first + t.count for t in trees), chunk_values=1)
+        small = _small(task)
         executions: dict[str, Execution] = {}
         for node in task.nodes:
-            executions[node] = Execution(
-                small,
-                node,
-                skip=self.scatters[node].settle(task),
-                post=partial(self._post, task, node),
-                finished=partial(self._finished, task, node),
-                clock=lambda: self.sim.now,
-                later=self.sim.after,
-                progress=partial(self._progress, task, node),
-            )
+            executions[node] = self._execution(task, small, node)
         self.tasks[task.number] = (task, executions, set(task.awaited), self.sim.now)
         for node in task.participants:
             executions[node].start(np.zeros(small.values, np.float32))
         for node in task.nodes:
             for index, chunk, bit, values in self.scatters[node].collect(task):
                 executions[node].partial(index, chunk, bit, values)
+
+    def _execution(self, task: Task, small: Task, node: str) -> Execution:
+        return Execution(
+            small,
+            node,
+            skip=self.scatters[node].settle(task),
+            post=partial(self._post, task, node),
+            finished=partial(self._finished, task, node),
+            clock=lambda: self.sim.now,
+            later=self.sim.after,
+            progress=partial(self._progress, task, node),
+        )
+
+    def _mend(self, task: Task) -> None:
+        _, executions, waiting, began = self.tasks[task.number]
+        self.tasks[task.number] = task, executions, waiting, began
+        small = _small(task)
+        for node in task.nodes:
+            if node in executions:
+                executions[node].mend(small)
+            else:
+                executions[node] = self._execution(task, small, node)
+        for node in executions.keys() - task.nodes:
+            executions[node].close()
 
     def _finished(self, task: Task, node: str) -> None:
         if node not in task.awaited:
@@ -292,7 +301,10 @@ class Simulation:
     # --- chunks under way ---
 
     def _post(self, task: Task, node: str, post: Post) -> None:
-        execution = self.tasks[task.number][1][node] if task.number in self.tasks else None
+        execution = None
+        if task.number in self.tasks:
+            task, executions, _, _ = self.tasks[task.number]  # it may have been mended since
+            execution = executions[node]
         start, end = task.chunk(post.tree, post.chunk)
         size = wire_megabits(end - start)
         if post.edge is None:
@@ -367,7 +379,7 @@ class Simulation:
             return
         assert post.edge is not None
         there = self.tasks[task.number][1][post.edge.receiver]
-        if there.closed:
+        if there.closed or not there.takes(post.tree, post.chunk, 1):
             return
         if post.kind == Kind.STATE:
             there.kept(post.tree, post.chunk, post.values.copy())
@@ -375,6 +387,19 @@ class Simulation:
             there.partial(post.tree, post.chunk, post.contributors, post.values.copy())
         else:
             there.result(post.tree, post.chunk, post.values)
+
+
+def _small(task: Task) -> Task:
+    """One value a chunk: what an execution decides depends on how many chunks there are, not on what is in them."""
+    first, trees = 0, []
+    for index, tree in enumerate(task.trees):
+        chunks = task.chunks(index)
+        begin = 0 if task.op == "mix" else first
+        rates = tuple(rate / task.chunk_values for rate in tree.rates_mbps)
+        rate = tree.rate_mbps / task.chunk_values
+        trees.append(replace(tree, first=begin, count=chunks, rate_mbps=rate, rates_mbps=rates))
+        first += chunks
+    return replace(task, trees=tuple(trees), values=max(t.first + t.count for t in trees), chunk_values=1)
 
 
 def seconds_of(policy: Policy, topology: Topology, values: int, rounds: int = 1, **options: Any) -> list[float]:

@@ -122,7 +122,11 @@ def inherit(states: Mapping[str, State]) -> Inheritance | None:
     tasks: dict[int, tuple[Task, frozenset[str]]] = {}
     done: dict[int, Task] = {}
     given_up: dict[int, Task] = {}
-    known = {number: task for state in states.values() for number, (task, _) in state.running.items()}
+    known: dict[int, Task] = {}
+    for state in states.values():
+        for number, (task, _) in state.running.items():
+            if number not in known or len(task.trees) > len(known[number].trees):
+                known[number] = task  # as it was mended last
     for number, task in sorted(known.items()):
         ends = [state.ended[number] for state in states.values() if number in state.ended]
         if not all(ends):

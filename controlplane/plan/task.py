@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -211,6 +211,17 @@ class Task:
         part = self.trees[tree]
         start = part.first + number * self.chunk_values
         return start, min(start + self.chunk_values, part.first + part.count)
+
+    def with_root(self, tree: int, root: str) -> Task:
+        """The same where another agent adds this tree's values, straight from its contributors and back: the tree
+        carries nothing any more, and a new one at the end does, so that no message means two things."""
+        old = self.trees[tree]
+        new = replace(
+            old, root=root,
+            up=tuple(Edge(node, root) for node in old.contributors if node != root),
+            down=tuple(Edge(root, node) for node in old.receivers if node != root),
+        )  # fmt: skip
+        return replace(self, trees=(*self.trees[:tree], replace(new, count=0), *self.trees[tree + 1 :], new))
 
     def check(self) -> None:
         """Raises TaskError."""

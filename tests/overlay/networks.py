@@ -55,6 +55,9 @@ class Hub:
         self.at = {node: self._execution(task, node) for node in sorted(task.nodes)}
         self.tensors = tensors
         self.unstarted = [n for n in self.at if n in tensors]
+        self.unaware: list[str] = []  # who has not heard yet of how the task is mended
+        self.mended: Task | None = None
+        self.left = -1  # messages before that
 
     def _execution(self, task: Task, node: str) -> Execution:
         return Execution(
@@ -66,8 +69,32 @@ class Hub:
             later=lambda seconds, callback: self.timers.append((self.now + seconds, callback)),
         )
 
+    def mend_after(self, messages: int, task: Task) -> None:
+        """Whom the task does not need any more is lost then; the others hear of it one by one."""
+        self.left, self.mended = messages, task
+
+    def _mend(self) -> None:
+        assert self.mended is not None
+        lost = self.at.keys() - self.mended.nodes
+        self.under_way[:] = [p for p in self.under_way if p.edge.receiver not in lost]
+        for node in lost:
+            del self.at[node]
+        for node in self.mended.nodes - self.at.keys():
+            self.at[node] = self._execution(self.mended, node)
+        self.unaware = sorted(self.at)
+
     def run(self) -> None:
-        while self.under_way or self.unstarted or self.timers:
+        while self.under_way or self.unstarted or self.timers or self.unaware or self.left >= 0:
+            if self.left >= 0:
+                self.left -= 1
+                if self.left < 0 or not (self.under_way or self.unstarted or self.timers):
+                    self.left = -1
+                    self._mend()
+            if self.unaware and (not self.under_way or self.rng.random() < 0.3):
+                node = self.unaware.pop(self.rng.randrange(len(self.unaware)))
+                if len(self.at[node].parts) < len(self.mended.trees):
+                    self.at[node].mend(self.mended)
+                continue
             self.most = max(self.most, len(self.under_way))
             if self.unstarted and (not self.under_way or self.rng.random() < 0.3):
                 node = self.unstarted.pop(self.rng.randrange(len(self.unstarted)))
@@ -78,13 +105,20 @@ class Hub:
                 if self.rng.random() >= self.twice:
                     self.under_way.pop(index)
                 self.deliver(post)
-            else:
+            elif self.timers:
                 self.timers.sort(key=lambda timer: timer[0])
                 self.now, callback = self.timers.pop(0)
                 callback()
 
     def deliver(self, post: Post) -> None:
-        there = self.at[post.edge.receiver]
+        there = self.at.get(post.edge.receiver)
+        if there is None:
+            return  # it is lost
+        if post.tree >= len(there.parts):
+            self.under_way.append(post)  # held until it hears of that
+            return
+        if self.mended is not None and not there.takes(post.tree, post.chunk, len(post.values)):
+            return
         assert there.takes(post.tree, post.chunk, len(post.values))
         place = there.place(post.kind, post.tree, post.chunk)
         place[:] = post.values

@@ -1,6 +1,7 @@
 """A task gives every receiver the sum, whatever the order of messages and however often they come."""
 
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -114,3 +115,36 @@ def test_a_paced_tree_keeps_its_rate():
 def test_wrong_trees_are_refused_in_words(tree, words):
     with pytest.raises(TaskError, match=words):
         Task(1, 4, (tree,)).check()
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_blocks_that_others_take_over_in_the_middle_are_added_exactly_once(seed):
+    """An aggregator is lost after any number of messages; agents hear one by one who takes its block over."""
+    rng = random.Random(seed)
+    members = tuple(f"m{k}" for k in range(rng.randint(1, 4)))
+    helpers = ("lost", *(f"a{k}" for k in range(rng.randint(0, 2))))
+    values = rng.randint(len(helpers) + 1, 40)
+    roots = [*helpers, *rng.sample(members, rng.randint(1, len(members)))]
+    cuts = sorted(rng.sample(range(1, values), min(values, len(roots)) - 1))
+    roots = roots[: len(cuts) + 1]
+
+    def block(root, first, count):
+        up, down = ([n for n in members if n != root] for _ in range(2))
+        return SumTree(root, first, count, tuple(Edge(n, root) for n in up), tuple(Edge(root, n) for n in down),
+                       members, members)  # fmt: skip
+
+    trees = tuple(block(root, a, b - a) for root, (a, b) in zip(roots, pairwise([0, *cuts, values]), strict=True))
+    task = Task(1, values, trees, chunk_values=rng.randint(1, values), window=0, keep=True)
+    task.check()
+    given_ = {n: np.array([rng.randint(-999, 999) for _ in range(values)], np.float32) for n in members}
+    wanted = np.sum([given_[n] for n in members], axis=0)
+    wanted = wanted * np.float32(1 / len(members)) if len(members) > 1 else wanted
+    hub = Hub(task, {n: given_[n].copy() for n in members}, rng)
+    mended = task.with_root(0, rng.choice([*members, *helpers[1:], "new"]))
+    mended.check()
+    hub.mend_after(rng.randint(0, 60), mended)
+    hub.run()
+    assert sorted(hub.finished) == sorted(members)
+    for node in members:
+        np.testing.assert_array_equal(hub.tensors[node], wanted)

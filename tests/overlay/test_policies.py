@@ -6,10 +6,11 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from controlplane.plan.task import Task
 from controlplane.strategies.wan.crew import algorithm as crew
 from controlplane.strategies.wan.crew.policy import Crew
 from controlplane.strategies.wan.netstorm.policy import NetStorm
-from controlplane.strategies.wan.policy import Abort, Back, Finished, Lost, Measured, Ready, Start
+from controlplane.strategies.wan.policy import Abort, Back, Finished, Lost, Measured, Mend, Ready, Start
 from controlplane.wan_networks import netstorm_draw, overlay
 from overlay.simulation import Simulation, seconds_of
 from tests.overlay.test_agents import SECONDS, running, until
@@ -53,15 +54,54 @@ class TestCrew:
         for k, node in enumerate(self.nodes):
             assert counts.get(node, 0) == pytest.approx(1000 * weights[k], abs=1)
 
-    def test_a_lost_agent_has_the_task_done_again_without_it(self):
-        policy = Crew(self.nodes, matrix(mesh(5)), 3)
+    def started(self, p=3, scheme="CREW"):
+        policy = Crew(self.nodes, matrix(mesh(5)), p, scheme=scheme)
         for node in self.nodes:
             policy.handle(Back(node), 0.0)
-        (start,) = [o for node in ("h0", "h1", "h2") for o in policy.handle(Ready(node, 1000), 0.0)]
-        helper = next(tree.root for tree in start.task.trees if tree.root not in start.task.participants)
-        (abort,) = policy.handle(Lost(helper), 1.0)
-        assert abort == Abort(start.task.number, f"{helper} is lost", again=True)
-        (again,) = [o for node in ("h0", "h1", "h2") for o in policy.handle(Ready(node, 1000), 1.0)]
+        (start,) = [o for node in self.nodes[:p] for o in policy.handle(Ready(node, 1000), 0.0)]
+        return policy, start.task
+
+    def test_a_lost_aggregators_block_goes_to_whom_equation_3_picks_and_the_rest_stays(self):
+        policy, task = self.started()
+        lost = next(k for k, tree in enumerate(task.trees) if tree.root not in task.participants)
+        helper = task.trees[lost].root
+        loads = [sum(tree.count for tree in task.trees if tree.root == node) for node in self.nodes]
+        belief = matrix(mesh(5))
+        np.fill_diagonal(belief, np.inf)
+        loads[self.nodes.index(helper)] = 0
+        chosen = crew.replacement(belief, [0, 1, 2], loads, task.trees[lost].count, [self.nodes.index(helper)])
+        (mend,) = policy.handle(Lost(helper), 1.0)
+        assert isinstance(mend, Mend) and mend.task.number == task.number
+        mend.task.check()
+        assert helper not in mend.task.nodes and len(mend.task.trees) == len(task.trees) + 1
+        new = mend.task.trees[-1]
+        assert new.root == self.nodes[chosen]
+        assert (new.first, new.count) == (task.trees[lost].first, task.trees[lost].count)
+        assert mend.task.trees[lost].count == 0
+        assert [t for k, t in enumerate(mend.task.trees[:-1]) if k != lost] == [
+            t for k, t in enumerate(task.trees) if k != lost
+        ]
+        assert policy.handle(Lost(helper), 1.0) == []  # nothing hangs on it any more
+        assert Task.from_json(mend.task.to_json()) == mend.task
+
+    def test_a_cut_between_two_members_moves_both_blocks_and_where_nobody_can_all_is_done_again(self):
+        policy, task = self.started()
+        (mend,) = policy.handle(Lost("h0", "h1"), 1.0)
+        mend.task.check()
+        assert {task.trees[k].root for k, t in enumerate(mend.task.trees[: len(task.trees)]) if not t.count} == {
+            "h0", "h1",
+        }  # fmt: skip
+        assert all({e.sender, e.receiver} != {"h0", "h1"} for t in mend.task.trees for e in (*t.up, *t.down) if t.count)
+        opr, task = self.started(2, "OPR")
+        (abort,) = opr.handle(Lost("h0", "h1"), 1.0)  # nobody else adds, and both add
+        assert isinstance(abort, Abort) and abort.again
+
+    def test_a_lost_member_has_the_task_done_again_without_it(self):
+        policy, task = self.started()
+        (abort,) = policy.handle(Lost("h2"), 1.0)
+        assert abort == Abort(task.number, "h2 is lost", again=True)
+        helper = "h2"
+        (again,) = [o for node in ("h0", "h1", "h3") for o in policy.handle(Ready(node, 1000), 1.0)]
         again.task.check()
         assert helper not in again.task.nodes
         for node in again.task.participants:
@@ -115,6 +155,42 @@ class TestCrew:
                 future.result(SECONDS)
             for values in given.values():
                 np.testing.assert_array_equal(values, np.float32(1.0))
+
+    def test_on_sockets_only_the_lost_aggregators_block_is_done_again(self):
+        policy = Crew(self.nodes, matrix(mesh(5)), 3, chunk_values=256)
+        with running(policy) as (_, agents):
+            for name in ("h3", "h4"):  # they take in what comes, and add nothing: it is in the middle of the task
+                agents[name]._arrived = lambda *message: None
+            given = {node: np.full(20_000, k, np.float32) for k, node in enumerate(self.nodes[:3])}
+            futures = [agents[node].synchronise_async(given[node]) for node in given]
+            until(lambda: agents["h3"]._tasks and agents["h4"]._tasks)
+            agents["h3"].close()
+            until(lambda: policy.replaced or any(f.done() for f in futures))
+            agents["h4"].close()
+            for future in futures:
+                future.result(SECONDS)
+            for values in given.values():
+                np.testing.assert_array_equal(values, np.float32(1.0))
+            assert policy.numbers == 1 and policy.replaced >= 2, "blocks were replaced, nothing was done again"
+            assert all(agents[node].counters["mended"] >= 2 for node in given)
+
+    def test_in_the_simulator_a_replaced_block_costs_less_than_the_task_again(self):
+        graph = mesh(5)
+        times = {}
+        for name in ("mended", "again", "undisturbed"):
+            policy = Crew(self.nodes, matrix(graph), 3, chunk_values=10_000)
+            if name == "again":
+                policy._with_others = lambda task, trees: None
+            run = Simulation(policy, overlay(graph), 1_000_000)
+
+            def lose(run=run, policy=policy):
+                (task, _) = next(iter(policy.running.values()))
+                run.tell(Lost(next(t.root for t in task.trees if t.root not in task.participants)))
+
+            if name != "undisturbed":
+                run.sim.after(0.05, lose)
+            times[name] = run.run(1)
+        assert times["undisturbed"] < times["mended"] < times["again"]
 
 
 class TestNetStorm:

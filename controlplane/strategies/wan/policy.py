@@ -118,6 +118,14 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Mend:
+    """The task goes on with these trees: some carry nothing any more, and what they carried is that of trees at the end
+    (`Task.with_root`). Who has been brought into it by that is told of it anew."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
 class Go:
     """Who sent this copy may go on."""
 
@@ -142,7 +150,7 @@ class Default:
     blocks: tuple[tuple[str, int, int], ...]
 
 
-Order = Start | Abort | Drop | Go | Alone | Default
+Order = Start | Abort | Mend | Drop | Go | Alone | Default
 
 
 def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:

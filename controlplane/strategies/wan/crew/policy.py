@@ -21,6 +21,7 @@ from controlplane.strategies.wan.policy import (
     Failed,
     Finished,
     Lost,
+    Mend,
     Order,
     Ready,
     Start,
@@ -37,9 +38,9 @@ class Crew:
     (only the group does), A2A (everyone sends everything to everyone of the group, who add by themselves).
     network_aware: blocks by LP (2), else equal ones (E-D).
 
-    Failover (IV-B): when an agent or a connection is lost that a task needs, the task is done again with blocks split
-    anew, without it, from the values that its members brought; where that is not possible, it is given up, and they go
-    on without. An agent that is lost while it is in a group takes the group down; the others queue again. Agents that
+    Failover (IV-B): when an agent is lost that adds a block of a task, or its connection with a member, another one
+    adds that block, by Eq. (3); the rest of the task goes on. Where nobody can, and where an agent is lost while it is
+    in a group, the group's members queue again with the values that they brought. Agents that
     cannot reach the controller train on alone, and finish what has begun. budget: seconds after which a group that is
     not done discards its task; 0: never. blocking: scatter begins when the group is known; else by a default splitting
     at once (IV-A2), which Algorithm 2 changes into the group's.
@@ -80,6 +81,7 @@ class Crew:
         self.cut = np.zeros((n, n), dtype=bool)
         self.running: dict[int, tuple[Task, set[str]]] = {}
         self.numbers = 0
+        self.replaced = 0  # blocks that somebody else has added
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
@@ -103,16 +105,25 @@ class Crew:
             case Lost(node, None):
                 self.away.add(node)
                 self.queue = [entry for entry in self.queue if entry[0] != node]
-                return [*self._preset_all(), *self._again(lambda task: node in task.nodes, f"{node} is lost")]
+
+                def lost(task: Task) -> list[int] | None:
+                    if node in task.participants:
+                        return None
+                    return [k for k, tree in enumerate(task.trees) if tree.count and tree.root == node]
+
+                return [*self._preset_all(), *self._mended(lost, f"{node} is lost")]
             case Lost(node, str(other)):
                 i, j = self.index[node], self.index[other]
                 self.cut[i, j] = self.cut[j, i] = True
 
-                def uses(task: Task) -> bool:
-                    edges = [edge for tree in task.trees for edge in (*tree.up, *tree.down)]
-                    return any({edge.sender, edge.receiver} == {node, other} for edge in edges)
+                def cut(task: Task) -> list[int]:
+                    return [
+                        k
+                        for k, tree in enumerate(task.trees)
+                        if tree.count and any({e.sender, e.receiver} == {node, other} for e in (*tree.up, *tree.down))
+                    ]
 
-                return self._again(uses, f"{node} and {other} cannot reach each other")
+                return self._mended(cut, f"{node} and {other} cannot reach each other")
         return ()
 
     def adopt(self, tasks: Tasks, number: int) -> None:
@@ -120,14 +131,44 @@ class Crew:
         self.numbers = number
         self.running = {each: (task, set(waiting)) for each, (task, waiting) in tasks.items()}
 
-    def _again(self, concerned: Callable[[Task], bool], reason: str) -> list[Order]:
-        """Tasks that are concerned end; their members bring their values again by themselves and queue."""
+    def _mended(self, broken: Callable[[Task], list[int] | None], reason: str) -> list[Order]:
+        """Somebody else adds the blocks (trees) that are broken. Where nobody can, or the task itself is broken (None),
+        it ends: its members bring their values again by themselves and queue."""
         orders: list[Order] = []
-        for number, (task, _) in list(self.running.items()):
-            if concerned(task):
+        for number, (task, waiting) in list(self.running.items()):
+            trees = broken(task)
+            if trees == []:
+                continue
+            mended = None if trees is None or self.scheme == "A2A" else self._with_others(task, trees)
+            if mended is None:
                 del self.running[number]
                 orders.append(Abort(number, reason, again=True))
+            else:
+                self.running[number] = mended, waiting
+                self.replaced += len(trees or ())
+                orders.append(Mend(mended))
         return orders
+
+    def _with_others(self, task: Task, trees: Sequence[int]) -> Task | None:
+        """With other aggregators for these blocks: of those whom all members reach, who has the least to do by (3)."""
+        members = [self.index[node] for node in task.trees[0].contributors]
+        belief = np.where(self.cut, 0.0, self.belief)
+        np.fill_diagonal(belief, np.inf)
+        out = [k for k, node in enumerate(self.nodes) if node in self.away]
+        out += [k for k in range(len(self.nodes)) if k not in members] if self.scheme == "OPR" else []
+        loads = np.zeros(len(self.nodes))
+        for other, _ in self.running.values():
+            for tree in other.trees:
+                loads[self.index[tree.root]] += tree.count
+        for number in trees:
+            block = task.trees[number]
+            loads[self.index[block.root]] -= block.count
+            chosen = algorithm.replacement(belief, members, loads, block.count, out)
+            if chosen is None:
+                return None
+            loads[chosen] += block.count
+            task = task.with_root(number, self.nodes[chosen])
+        return task
 
     # --- scatter that does not block ---
 
