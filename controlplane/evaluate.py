@@ -18,9 +18,10 @@ A plan of multicasts loads every link of theirs with 1 per unit of f, and nothin
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from controlplane.job import Job
@@ -155,15 +156,17 @@ def unit_loads(
     roots: dict[str, float] = {}
     for tree in plan.trees:
         share, root = tree.share, tree.root
-        for flow in tree.flows:
-            for pair in pairwise(flow.route):
-                links[pair] = links.get(pair, 0.0) + share
-            if flow.end == root:
-                roots[root] = roots.get(root, 0.0) + share
-            else:
-                switches[flow.end] = switches.get(flow.end, 0.0) + share
-        for pair in tree.return_edges if results_on_links else ():
-            links[pair] = links.get(pair, 0.0) + share
+        ends = Counter([a.point for a in tree.assignments])
+        ends.update([r.next for r in tree.relays])
+        for node, count in ends.items():
+            loaded = roots if node == root else switches
+            loaded[node] = loaded.get(node, 0.0) + count * share
+        routes = chain((a.route for a in tree.assignments), (r.route for r in tree.relays))
+        crossed = Counter(chain.from_iterable(map(pairwise, routes)))
+        if results_on_links:
+            crossed.update(tree.return_edges)
+        for pair, count in crossed.items():
+            links[pair] = links.get(pair, 0.0) + count * share
     for each in plan.multicasts:
         for pair in each.links:
             links[pair] = links.get(pair, 0.0) + 1

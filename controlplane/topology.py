@@ -172,7 +172,7 @@ class Topology:
         return tuple(self.graph.edges)
 
     def has_link(self, u: str, v: str) -> bool:
-        return self.graph.has_edge(u, v)
+        return (u, v) in self._residual_bandwidth
 
     def bandwidth_mbps(self, u: str, v: str) -> float:
         return self._link(u, v)["bandwidth_mbps"]

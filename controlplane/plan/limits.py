@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain
 from typing import Protocol
 
 from controlplane.plan.model import Plan, Tree
@@ -184,27 +185,28 @@ def label_entries(tree: Tree) -> Counter[str]:
     """Entries of the label table that a tree takes, by switch: one per flow and node it passes or is added at, one per
     node for the results, one per worker and node for answers to it; and for what an aggregation point sends that is not
     complete, where it sends to another one, one per node on its way to the root."""
-    entries: Counter[str] = Counter()
-    for flow in tree.flows:
-        entries.update(flow.route[1:-1])
-        if flow.end != tree.root:
-            entries[flow.end] += 1
+    entries = Counter(chain.from_iterable([a.route[1:-1] for a in tree.assignments]))
+    entries.update(chain.from_iterable([r.route[1:-1] for r in tree.relays]))
+    entries.update(fan_in(tree))
     for relay in tree.relays:
         if relay.next != tree.root:
             entries.update(tree.way(relay.node)[1:-1])
     parent = {child: above for above, child in tree.return_edges}
     entries.update({above for above, _ in tree.return_edges if above != tree.root})
-    for a in tree.assignments:
-        node = parent[a.worker]
+    for above, workers in Counter([parent[a.worker] for a in tree.assignments]).items():
+        node = above
         while node != tree.root:
-            entries[node] += 1
+            entries[node] += workers
             node = parent[node]
     return entries
 
 
 def fan_in(tree: Tree) -> Counter[str]:
     """Flows that are added per aggregation point of a tree."""
-    return Counter(flow.end for flow in tree.flows if flow.end != tree.root)
+    found = Counter([a.point for a in tree.assignments])
+    found.update([r.next for r in tree.relays])
+    del found[tree.root]
+    return found
 
 
 def copies(tree: Tree) -> dict[str, frozenset[str]]:
@@ -215,32 +217,46 @@ def copies(tree: Tree) -> dict[str, frozenset[str]]:
     return {v: frozenset(children) for v, children in below.items() if len(children) > 1 and v != tree.root}
 
 
-def check_fits(plan: Plan, topology: Topology) -> None:
-    """Holds the plan against the limits of the topology's switches. Raises DoesNotFit for the first exceeded."""
+@dataclass(frozen=True)
+class Needs:
+    """What a plan takes of each switch, by resource as in `Held`; at least, of slots."""
+
+    fan_in: dict[str, int]
+    slots: dict[str, int]
+    label_entries: dict[str, int]
+    multicast_groups: dict[str, int]
+
+    @classmethod
+    def of(cls, plan: Plan, entries: bool = True) -> Needs:
+        """entries: also of the label table, which takes longest to count."""
+        labels: Counter[str] = Counter()
+        points: Counter[str] = Counter()
+        groups: dict[str, set[frozenset[str]]] = {}
+        inputs: dict[str, int] = {}
+        for tree in plan.trees:
+            points.update(tree.points)
+            for v, count in fan_in(tree).items():
+                inputs[v] = max(inputs.get(v, 0), count)
+            if entries:
+                labels.update(label_entries(tree))
+            for v, children in copies(tree).items():
+                groups.setdefault(v, set()).add(children)
+        slots = {v: MINIMUM_SLOTS * count for v, count in points.items()}
+        return cls(inputs, slots, labels, {v: len(found) for v, found in groups.items()})
+
+
+def check_fits(plan: Plan, topology: Topology, needs: Needs | None = None) -> None:
+    """Holds the plan against the limits of the topology's switches. needs: where they are counted already. Raises
+    DoesNotFit for the first exceeded."""
     limits = held(topology)
     if not limits.anything:
         return
     for v, available in limits.max_workers.items():
         if len(plan.job.workers) > available:
             raise DoesNotFit(v, RESOURCES["max_workers"], len(plan.job.workers), available)
-    entries: Counter[str] = Counter()
-    points: Counter[str] = Counter()
-    groups: dict[str, set[frozenset[str]]] = {}
-    inputs: Counter[str] = Counter()
-    for tree in plan.trees:
-        points.update(tree.points)
-        for v, count in fan_in(tree).items():
-            inputs[v] = max(inputs[v], count)
-        if limits.label_entries:
-            entries.update(label_entries(tree))
-        for v, children in copies(tree).items():
-            groups.setdefault(v, set()).add(children)
-    for name, needed in (
-        ("fan_in", inputs),
-        ("slots", {v: MINIMUM_SLOTS * count for v, count in points.items()}),
-        ("label_entries", entries),
-        ("multicast_groups", {v: len(found) for v, found in groups.items()}),
-    ):
+    needs = needs or Needs.of(plan, bool(limits.label_entries))
+    for name in ("fan_in", "slots", "label_entries", "multicast_groups"):
+        needed: dict[str, int] = getattr(needs, name)
         available_at: dict[str, int] = getattr(limits, name)
         for v, available in available_at.items():
             if needed.get(v, 0) > available:
@@ -250,9 +266,10 @@ def check_fits(plan: Plan, topology: Topology) -> None:
 def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
     """By target, why its programs cannot hold the plan; those that can are not in it."""
     found = {}
+    needs = Needs.of(plan)
     for target in PROTOCOL.targets:
         try:
-            check_fits(plan, limited(topology, Limits.of_target(target)))
+            check_fits(plan, limited(topology, Limits.of_target(target)), needs)
         except (DoesNotFit, TopologyError) as error:
             found[target] = str(error)
     return found

@@ -7,7 +7,7 @@ Immutable, comparable, JSON round trip. A route is the tuple of nodes from its f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -25,8 +25,7 @@ class PlanError(ValueError):
     """The plan is not well formed, or does not fit its topology; names tree and node."""
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """Where the gradients of one worker are added, and how they get there. point == the tree's root: direct."""
 
     worker: str
@@ -34,8 +33,7 @@ class Assignment:
     route: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Relay:
+class Relay(NamedTuple):
     """An aggregation point's partial sum goes on to `next`: another aggregation point, or the root."""
 
     node: str
@@ -212,8 +210,9 @@ class Plan:
         total = sum(tree.share for tree in self.trees)
         if abs(total - 1.0) > SHARE_TOLERANCE:
             raise PlanError(f"the trees' shares sum to {total:.9f}, not to 1")
+        good: set[tuple[str, ...]] = set()
         for index, tree in enumerate(self.trees):
-            _check_tree(f"tree {index} (root {tree.root})", tree, self.job, topology)
+            _check_tree(f"tree {index} (root {tree.root})", tree, self.job, topology, good)
         for route in self.detours:
             _check_route(f"detour {' '.join(route)}", route, route[0], route[-1], topology)
 
@@ -297,13 +296,24 @@ def _check_route(what: str, route: tuple[str, ...], first: str, last: str, topol
             raise PlanError(f"{what}: the route passes through {node}, which is a server and does not forward")
 
 
-def _check_tree(name: str, tree: Tree, job: Job, topology: Topology) -> None:
+def _known(a: Assignment, topology: Topology, good: Container[tuple[str, ...]]) -> bool:
+    """Whether the way is right: what is behind the worker's own link was, of another worker's in any tree."""
+    behind = a.route[1:]
+    return (
+        behind in good
+        and a.route[0] == a.worker != a.point == behind[-1]
+        and topology.has_link(a.worker, behind[0])
+    )
+
+
+def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[tuple[str, ...]]) -> None:
+    """good: routes behind workers' own links that were found to be right; grows."""
     if tree.root not in job.parameter_servers:
         raise PlanError(f"{name}: the root is no parameter server of job {job.name!r}")
     if not tree.share > 0:
         raise PlanError(f"{name}: the share must be above 0, got {tree.share!r}")
     workers = [a.worker for a in tree.assignments]
-    if sorted(workers) != sorted(job.workers):
+    if workers != list(job.workers) and sorted(workers) != sorted(job.workers):
         wrong = sorted(set(workers) ^ set(job.workers)) or sorted({w for w in workers if workers.count(w) > 1})
         raise PlanError(f"{name}: every worker must be assigned exactly once; wrong: {', '.join(wrong)}")
     onwards = {relay.node: relay.next for relay in tree.relays}
@@ -312,7 +322,9 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology) -> None:
     if tree.root in onwards:
         raise PlanError(f"{name}: the root has a relay")
     for a in tree.assignments:
-        _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology)
+        if not _known(a, topology, good):
+            _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology)
+            good.add(a.route[1:])
         if a.point != tree.root and a.point not in onwards:
             raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")
     used = {a.point for a in tree.assignments} | {relay.next for relay in tree.relays}
@@ -356,7 +368,22 @@ def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Top
             raise PlanError(f"{name}: the routes are no tree, the model reaches {twice} twice")
 
 
+def _returns(tree: Tree, job: Job, topology: Topology) -> bool:
+    """Whether the results' way is right and written from the root down, which is looked at quickly."""
+    inner, reached = {tree.root}, {tree.root}
+    for u, v in tree.return_edges:
+        if v in reached or u not in reached or not topology.has_link(u, v):
+            return False
+        reached.add(v)
+        inner.add(u)
+    switches = inner - {tree.root}
+    ends = reached - inner
+    return ends.issuperset(job.workers) and len(ends) == len(set(job.workers)) and switches.issubset(topology.switches)
+
+
 def _check_return(name: str, tree: Tree, job: Job, topology: Topology) -> None:
+    if _returns(tree, job, topology):
+        return
     parent: dict[str, str] = {}
     for u, v in tree.return_edges:
         if not topology.has_link(u, v):

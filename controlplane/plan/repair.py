@@ -169,10 +169,10 @@ def _around(
         return route if same else ways.route(source, end)
 
     assignments = tuple(
-        replace(a, point=now(a.point), route=led(a.worker, now(a.point), a.route)) for a in tree.assignments
+        a._replace(point=now(a.point), route=led(a.worker, now(a.point), a.route)) for a in tree.assignments
     )
     relays = tuple(
-        replace(r, node=now(r.node), next=now(r.next), route=led(now(r.node), now(r.next), r.route))
+        r._replace(node=now(r.node), next=now(r.next), route=led(now(r.node), now(r.next), r.route))
         for r in tree.relays
     )
     edges = tree.return_edges

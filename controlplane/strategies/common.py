@@ -10,6 +10,7 @@ from controlplane.job import Job
 from controlplane.plan.limits import check_fits
 from controlplane.plan.model import Assignment, Plan, Relay, Tree
 from controlplane.routing import Memory, Network, Router, downwards
+from controlplane.strategies.deadline import Deadline
 from controlplane.topology import Topology
 
 Strategy = Callable[..., Plan]  # (topology, job, *, seed=0, frozen_split=None) -> Plan
@@ -55,8 +56,12 @@ def split_or_equal(job: Job, frozen_split: Split | None) -> dict[str, float]:
     return {root: frozen_split.get(root, 0.0) for root in roots}
 
 
-def route_choices(router: Router, job: Job, choices: Sequence[Choice]) -> tuple[Tree, ...]:
-    """Least-loaded single paths for every flow and a return tree for every tree, counted together on the links."""
+def route_choices(
+    router: Router, job: Job, choices: Sequence[Choice], limit: Deadline | None = None
+) -> tuple[Tree, ...]:
+    """Least-loaded single paths for every flow and a return tree for every tree, counted together on the links.
+
+    limit: half of the trees are no plan, so it ends in OutOfTime where this passes."""
     network = router.network
     index = network.index
     leaves = [index[w] for w in job.workers]
@@ -64,6 +69,8 @@ def route_choices(router: Router, job: Job, choices: Sequence[Choice]) -> tuple[
     grouped = len(choices) * len(leaves) > FINE_ROUTES and len(racks) == len(leaves)
     trees = []
     for choice in choices:
+        if limit is not None:
+            limit.check()
         root = index[choice.root]
         back = router.return_tree(root, leaves, choice.share)
         relays = []
@@ -123,8 +130,15 @@ def finish(topology: Topology, job: Job, strategy: str, trees: Sequence[Tree], s
 
 
 def plan_choices(
-    topology: Topology, job: Job, strategy: str, choices: Sequence[Choice], seed: int | None, *, network: Network
+    topology: Topology,
+    job: Job,
+    strategy: str,
+    choices: Sequence[Choice],
+    seed: int | None,
+    *,
+    network: Network,
+    limit: Deadline | None = None,
 ) -> Plan:
-    """Routes the choices with a share above 0 and evaluates."""
+    """Routes the choices with a share above 0 and evaluates. Raises OutOfTime where the limit passes."""
     used = [choice for choice in choices if choice.share > 0]
-    return finish(topology, job, strategy, route_choices(Router(network), job, used), seed)
+    return finish(topology, job, strategy, route_choices(Router(network), job, used, limit), seed)

@@ -1,7 +1,8 @@
 """How long planning may take, and who hears of what was found meanwhile.
 
-Whoever searches asks `deadline()` between two steps, and ends with the best so far once it has passed; the command line
-sets it (--time-limit, Ctrl-C), and shows what is reported. Without one, nothing ever passes.
+Whoever searches asks `deadline()` between two steps, and ends with the best so far once it has passed; where there is
+none yet, `check` raises OutOfTime to whoever has a plan, or can make one quickly. The command line sets it
+(--time-limit, Ctrl-C), and shows what is reported. Without one, nothing ever passes.
 """
 
 from __future__ import annotations
@@ -12,13 +13,26 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Report = Callable[[str, float, float], None]  # (what is being done, best rate so far, bound), Mbit/s
+Clock = Callable[[], float]  # seconds
+
+
+class OutOfTime(Exception):
+    """The deadline passed in the middle of something of which half is worth nothing."""
 
 
 class Deadline:
-    """seconds: from now on; None: no limit. report: hears of progress."""
+    """seconds: from now on; None: no limit. report: hears of progress. outer: it never ends later than this one."""
 
-    def __init__(self, seconds: float | None = None, report: Report | None = None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
+    def __init__(
+        self,
+        seconds: float | None = None,
+        report: Report | None = None,
+        *,
+        clock: Clock = time.monotonic,
+        outer: Deadline | None = None,
+    ) -> None:
+        self._clock, self._outer = clock, outer
+        self._end = None if seconds is None else clock() + seconds
         self._report = report
         self._stopped = False
         self.cut_short = False
@@ -29,13 +43,20 @@ class Deadline:
         """Seconds; None: no limit."""
         if self._stopped:
             return 0.0
-        return None if self._end is None else max(0.0, self._end - time.monotonic())
+        own = None if self._end is None else max(0.0, self._end - self._clock())
+        around = None if self._outer is None else self._outer.left
+        return own if around is None else around if own is None else min(own, around)
 
     def passed(self) -> bool:
         """Whether to end now; who asks does so."""
         over = self.left == 0.0
         self.cut_short |= over
         return over
+
+    def check(self) -> None:
+        """Raises OutOfTime once it has passed."""
+        if self.passed():
+            raise OutOfTime
 
     def stop(self) -> None:
         """It passes now."""
@@ -55,12 +76,12 @@ def deadline() -> Deadline:
 
 
 @contextmanager
-def limited_time(seconds: float | None = None, report: Report | None = None) -> Iterator[Deadline]:
+def limited_time(
+    seconds: float | None = None, report: Report | None = None, *, clock: Clock = time.monotonic
+) -> Iterator[Deadline]:
     """Sets the deadline for what is done inside; never later than one that is set already."""
     outer = _current.get()
-    if outer is not None and outer.left is not None:
-        seconds = outer.left if seconds is None else min(seconds, outer.left)
-    limit = Deadline(seconds, report)
+    limit = Deadline(seconds, report, clock=clock, outer=outer)
     token = _current.set(limit)
     try:
         yield limit
@@ -68,3 +89,13 @@ def limited_time(seconds: float | None = None, report: Report | None = None) -> 
         _current.reset(token)
         if outer is not None:
             outer.cut_short |= limit.cut_short
+
+
+@contextmanager
+def to_its_end() -> Iterator[None]:
+    """For what takes little time and has to be there: no deadline cuts what is done inside."""
+    token = _current.set(Deadline())
+    try:
+        yield
+    finally:
+        _current.reset(token)

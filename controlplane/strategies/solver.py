@@ -6,8 +6,10 @@ of a solve that failed. A limit of time keeps the best solution so far, and mark
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ import highspy
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from controlplane.strategies.deadline import deadline
+from controlplane.strategies.deadline import Deadline, deadline
 
 Reals = NDArray[np.float64]
 INFINITY = float(highspy.kHighsInf)
@@ -25,6 +27,7 @@ STOPPED = (
     highspy.HighsModelStatus.kSolutionLimit,
     highspy.HighsModelStatus.kInterrupt,
 )
+CALLBACKS = ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt")  # from highspy 1.8 on
 NO_SOLUTION = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
@@ -159,11 +162,15 @@ class Program:
     def set_bounds(self, column: int, lower: float, upper: float) -> None:
         self._highs.changeColBounds(column, lower, upper)
 
-    def solve(self, time_limit: float | None = None) -> Solution:
-        """time_limit: seconds. Raises NoSolution; NotInTime; SolverError where HiGHS failed."""
+    def solve(self, time_limit: float | None = None, *, within: Deadline | None = None) -> Solution:
+        """time_limit: seconds. within: ends the solve when it passes, or is stopped meanwhile. Raises NoSolution;
+        NotInTime; SolverError where HiGHS failed."""
         self._put_rows()
-        self._set("time_limit", INFINITY if time_limit is None else max(0.0, time_limit))
-        self._highs.run()
+        left = None if within is None else within.left
+        limits = [seconds for seconds in (time_limit, left) if seconds is not None]
+        self._set("time_limit", max(0.0, min(limits, default=INFINITY)))
+        with _interrupted(self._highs, within):
+            self._highs.run()
         status = self._highs.getModelStatus()
         if status not in (highspy.HighsModelStatus.kOptimal, *STOPPED, *NO_SOLUTION) and not self._integer:
             self._highs.clearSolver()  # the last basis may have led it astray
@@ -187,6 +194,24 @@ class Program:
         return Solution(np.array(found.col_value), np.array(found.row_dual), objective, bound, optimal)
 
 
+@contextmanager
+def _interrupted(highs: highspy.Highs, limit: Deadline | None) -> Iterator[None]:
+    """HiGHS asks the deadline every few iterations, and Python gets to see signals (Ctrl-C) then."""
+    asks = [getattr(highs, name) for name in CALLBACKS if limit is not None and hasattr(highs, name)]
+
+    def ask(event: Any) -> None:
+        if limit is not None and limit.left == 0.0:
+            event.interrupt()
+
+    for each in asks:
+        each.subscribe(ask)
+    try:
+        yield
+    finally:
+        for each in asks:
+            each.unsubscribe(ask)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Of a Pyomo model, whose variables have the values. bound: None where nothing is proven."""
@@ -196,31 +221,39 @@ class Outcome:
 
 
 def solve_model(model: Any, what: str, *, time_limit: float | None = None, **options: float | str) -> Outcome:
-    """Solves a Pyomo model with HiGHS and loads its best solution, before the deadline passes. options: HiGHS's.
+    """Solves a Pyomo model with HiGHS and loads its best solution, before the deadline passes (which HiGHS asks, too:
+    Ctrl-C ends the solve). options: HiGHS's.
 
     Raises NoSolution, NotInTime, SolverError as `Program.solve`.
     """
     import pyomo.environ as pyo
 
-    limits = [seconds for seconds in (time_limit, deadline().left) if seconds is not None]
+    limit = deadline()
+    limits = [seconds for seconds in (time_limit, limit.left) if seconds is not None]
     time_limit = min(limits, default=None)
     solver: Any = pyo.SolverFactory("appsi_highs")
     solver.highs_options = {"threads": 1, **options}
     if time_limit is not None:
         solver.highs_options["time_limit"] = max(0.0, time_limit)
-    results = solver.solve(model, load_solutions=False)
+    solver.set_instance(model)
+    highs = solver._solver_model  # Pyomo has no way of its own to what HiGHS asks, nor a name for how it then ends
+    logging.getLogger("pyomo.contrib.appsi.solvers.highs").setLevel(logging.ERROR)
+    with _interrupted(highs, limit):
+        results = solver.solve(model, load_solutions=False)
     condition = results.solver.termination_condition
     ends = pyo.TerminationCondition
     if condition in (ends.infeasible, ends.infeasibleOrUnbounded):
         raise NoSolution(f"{what}: there is no solution ({condition})")
     minimised = next(model.component_data_objects(pyo.Objective, active=True)).is_minimizing()
     bound = results.problem.lower_bound if minimised else results.problem.upper_bound
-    found = results.problem.upper_bound if minimised else results.problem.lower_bound
     optimal = condition == ends.optimal
-    if not optimal and condition != ends.maxTimeLimit:
+    if not optimal and highs.getModelStatus() not in STOPPED:
         raise SolverError(f"{what}: HiGHS found no solution ({condition})")
-    if not optimal and _finite(found) is None:
-        raise NotInTime(f"{what}: HiGHS found no solution in time", _finite(bound))
+    if not optimal:
+        info = highs.getInfo()
+        bound = float(info.mip_dual_bound)
+        if info.primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
+            raise NotInTime(f"{what}: HiGHS found no solution in time", _finite(bound))
     solver.load_vars()
     return Outcome(_finite(bound), optimal)
 

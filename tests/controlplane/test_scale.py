@@ -15,7 +15,7 @@ from controlplane.job import Job, place_job
 from controlplane.plan import Plan
 from controlplane.routing import Network
 from controlplane.strategies import get_strategy
-from controlplane.strategies.deadline import deadline, limited_time
+from controlplane.strategies.deadline import OutOfTime, deadline, limited_time, to_its_end
 from controlplane.strategies.fabric.bounds import cheap_bound, cuts
 from controlplane.strategies.fabric.column_bound import column_bound
 from controlplane.strategies.fabric.column_generation import generate
@@ -159,14 +159,57 @@ def test_there_is_a_plan_when_time_is_over(seconds):
     assert not seconds or (heard and plan.rate_mbps >= max(heard) * 0.99)
 
 
+class Asked:
+    """A clock on which a second is one look at it."""
+
+    looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+
+@pytest.mark.parametrize(
+    ("topology", "workers"),
+    [
+        (fattree(4, oversubscription=4), 12),  # with equivalent switches
+        (fattree(4, oversubscription=4, heterogeneous=(10, 30), seed=1), 12),
+        (fattree(4, oversubscription=4).replace(nodes={f"e{i}": {"slots": 64, "fan_in": 4} for i in range(1, 9)}), 12),
+    ],
+)
+def test_whenever_time_is_over_there_is_a_plan_and_little_is_done_after_it(topology, workers):
+    """The deadline passes after so many looks at the clock, wherever the planner then is."""
+    job = place_job(topology, workers, 2, seed=0)
+    with limited_time(1e9, clock=(all_of_it := Asked())) as limit:
+        best = get_strategy("inart")(topology, job)
+    assert not limit.cut_short and all_of_it.looks > 50  # it asks often
+    rates = []
+    for looks in sorted({*range(4), *(all_of_it.looks * part // 10 for part in range(10))}):
+        clock = Asked()
+        with limited_time(looks, clock=clock) as limit:
+            plan = get_strategy("inart")(topology, job)
+        check_plan(plan, topology)
+        assert limit.cut_short
+        assert clock.looks - looks < 40
+        rates.append(plan.rate_mbps)
+    assert min(rates) > 0 and max(rates) <= best.rate_mbps * (1 + 1e-9)
+    assert rates[-1] > rates[0]
+
+
 def test_deadlines_nest():
     assert deadline().left is None and not deadline().passed()
     with limited_time(100.0) as outer:
         with limited_time() as inner:
             assert inner.left is not None and inner.left <= 100.0
+            with to_its_end():
+                assert deadline().left is None
             inner.stop()
             assert deadline().passed()
         assert outer.cut_short and not outer.passed()
+        with limited_time() as inner:
+            outer.stop()  # Ctrl-C is for all
+            with pytest.raises(OutOfTime):
+                inner.check()
     assert deadline().left is None
 
 

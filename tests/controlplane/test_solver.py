@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from controlplane.strategies.deadline import Deadline, limited_time
 from controlplane.strategies.solver import NoSolution, NotInTime, Program, SolverError, solve_model
 
 
@@ -59,6 +60,47 @@ def test_a_limit_keeps_the_best_so_far_and_marks_it():
     assert solution.values @ np.round(solution.values) > 0
     with pytest.raises(NotInTime):
         knapsacks().solve(time_limit=0.0)
+
+
+class Impatient:
+    """A clock that stands still; whoever looks for the fourth time has had enough."""
+
+    def __init__(self) -> None:
+        self.looks, self.stop = 0, lambda: None
+
+    def __call__(self) -> float:
+        self.looks += 1
+        if self.looks > 3:
+            self.stop()
+        return 0.0
+
+
+def test_a_solve_ends_when_the_deadline_is_stopped():
+    """HiGHS asks it, as of Ctrl-C nothing else would be heard within a solve."""
+    clock = Impatient()
+    limit = Deadline(1000.0, clock=clock)
+    clock.stop = limit.stop
+    solution = knapsacks().solve(within=limit)
+    assert not solution.optimal and solution.bound < solution.objective < 0
+    assert clock.looks == 4
+
+
+def test_a_papers_model_ends_when_the_deadline_is_stopped():
+    rng = np.random.default_rng(0)
+    model = pyo.ConcreteModel()
+    model.x = pyo.Var(range(60), domain=pyo.Binary)
+    x = list(model.x.values())
+    worth, weights = rng.integers(1, 100, 60).tolist(), rng.integers(1, 100, (40, 60)).tolist()
+    model.best = pyo.Objective(expr=pyo.sum_product(worth, x, index=range(60)), sense=pyo.maximize)
+    model.rows = pyo.Constraint(
+        range(40), rule=lambda m, i: pyo.sum_product(weights[i], x, index=range(60)) <= sum(weights[i]) / 3
+    )
+    clock = Impatient()
+    with limited_time(1000.0, clock=clock) as limit:
+        clock.stop = limit.stop
+        outcome = solve_model(model, "of the paper")
+    assert not outcome.optimal
+    assert outcome.bound > pyo.value(model.best) > 0
 
 
 def test_what_has_no_solution_is_named():

@@ -23,7 +23,7 @@ from controlplane.job import Job
 from controlplane.routing import Network
 from controlplane.strategies import solver
 from controlplane.strategies.common import Choice, Infeasible, Split
-from controlplane.strategies.deadline import deadline
+from controlplane.strategies.deadline import OutOfTime, deadline
 
 NEGLIGIBLE = 1e-9  # of the rate: HiGHS's tolerances are absolute, so the program is scaled to a rate near 1
 
@@ -126,7 +126,8 @@ def build_program(network: Network, job: Job, frozen_split: Split | None = None)
 
 
 def solve_capacity(network: Network, job: Job, frozen_split: Split | None = None) -> tuple[float, list[Choice]]:
-    """The optimum f in Mbit/s and the trees that attain it (shares sum to 1). Raises Infeasible when it is 0."""
+    """The optimum f in Mbit/s and the trees that attain it (shares sum to 1). Raises Infeasible when it is 0,
+    OutOfTime."""
     program = build_program(network, job, frozen_split)
     roots, switches, pairs = job.parameter_servers, network.topology.switches, program.pairs
     rate = program.columns - 1
@@ -188,12 +189,19 @@ def _solve_twice(rows: list[Row], columns: int, rate: int, nic: float, cost: np.
     program.add_columns(objective, 0.0, upper)
     for row in rows:
         program.add_row(*row)
-    best = program.solve().values
+    limit = deadline()
+    try:
+        found = program.solve(within=limit)
+    except solver.NotInTime:
+        raise OutOfTime from None
+    if not found.optimal:
+        raise OutOfTime
+    best = found.values
     program.set_bounds(rate, min(float(best[rate]), nic), nic)
     program.set_costs(cost)
-    if deadline().passed():
-        return best
+    limit.check()
     try:
-        return program.solve(deadline().left).values
+        return program.solve(within=limit).values
     except solver.SolverError:
+        limit.passed()
         return best  # the same rate, over longer ways

@@ -20,7 +20,7 @@ from controlplane.job import Job
 from controlplane.plan.model import Plan
 from controlplane.routing import Network
 from controlplane.strategies.common import Split
-from controlplane.strategies.deadline import deadline
+from controlplane.strategies.deadline import OutOfTime, deadline
 from controlplane.strategies.fabric.master import Master, Prices
 from controlplane.strategies.fabric.pricing import Pricing
 from controlplane.strategies.solver import NotInTime
@@ -50,7 +50,7 @@ def generate(
     plans whose trees come in where the first round is not enough.
 
     single_level: partial sums go to the root only (to see what hierarchy is worth). enough: Mbit/s, a rate at which it
-    ends (a bound). It ends with what it has when the deadline passes.
+    ends (a bound). It ends with what it has when the deadline passes, in OutOfTime before there is anything.
     Returns the master program and its columns' rates; None where some server hangs on no switch that all reach.
     """
     pricing = Pricing(network, job, single_level)
@@ -60,7 +60,10 @@ def generate(
     add_trees(master, start)
     limit = deadline()
     exact = len(pricing.racks) * len(pricing.switches) <= EXACT_PRICING
-    rate, values, prices = master.solve()
+    try:
+        rate, values, prices = master.solve(limit)
+    except NotInTime:
+        raise OutOfTime from None
     smooth = prices
     for number in range(rounds):
         limit.report(f"column generation, round {number + 1}", rate * scale, enough)
@@ -68,7 +71,7 @@ def generate(
             break
         if number == 1 and add_trees(master, later()):
             try:
-                rate, values, prices = master.solve(limit.left)
+                rate, values, prices = master.solve(limit)
             except NotInTime:
                 limit.passed()
                 break
@@ -81,7 +84,7 @@ def generate(
         if not added or (used is prices and least >= 1 - gap and exactly == exact):
             break
         try:
-            rate, values, prices = master.solve(limit.left)
+            rate, values, prices = master.solve(limit)
         except NotInTime:
             limit.passed()
             break
@@ -118,9 +121,11 @@ def price_roots(
     repeats = 1 if exactly else TREES_PER_ROUND
     part = 1.0 / (TREES_PER_ROUND * len(roots))
     load = np.zeros(len(master.capacity))
-    reached, stalls = 0.0, 0
+    reached, stalls, limit = 0.0, 0, deadline()
     for repeat in range(repeats):
         for root in roots:
+            if limit.passed():
+                return added, least
             if repeat:
                 pricing.update(master.dearer(used, load), load[: master.switch_row0])
             results = pricing.results(root)
@@ -142,7 +147,7 @@ def price_roots(
                     load[column.rows] += part * column.uses / master.capacity[column.rows]
         if added and enough < math.inf:
             try:
-                before, reached = reached, master.solve(deadline().left)[0] * master.scale
+                before, reached = reached, master.solve(limit)[0] * master.scale
             except NotInTime:
                 break
             stalls = 0 if reached > before * (1 + TOLERANCE) else stalls + 1

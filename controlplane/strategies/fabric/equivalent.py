@@ -10,10 +10,11 @@ ways as there are, and how much each carries is left to the master program.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -98,14 +99,12 @@ class Lifting:
     def columns(self, tree: Tree, *, most: bool) -> Iterator[tuple[Column, float]]:
         """The tree, once for every member of one of the merged switches in it (of that with the most, or the fewest),
         and each one's part of the tree's share."""
-        edges: dict[Edge, int] = {}
-        points: dict[str, int] = {}
-        for flow in tree.flows:
-            points[flow.end] = points.get(flow.end, 0) + 1
-            for pair in pairwise(flow.route):
-                edges[pair] = edges.get(pair, 0) + 1
-        for pair in tree.return_edges if self.network.topology.results_on_links else ():
-            edges[pair] = edges.get(pair, 0) + 1
+        routes = chain((a.route for a in tree.assignments), (r.route for r in tree.relays))
+        edges: Counter[Edge] = Counter(chain.from_iterable(map(pairwise, routes)))
+        points = Counter(a.point for a in tree.assignments)
+        points.update(r.next for r in tree.relays)
+        if self.network.topology.results_on_links:
+            edges.update(tree.return_edges)
         members, rest = self.merged.members, np.zeros(self.master.split_row0)
         near: dict[str, dict[Edge, int]] = {}
         for (u, v), count in edges.items():
@@ -191,13 +190,21 @@ class Lifting:
 
 
 def _renamed(tree: Tree, chosen: dict[str, str]) -> Tree:
+    now = chosen.get
+    ways: dict[tuple[str, ...], tuple[str, ...]] = {}
+
     def way(route: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(chosen.get(node, node) for node in route)
+        """Workers of a rack go the same way behind their own links."""
+        behind = route[1:]
+        found = ways.get(behind)
+        if found is None:
+            found = ways[behind] = tuple([now(node, node) for node in behind])
+        return (now(route[0], route[0]), *found)
 
     return Tree(
         tree.root,
         tree.share,
-        tuple(Assignment(a.worker, chosen.get(a.point, a.point), way(a.route)) for a in tree.assignments),
-        tuple(Relay(chosen.get(r.node, r.node), chosen.get(r.next, r.next), way(r.route)) for r in tree.relays),
-        tuple((chosen.get(u, u), chosen.get(v, v)) for u, v in tree.return_edges),
+        tuple([Assignment(a.worker, now(a.point, a.point), way(a.route)) for a in tree.assignments]),
+        tuple([Relay(now(r.node, r.node), now(r.next, r.next), way(r.route)) for r in tree.relays]),
+        tuple([(now(u, u), now(v, v)) for u, v in tree.return_edges]),
     )

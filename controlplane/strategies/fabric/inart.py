@@ -13,7 +13,7 @@ from controlplane.plan.limits import DoesNotFit, Resource, held
 from controlplane.plan.model import Plan
 from controlplane.routing import Network, Unreachable
 from controlplane.strategies.common import Infeasible, Split, Strategy, finish, plan_choices, prepare, split_or_equal
-from controlplane.strategies.deadline import deadline
+from controlplane.strategies.deadline import OutOfTime, deadline, to_its_end
 from controlplane.strategies.fabric.atp import atp, atp_strict
 from controlplane.strategies.fabric.bounds import cheap_bound
 from controlplane.strategies.fabric.capacity import solve_capacity
@@ -40,6 +40,7 @@ SAME = 1e-9  # relative difference of rates that says nothing
 STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
 SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
 LIFTING_S = 5.0  # for the copies' rates
+COPIED_LATE = 20_000  # trees times workers of a smaller network's plan that are also copied when time is over
 
 
 def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
@@ -54,7 +55,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
         frozen_split = split_or_equal(job, frozen_split)
     limits = held(topology)
     if not limits.anything and limits.values_per_packet is None and job.max_trees is None:
-        return _many_trees(network, job, seed, frozen_split)
+        return _in_time(network, job, seed, frozen_split)
     for v, available in limits.max_workers.items():
         if len(job.workers) > available:
             raise DoesNotFit(v, Resource.WORKERS, len(job.workers), available)
@@ -65,7 +66,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
                 f"inart: the frozen split needs a tree for each of {needed} parameter servers, job {job.name!r} allows "
                 f"{job.max_trees}"
             )
-    first = _many_trees(Network(unlimited(topology)), replace(job, max_trees=None), seed, frozen_split)
+    first = _in_time(Network(unlimited(topology)), replace(job, max_trees=None), seed, frozen_split)
     able = {
         v
         for v in topology.switches
@@ -94,32 +95,76 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     return best_of(plans, topology)
 
 
-def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:
-    """The best plan as far as rates go: the capacity program's, or where links bind one of column generation."""
-    topology = network.topology
+def _in_time(network: Network, job: Job, seed: int, frozen_split: Split | None) -> Plan:
+    """The best plan as far as rates go, or where time was over before the best that there is by then."""
+    found: list[Plan] = []
+    try:
+        return _many_trees(network, job, seed, frozen_split, found)
+    except OutOfTime:
+        time = deadline()
+        time.passed()
+        with to_its_end():
+            plan = _best(job, [*found, *_quick(network, job, seed, frozen_split, found)], seed)
+        time.report("what there is", plan.rate_mbps, bound(network.topology, job))
+        return plan
+
+
+def _quick(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> list[Plan]:
+    """Plans that take little time even on a large network, where there is none yet."""
+    if found and _flows(network, job) > SMALL:
+        return []
+    quick: list[Plan] = []
+    for strategy in (atp_strict, lbmm, equal):
+        quick += _possible((strategy,), network, job, seed, frozen_split)
+        if quick and _flows(network, job) > SMALL:
+            break
+    if not quick and not found:
+        _, choices = solve_capacity(network, job, frozen_split)
+        quick.append(plan_choices(network.topology, job, "inart", choices, seed, network=network))
+    return quick
+
+
+def _flows(network: Network, job: Job) -> int:
+    """How large an instance is: workers times servers times switches."""
+    return len(job.workers) * len(job.parameter_servers) * len(network.topology.switches)
+
+
+def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | None, found: list[Plan]) -> Plan:
+    """The best plan as far as rates go: the capacity program's, or where links bind one of column generation.
+
+    found: plans on the way, where it ends in OutOfTime.
+    """
+    topology, time = network.topology, deadline()
+    time.check()
     optimum, choices = solve_capacity(network, job, frozen_split)
     limit = min(optimum, cheap_bound(topology, job).mbps)
-    plans: list[Plan] = []
+
+    def direct() -> Plan:
+        plan = plan_choices(topology, job, "inart", choices, seed, network=network, limit=time)
+        found.append(plan)
+        time.report("the capacity program", plan.rate_mbps, limit)
+        return plan
+
     merged = merge_equivalent(topology)
     bind = limit < optimum * (1 - TOLERANCE)
-    if merged is None or not bind or deadline().passed():
-        plans.append(plan_choices(topology, job, "inart", choices, seed, network=network))
-        deadline().report("the capacity program", plans[0].rate_mbps, limit)
-        if plans[0].rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
-            return plans[0]
+    if merged is None or not bind:
+        plan = direct()
+        if plan.rate_mbps >= limit * (1 - TOLERANCE) or time.passed():
+            return plan
     if merged is not None:
         lifted, reached = _lifted(network, job, merged, seed, frozen_split)
-        plans += lifted
-        if plans:
-            best = max(plans, key=lambda p: p.rate_mbps)
-            if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
+        found += lifted
+        if found:
+            best = max(found, key=lambda p: p.rate_mbps)
+            time.report("the trees of equivalent switches", best.rate_mbps, limit)
+            if best.rate_mbps >= limit * (1 - TOLERANCE) or time.passed():
                 return best
             if best.rate_mbps >= reached * (1 - NEAR):  # what column generation found there it need not find again
                 others = baselines(network, job, seed, frozen_split) + strict(network, job, seed, frozen_split)
-                return _best(job, [*plans, *others], seed)
-    if not plans:
-        plans.append(plan_choices(topology, job, "inart", choices, seed, network=network))
-    return with_columns(network, job, plans, seed, frozen_split)
+                return _best(job, [*found, *others], seed)
+    if not found:
+        direct()
+    return with_columns(network, job, list(found), seed, frozen_split)
 
 
 def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, frozen_split: Split | None) -> Plan:
@@ -131,7 +176,7 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
     def others() -> list[Plan]:
         return _possible((atp, atp_strict, equal), network, job, seed, frozen_split)
 
-    if len(job.workers) * len(job.parameter_servers) * len(topology.switches) <= SMALL:
+    if _flows(network, job) <= SMALL:
         start += others()  # as fast as the bound, and with the fewest trees, may be one of theirs
 
     limit = cheap_bound(topology, job).mbps
@@ -140,7 +185,7 @@ def with_columns(network: Network, job: Job, plans: list[Plan], seed: int, froze
     if generated is not None:
         start.append(finish(topology, job, "inart", to_trees(*generated), seed))
     best = _best(job, start, seed)
-    if best.rate_mbps < limit * (1 - TOLERANCE):
+    if best.rate_mbps < limit * (1 - TOLERANCE) and not deadline().passed():
         best = _best(job, [best, *others()], seed)
     if best.rate_mbps >= limit * (1 - TOLERANCE) or deadline().passed():
         return best
@@ -158,16 +203,33 @@ def _lifted(
     network: Network, job: Job, merged: Merged, seed: int, frozen_split: Split | None
 ) -> tuple[list[Plan], float]:
     """(a plan of the smaller network's trees, where there is one; the smaller network's rate)."""
+    found: list[Plan] = []
     try:
-        small = _many_trees(Network(merged.topology), job, seed, frozen_split)
+        small = _many_trees(Network(merged.topology), job, seed, frozen_split, found)
     except (Infeasible, Unreachable):
         return [], 0.0
+    except OutOfTime:
+        if not found:
+            raise
+        small = _best(job, found, seed)
+    if len(small.trees) * len(job.workers) > COPIED_LATE:
+        return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
+    with to_its_end():
+        return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
+
+
+def _copied(
+    network: Network, job: Job, merged: Merged, small: Plan, *, seed: int, frozen_split: Split | None
+) -> tuple[list[Plan], float]:
+    """As `_lifted`, of a plan of the smaller network."""
     master = Master(network, job, bound(network.topology, job), frozen_split)
     lifting = Lifting(master, merged)
+    limit = deadline()
     rate, values = 0.0, np.zeros(0)
     for most in (False, True):  # few copies of each tree, for few trees; more where these do not carry as much
         parts = [0.0] * len(master.columns)
         for tree in sorted(small.trees, key=lambda t: -t.share):
+            limit.check()
             for column, part in lifting.columns(tree, most=most):
                 master.add(column)
                 parts.append(part)
@@ -179,7 +241,8 @@ def _lifted(
             break
     if not rate > 0:
         return [], small.rate_mbps
-    return [finish(network.topology, job, "inart", to_trees(master, values), seed)], small.rate_mbps
+    trees = to_trees(master, values, limit)
+    return [finish(network.topology, job, "inart", trees, seed)], small.rate_mbps
 
 
 def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:

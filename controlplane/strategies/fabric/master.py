@@ -13,7 +13,7 @@ from controlplane.job import Job
 from controlplane.plan.model import Tree
 from controlplane.routing import Network
 from controlplane.strategies.common import Split
-from controlplane.strategies.deadline import deadline
+from controlplane.strategies.deadline import Deadline, deadline
 from controlplane.strategies.fabric.capacity import normalised
 from controlplane.strategies.solver import INFINITY, NotInTime, Program
 
@@ -161,10 +161,10 @@ class Master:
             grown[: self.switch_row0], grown[self.switch_row0 : self.root_row0], grown[self.root_row0 :], prices.split
         )
 
-    def solve(self, time_limit: float | None = None) -> tuple[float, np.ndarray, Prices]:
+    def solve(self, within: Deadline | None = None) -> tuple[float, np.ndarray, Prices]:
         """f, the columns' rates (both in units of scale) and the prices. Raises NotInTime, also with a solution that is
         not the best."""
-        solution = self.program.solve(time_limit)
+        solution = self.program.solve(within=within)
         if not solution.optimal:
             raise NotInTime(f"{self.program.what}: not solved in time", None)
         values, duals = solution.values, -solution.duals
@@ -184,9 +184,8 @@ class Master:
 
     def rates(self, time_limit: float | None = None) -> tuple[float, np.ndarray]:
         """f and the columns' rates, as good as there is time for."""
-        limits = [seconds for seconds in (time_limit, deadline().left) if seconds is not None]
         try:
-            solution = self.program.solve(min(limits, default=None))
+            solution = self.program.solve(time_limit, within=deadline())
         except NotInTime:
             return 0.0, np.zeros(len(self.columns))
         values = solution.values if self.frozen_split is None else solution.values[1:]
@@ -209,10 +208,18 @@ class Master:
         return max(float(self.utilisation(values).max()), 1e-300)
 
 
-def to_trees(master: Master, values: np.ndarray, least_share: float = 1e-6) -> list[Tree]:
-    """The trees with a rate, their shares normalised (per root where the split is frozen)."""
+def to_trees(
+    master: Master, values: np.ndarray, limit: Deadline | None = None, *, least_share: float = 1e-6
+) -> list[Tree]:
+    """The trees with a rate, their shares normalised (per root where the split is frozen). limit: it ends in OutOfTime
+    where this passes."""
     total = values.sum()
-    kept = [(c.tree, float(x)) for c, x in zip(master.columns, values, strict=False) if x > least_share * total]
+    kept = []
+    for column, x in zip(master.columns, values, strict=False):
+        if x > least_share * total:
+            if limit is not None:
+                limit.check()
+            kept.append((column.tree, float(x)))
     shares = normalised([(tree.root, x) for tree, x in kept], master.frozen_split)
     return [
         Tree(tree.root, share, tree.assignments, tree.relays, tree.return_edges)
