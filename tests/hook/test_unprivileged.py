@@ -22,13 +22,14 @@ def everybody_reads(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o001 for folder in path.resolve().parents) and bool(path.stat().st_mode & 0o004)
 
 
-def ordinary_user() -> list[str]:
-    """The command that runs another as one, with no capability. Where the interpreter is in a folder that is root's
-    alone, one: to read files."""
+def ordinary_user(*kept: str) -> list[str]:
+    """The command that runs another as one, with these capabilities. Where the interpreter is in a folder that is
+    root's alone, one more: to read files."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         pytest.skip("needs setpriv: apt-get install util-linux")
-    kept = [] if everybody_reads(Path(sys.executable)) and everybody_reads(ROOT / "README.md") else ["dac_read_search"]
+    if not (everybody_reads(Path(sys.executable)) and everybody_reads(ROOT / "README.md")):
+        kept = (*kept, "dac_read_search")
     capabilities = ",".join(["-all", *(f"+{name}" for name in kept)])
     user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
     return [setpriv, *user, *(f"--{which}={capabilities}" for which in ("bounding-set", "inh-caps", "ambient-caps"))]
@@ -71,6 +72,25 @@ def test_ordinary_users_run_a_whole_job(network: Network, shared: dict[str, str]
         found.append(json.loads(out))
     assert found[0]["digest"] == found[1]["digest"]
     assert all(0 <= result["error"] <= result["error_bound"] for result in found)
+    assert network.switch.verdicts()["completed"] > 0, "the switch has summed"
+
+
+@pytest.mark.namespaces
+def test_one_capability_is_enough_for_packet_sockets(network: Network, shared: dict[str, str]) -> None:
+    """As examples/services/inart-raw.conf gives it."""
+    user, raw = ordinary_user("net_raw"), ("--controller", network.address, "--io", "raw")
+    server = network.run("s0", "ps_server", *raw, before=user, env=shared)
+    workers = [
+        network.run(node, "worker_agent", "allreduce", *raw, "--bytes", "1M", "--json", before=user, env=shared)
+        for node in ("w0", "w1")
+    ]
+    found = []
+    for worker in workers:
+        out, err = worker.communicate(timeout=SECONDS)
+        assert worker.returncode == 0, err
+        found.append(json.loads(out))
+    assert found[0]["digest"] == found[1]["digest"]
+    assert server.poll() is None
     assert network.switch.verdicts()["completed"] > 0, "the switch has summed"
 
 
