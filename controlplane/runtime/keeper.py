@@ -36,6 +36,7 @@ class Keeper:
         self.holds = holds
         self.lock = threading.RLock()
         self.refills = 0
+        self.ordered = False  # whoever sets `rules` now writes them, too
         self.state = "connected"
         self.problem = ""
         self._log = log
@@ -113,7 +114,8 @@ class Keeper:
 
     def _catch_up(self) -> None:
         """Write what was to be written while the switch could not be."""
-        if self.holds is self.rules or not self.lock.acquire(blocking=False):
+        # In this order: rules that an order has set are seen together with it.
+        if self.holds is self.rules or self.ordered or not self.lock.acquire(blocking=False):
             return
         try:
             changes = self.write(self.rules)

@@ -146,6 +146,17 @@ class Switches:
     def _write_kept(self) -> int:
         """By the keepers, which know what their switches hold. One that dies meanwhile gets it when it is back."""
         for keeper in self.keepers:
+            keeper.ordered = True
+        try:
+            return self._write_ordered()
+        finally:
+            for keeper in self.keepers:
+                keeper.ordered = False
+                if keeper.holds is not keeper.rules:
+                    keeper.wake()
+
+    def _write_ordered(self) -> int:
+        for keeper in self.keepers:
             self._want(keeper)
         before = {keeper: keeper.holds for keeper in self.keepers}
         concerned = [keeper for keeper in self.keepers if keeper.holds is not keeper.rules]

@@ -78,7 +78,7 @@ def _page(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     lights = columns.pop("lights")
     switches = [node for node in snapshot["nodes"] if node["kind"] == "switch"]
     away = sum(1 for node in switches if node["state"] != "connected")
-    summary = f"{len(switches)} switches" + (f", {away} do not answer" if away else "")
+    summary = f"{len(switches)} switches" + (f", {away} of them away" if away else "")
     summary += f", {len(snapshot['nodes']) - len(switches)} servers, {len(snapshot['jobs'])} jobs"
     if snapshot["without"]:
         summary += f"; kept off: {', '.join(snapshot['without'])}"

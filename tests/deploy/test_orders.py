@@ -14,6 +14,7 @@ from controlplane.generators import fattree
 from controlplane.job import Job
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.runtime import network as network_module
+from controlplane.runtime import switches as switches_module
 from controlplane.runtime import update
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.network import Network
@@ -160,6 +161,27 @@ def test_what_does_not_change_is_not_written(rig):
     assert two.updater is not None
     touched = {v for v, rules in two.updater.deployment.rulesets.items() if rules.labels or rules.groups}
     assert {name for name, target in rig.targets.items() if target.writes != before[name]} == touched
+
+
+def test_keeper_that_looks_at_its_switch_meanwhile_leaves_an_order_to_who_gave_it(rig, monkeypatch):
+    """Else what a switch refuses would be nobody's, and the order would count as carried out."""
+    everywhere = switches_module._everywhere
+
+    def looked(keepers, work):  # type: ignore[no-untyped-def]
+        for keeper in keepers:
+            keeper._catch_up()
+        return everywhere(keepers, work)
+
+    monkeypatch.setattr(switches_module, "_everywhere", looked)
+    victim = rig.adding(rig.add(ONE))
+    rig.network.remove("one")
+    assert not any("that it lacked" in line for line in rig.log), rig.log
+    victim.refuses = lambda change: change.operation is Operation.INSERT
+    with pytest.raises(FabricError, match="it is full"):
+        rig.add(ONE)
+    victim.refuses = lambda change: False
+    rig.add(ONE)
+    assert rig.as_wanted()
 
 
 def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
