@@ -42,12 +42,16 @@ class RootSlot(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A result that the root sends: to all workers (``workers`` 0) or to those bits. again: somebody asked for it."""
+    """A result that the root sends: to all workers (``workers`` 0) or to those bits. again: somebody asked for it.
+
+    sender: of a SINGLE chunk, its worker, as a bit.
+    """
 
     sequence: int
     values: Values
     workers: int
     again: bool = False
+    sender: int = 0
 
 
 class IncompleteChunkLost(AssertionError):
@@ -72,7 +76,8 @@ def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) 
         return slot, None
     values = packet.values if slot.values is None else merger(packet.maximum)(slot.values, packet.values)
     slot = RootSlot(slot.sequence, slot.bitmap | bits, values, packet.single)
-    return slot, Answer(slot.sequence, values, 0) if slot.complete(expected) else None
+    sender = bits if packet.single else 0
+    return slot, Answer(slot.sequence, values, 0, sender=sender) if slot.complete(expected) else None
 
 
 def oldest_incomplete(ring: Sequence[RootSlot], expected: int) -> int:
@@ -88,11 +93,12 @@ def oldest_incomplete(ring: Sequence[RootSlot], expected: int) -> int:
 def recipients(packet: Packet, answer: Answer, before: int, after: int, workers: int) -> int:
     """Who gets it, as bits. before, after: the oldest incomplete chunk before and after the packet.
 
-    Of a SCATTER chunk its owner, sequence modulo workers. When later chunks had to wait for it everybody: what they
-    hear of these is that they are complete.
+    Of a SCATTER chunk its owner, sequence modulo workers, of a SINGLE chunk all but its owner, who has it. When later
+    chunks had to wait for it everybody: what they hear of these is that they are complete.
     """
     if answer.workers:
         return answer.workers
-    if packet.scatter and after - before <= 1:
-        return 1 << packet.sequence % workers
-    return (1 << workers) - 1
+    everyone = (1 << workers) - 1
+    if after - before > 1:
+        return everyone
+    return 1 << packet.sequence % workers if packet.scatter else everyone & ~answer.sender

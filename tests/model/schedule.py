@@ -9,8 +9,8 @@ from p4src.protocol import Flag, HostFlag
 
 ALL, SCATTER, SCATTER_ALL, SINGLE, SINGLE_ALL = "rsSgG"
 """r: all-reduce (all add, all need it). s, S: reduce-scatter (all add, the owner needs it); the result of s goes to the
-owner only. g, G: all-gather (the owner's values, all need them); g comes from the owner only, to G all add, the others
-zeros."""
+owner only. g, G: all-gather (the owner's values, all need them); g comes from the owner only, and goes to all others;
+to G all add, the others zeros."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Schedule:
 
     def needs(self, worker: int, chunk: int) -> bool:
         """Whether the worker needs the values, or only that it is complete."""
+        if self.kind(chunk) == SINGLE:
+            return worker != self.owner(chunk)
         return self.kind(chunk) not in (SCATTER, SCATTER_ALL) or worker == self.owner(chunk)
 
     def flags(self, worker: int, chunk: int, resend: bool) -> int:
