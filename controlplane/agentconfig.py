@@ -15,6 +15,8 @@ class WorkerTree:
     """A worker's part of one tree. slots: window in chunks, a power of two. rate_mbps: wire bits this tree may send.
 
     port: UDP destination port of all packets of the tree, up and down (protocol.json says which are ours).
+    others_labels: the chunks of a gather that others own come back under these, by who owns them; empty: under the
+    return label. gather_speed: so many times rate_mbps its chunks may go then.
     """
 
     tree: int
@@ -26,6 +28,8 @@ class WorkerTree:
     slots: int
     rate_mbps: float
     port: int
+    others_labels: tuple[int, ...] = ()
+    gather_speed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class RootFlow:
 
 @dataclass(frozen=True)
 class RootTree:
-    """A root's part of one tree. answer_labels: by worker index. port: the tree's."""
+    """A root's part of one tree. answer_labels, others_labels: to a worker, and to all but it, by its index (without
+    the latter all get what one sends to all). port: the tree's."""
 
     tree: int
     flows: tuple[RootFlow, ...]
@@ -53,6 +58,7 @@ class RootTree:
     answer_labels: tuple[int, ...]
     slots: int
     port: int
+    others_labels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,10 @@ class AgentConfig:
                     **data,
                     "workers": tuple(data["workers"]),
                     "parameter_servers": tuple(data["parameter_servers"]),
-                    "worker_trees": tuple(WorkerTree(**tree) for tree in data.get("worker_trees", ())),
+                    "worker_trees": tuple(
+                        WorkerTree(**{**tree, "others_labels": tuple(tree.get("others_labels", ()))})
+                        for tree in data.get("worker_trees", ())
+                    ),
                     "root_trees": tuple(
                         RootTree(
                             **{
@@ -117,6 +126,7 @@ class AgentConfig:
                                     for flow in tree["flows"]
                                 ),
                                 "answer_labels": tuple(tree["answer_labels"]),
+                                "others_labels": tuple(tree.get("others_labels", ())),
                             }
                         )
                         for tree in data.get("root_trees", ())

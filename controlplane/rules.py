@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
@@ -169,15 +170,32 @@ def build(
     first_label: int = 1,
     taken: Mapping[str, Taken] | None = None,
     places: Places | None = None,
+    gathers: bool | None = None,
 ) -> Deployment:
     """Rules of every switch and configuration of every agent of the plan's job.
 
     Multicasts of layer L3 are labels that switches replicate; those of L7 need nothing of them but IPv4.
 
     first_label: labels are numbered from here. taken: what is not free, per switch, so that this can be installed
-    beside other jobs and versions. places: where that is settled. Both `limits` and what the topology's switches have
+    beside other jobs and versions. places: where that is settled. gathers: whether each worker gets a label to all
+    others (None: where the plan gains by it, and there is room). Both `limits` and what the topology's switches have
     of their own (controlplane/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
     """
+    if gathers is None and plan.gather_speed > 1:
+        try:
+            return build(
+                plan,
+                topology,
+                limits,
+                job_id=job_id,
+                epoch=epoch,
+                first_label=first_label,
+                taken=taken,
+                places=places,
+                gathers=True,
+            )
+        except DoesNotFit:
+            pass  # what does not fit without them either is named below
     plan.check(topology)
     if plan.multicasts:
         return build_multicasts(plan.multicasts, topology, limits, first_label=first_label, taken=taken)
@@ -192,6 +210,9 @@ def build(
     builder = _Builder(plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {}, places=places)
     for index, tree in enumerate(plan.trees):
         builder.add_tree(index, tree)
+    if gathers and len(plan.job.workers) > 1:  # last: what they are numbered changes no other label
+        for index, tree in enumerate(plan.trees):
+            builder.add_others(index, tree)
     return builder.deployment(epoch)
 
 
@@ -301,6 +322,7 @@ class _Builder(_Entries):
         self.numbers_of = {worker: i for i, worker in enumerate(plan.job.workers)}
         self.worker_trees: dict[str, list[WorkerTree]] = {w: [] for w in plan.job.workers}
         self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
+        self.others: dict[int, tuple[int, ...]] = {}
         if places is None:
             free = {v: taken.get(v, NOTHING).gaps(limits.slots) for v in topology.switches}
             self.slots, self.slot_base = place_slots(plan, topology, 8 * frame_bytes(limits.values_per_packet), free)
@@ -377,6 +399,37 @@ class _Builder(_Entries):
             self.forward(tuple(reversed(route)), answers[worker])
         return return_label, answers
 
+    def add_others(self, index: int, tree: Tree) -> None:
+        """A label for each worker, to all but it: the return tree without its branch."""
+        parent = {child: above for above, child in tree.return_edges}
+        parts = Counter(above for above, _ in tree.return_edges)
+        labels = []
+        for worker in self.plan.job.workers:
+            branch = {worker}
+            node = parent[worker]
+            while node != tree.root and parts[node] == 1:
+                branch.add(node)
+                node = parent[node]
+            links = [pair for pair in tree.return_edges if pair[1] not in branch]
+            labels.append(self.copied(tree.root, links, "what a worker gathers"))
+        self.others[index] = tuple(labels)
+
+    def with_others(self, agents: dict[str, AgentConfig]) -> dict[str, AgentConfig]:
+        """The configurations with the labels of `add_others`."""
+
+        def of_worker(tree: WorkerTree, own: int) -> WorkerTree:
+            labels = tuple(label for number, label in enumerate(self.others[tree.tree]) if number != own)
+            return replace(tree, others_labels=labels, gather_speed=self.plan.gather_speed)
+
+        return {
+            node: replace(
+                config,
+                worker_trees=tuple(of_worker(tree, config.index) for tree in config.worker_trees),
+                root_trees=tuple(replace(tree, others_labels=self.others[tree.tree]) for tree in config.root_trees),
+            )
+            for node, config in agents.items()
+        }
+
     def deployment(self, epoch: int) -> Deployment:
         limits, job, rulesets = self.limits, self.plan.job, self.rulesets()
         agents: dict[str, AgentConfig] = {}
@@ -402,6 +455,8 @@ class _Builder(_Entries):
                     repeats=len(job.parameter_servers) > 1 or job.may_lose_workers,
                     shrinks=job.may_lose_workers,
                 )
+        if self.others:
+            agents = self.with_others(agents)
         return Deployment(rulesets, agents, self.next_label, self.first_label, dict(self.slot_base))
 
 

@@ -40,6 +40,7 @@ class _TreeConfig(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows", "port", "thread")),
         ("flow", ctypes.POINTER(_Flow)),
         ("answer_labels", ctypes.POINTER(ctypes.c_uint32)),
+        ("others_labels", ctypes.POINTER(ctypes.c_uint32)),
     ]
 
 
@@ -185,14 +186,16 @@ class Server:
         trees = []
         threads = assign([(tree.port, 1.0) for tree in config.root_trees], self._io.threads)
         for tree, thread in zip(config.root_trees, threads, strict=True):
-            if len(tree.answer_labels) != len(config.workers):
-                labels = len(tree.answer_labels)
-                raise ValueError(
-                    f"{config.node}, tree {tree.tree}: {labels} answer labels for {len(config.workers)} workers"
-                )
+            workers = len(config.workers)
+            for name, labels in (("answer", tree.answer_labels), ("others'", tree.others_labels)):
+                if len(labels) != workers and (name == "answer" or labels):
+                    raise ValueError(
+                        f"{config.node}, tree {tree.tree}: {len(labels)} {name} labels for {workers} workers"
+                    )
             flows = (_Flow * len(tree.flows))(*(_native_flow(flow, keep) for flow in tree.flows))
             answers = (ctypes.c_uint32 * len(tree.answer_labels))(*tree.answer_labels)
-            keep += [flows, answers]
+            others = (ctypes.c_uint32 * len(tree.others_labels))(*tree.others_labels) if tree.others_labels else None
+            keep += [flows, answers, others]
             trees.append(
                 _TreeConfig(
                     tree.tree,
@@ -203,6 +206,7 @@ class Server:
                     thread,
                     flows,
                     answers,
+                    others,
                 )
             )
         array = (_TreeConfig * len(trees))(*trees)

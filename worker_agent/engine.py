@@ -62,6 +62,9 @@ class _TreeConfig(ctypes.Structure):
             for name in ("tree", "up_label", "return_label", "answer_label", "slots", "port", "thread")
         ),
         ("rate_mbps", ctypes.c_double),
+        ("gather_speed", ctypes.c_double),
+        ("others", ctypes.c_uint32),
+        ("others_labels", ctypes.POINTER(ctypes.c_uint32)),
         ("root", ctypes.c_char * _NAME_BYTES),
     ]
 
@@ -401,7 +404,10 @@ class Engine:
             raise ValueError(f"the configuration of worker {config.node} has no trees")
         if any(not tree.share > 0 for tree in config.worker_trees):
             raise ValueError(f"the configuration of worker {config.node} has a tree without a share")
+        if any(not tree.gather_speed >= 1 for tree in config.worker_trees):
+            raise ValueError(f"the configuration of worker {config.node} has a gather_speed below 1")
         threads = assign([(tree.port, tree.share) for tree in config.worker_trees], self._io.threads)
+        labels = [(ctypes.c_uint32 * len(tree.others_labels))(*tree.others_labels) for tree in config.worker_trees]
         trees = (_TreeConfig * len(config.worker_trees))(
             *(
                 _TreeConfig(
@@ -413,9 +419,12 @@ class Engine:
                     tree.port,
                     thread,
                     tree.rate_mbps if math.isfinite(tree.rate_mbps) else 0.0,
+                    tree.gather_speed,
+                    len(tree.others_labels),
+                    others,
                     tree.root.encode()[: _NAME_BYTES - 1],
                 )
-                for tree, thread in zip(config.worker_trees, threads, strict=True)
+                for tree, thread, others in zip(config.worker_trees, threads, labels, strict=True)
             )
         )
         native = _Config(
@@ -428,7 +437,7 @@ class Engine:
             self.timeout,
             trees,
         )
-        return native, trees
+        return native, (trees, labels)
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
         """Starts the all-reduce of a contiguous numpy array or torch CPU tensor, in place: the same bits everywhere.

@@ -166,7 +166,8 @@ class Plan:
     runs at rate_mbps * trees[i].share, and each receiver of a multicast gets the model at rate_mbps. A plan has trees
     or multicasts, not both. version orders the plans of one job. seed: what the strategy drew with. proven_mbps: no
     plan of the strategy's kind is faster, where it proves that. detours: other routes between two points that exchange
-    sums, fastest first, for chunks whose direct way is busy; not counted in the rate.
+    sums, fastest first, for chunks whose direct way is busy; not counted in the rate. gather_speed: so many times
+    rate_mbps all-gathers may go where no worker's own chunks come back to it (controlplane/gathers.py).
     """
 
     job: Job
@@ -178,6 +179,7 @@ class Plan:
     multicasts: tuple[Multicast, ...] = ()
     proven_mbps: float | None = None
     detours: tuple[tuple[str, ...], ...] = ()
+    gather_speed: float = 1.0
 
     @cached_property
     def split(self) -> dict[str, float]:
@@ -227,6 +229,7 @@ class Plan:
             **({"multicasts": [each.to_json() for each in self.multicasts]} if self.multicasts else {}),
             **({} if self.proven_mbps is None else {"proven_mbps": self.proven_mbps}),
             **({"detours": [list(route) for route in self.detours]} if self.detours else {}),
+            **({} if self.gather_speed == 1 else {"gather_speed": self.gather_speed}),
         }
 
     @classmethod
@@ -243,7 +246,10 @@ class Plan:
                 tuple(Multicast.from_json(each) for each in data.get("multicasts", ())),
                 None if data.get("proven_mbps") is None else float(data["proven_mbps"]),
                 tuple(tuple(str(node) for node in route) for route in data.get("detours", ())),
+                float(data.get("gather_speed", 1.0)),
             )
+            if not (math.isfinite(plan.gather_speed) and plan.gather_speed >= 1):
+                raise PlanError(f"plan: gather_speed must be a number of at least 1, got {plan.gather_speed}")
             for what, value in (("rate_mbps", plan.rate_mbps), *(("share", tree.share) for tree in plan.trees)):
                 if not (math.isfinite(value) and value >= 0):
                     raise PlanError(f"plan: {what} must be a number of at least 0, got {value}")

@@ -92,6 +92,9 @@ def label_meanings(deployment: Deployment) -> dict[int, str]:
             meanings[tree.up_label] = f"tree {tree.tree}: from {node}"
             meanings[tree.return_label] = f"tree {tree.tree}: results to all"
             meanings[tree.answer_label] = f"tree {tree.tree}: answers to {node}"
+        for root in config.root_trees:
+            for worker, label in zip(config.workers, root.others_labels, strict=False):
+                meanings[label] = f"tree {root.tree}: chunks of {worker} to the others"
     for rules in deployment.rulesets.values():
         for entry in rules.labels:
             if isinstance(entry.action, Aggregate):

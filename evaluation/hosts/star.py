@@ -49,16 +49,19 @@ def star(
     epoch: int = 1,
     job_id: int = 7,
     hosts: Sequence[str] = (),
+    gathers: bool = False,
 ) -> Star:
     """A star; rate_mbps: wire bits a worker sends in all (0: not paced). slots: the window of each tree, whatever its
     rate. hosts: whose links the switch's ports 1, 2, .. are, also of hosts that the job does not use (default: the
-    job's)."""
+    job's). gathers: what a worker gathers does not come back to it."""
     names = tuple(f"w{index}" for index in range(workers)), tuple(f"s{index}" for index in range(servers))
     topology = _topology(*names, hosts)
     job = Job("star", *names, model_bytes=4)
     plan = Plan(job, "star", rate_mbps or UNLIMITED_MBPS, tuple(_tree(shape, *names) for shape in trees))
+    if gathers:
+        plan = replace(plan, gather_speed=workers / (workers - 1))
     limits = Limits.of_program("v1model", find("v1model", values_per_packet).manifest)
-    deployment = build(plan, topology, limits, job_id=job_id, epoch=epoch)
+    deployment = build(plan, topology, limits, job_id=job_id, epoch=epoch, gathers=gathers)
     rules = deployment.rulesets[SWITCH]
     agents = {name: _resized(agent, slots, bool(rate_mbps)) for name, agent in deployment.agents.items()}
     return Star(

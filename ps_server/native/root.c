@@ -37,6 +37,7 @@ struct inart_root_tree_config {
     uint32_t tree, return_label, slots, flows, port, thread;
     const struct inart_root_flow *flow;
     const uint32_t *answer_labels; /* by worker index */
+    const uint32_t *others_labels; /* all but this worker, by its index; NULL: there are none */
 };
 struct inart_root_config {
     uint32_t job, epoch, workers, values, trees;
@@ -64,7 +65,7 @@ struct tree {
     uint32_t *values; /* ring x values per packet, big-endian as on the wire */
     uint64_t oldest; /* incomplete */
     uint64_t oldest_since;
-    uint32_t *answer_labels; /* by worker index */
+    uint32_t *answer_labels, *others_labels; /* by worker index; others_labels: NULL: there are none */
     /* Results that are sent once more, from `repeat` to before `repeat_end`, so many a second. */
     uint64_t repeat, repeat_end, repeat_at;
     double repeat_rate;
@@ -130,6 +131,15 @@ static uint32_t size_of(const uint64_t *set, uint32_t words)
     for (uint32_t i = 0; i < words; i++)
         size += (uint32_t)__builtin_popcountll(set[i]);
     return size;
+}
+
+/* The lowest worker of a set that is not empty. */
+static uint32_t first_of(const uint64_t *set, uint32_t words)
+{
+    uint32_t i = 0;
+    while (i + 1 < words && !set[i])
+        i++;
+    return 64 * i + (uint32_t)__builtin_ctzll(set[i]);
 }
 
 /* `values`: of the chunk, where they are nearest. */
@@ -281,9 +291,13 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
             t->oldest++;
         t->oldest_since = now;
     }
-    /* A sum that only its owner needs; but when later chunks waited for it, all must hear that these are complete. */
-    bool alone = kind & INART_FLAG_SCATTER && t->oldest - oldest <= 1;
-    uint32_t label = alone ? t->answer_labels[sequence % x->workers] : t->return_label;
+    /* A sum that only its owner needs, or what all but its owner do; but when later chunks waited for it, all must hear that
+     * these are complete. */
+    uint32_t label = t->return_label;
+    if (t->oldest - oldest <= 1 && kind & INART_FLAG_SCATTER)
+        label = t->answer_labels[sequence % x->workers];
+    else if (t->oldest - oldest <= 1 && kind & INART_FLAG_SINGLE && t->others_labels)
+        label = t->others_labels[first_of(set, x->words)];
     t->stats.results += send_result(x, t, sequence, fresh ? wire : sum, label, now);
 }
 
@@ -363,6 +377,7 @@ static void share_free(struct tree *trees, uint32_t count, struct flow *flows, u
         free(trees[i].values);
         free(trees[i].workers);
         free(trees[i].answer_labels);
+        free(trees[i].others_labels);
     }
     for (uint32_t i = 0; flows && i < flow_count; i++)
         free(flows[i].sets);
@@ -399,6 +414,14 @@ static int flow_make(struct flow *flow, const struct inart_root_flow *from, uint
     return flow->sets ? 0 : -1;
 }
 
+static uint32_t *labels_copy(const uint32_t *from, uint32_t count)
+{
+    uint32_t *to = calloc(count, sizeof *to);
+    if (to)
+        memcpy(to, from, count * sizeof *to);
+    return to;
+}
+
 static int share_make(struct inart_root *r, const struct inart_root_config *config, uint32_t thread, struct share *s, char *error, size_t size)
 {
     uint32_t flow_count = 0, words = (config->workers + 63) / 64;
@@ -420,14 +443,13 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;
         }
-        t->answer_labels = calloc(config->workers, sizeof *t->answer_labels);
-        for (uint32_t j = 0; t->answer_labels && j < config->workers; j++)
-            t->answer_labels[j] = from->answer_labels[j];
+        t->answer_labels = labels_copy(from->answer_labels, config->workers);
+        t->others_labels = from->others_labels ? labels_copy(from->others_labels, config->workers) : NULL;
         t->ring = calloc(2ull * from->slots, sizeof *t->ring);
         t->workers = calloc(2ull * from->slots * words, sizeof *t->workers);
         size_t bytes = 2ull * from->slots * config->values * sizeof *t->values;
         t->values = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-        bad = !t->ring || !t->values || !t->workers || !t->answer_labels;
+        bad = !t->ring || !t->values || !t->workers || !t->answer_labels || (from->others_labels && !t->others_labels);
         for (uint32_t j = 0; j < from->flows && !bad; j++) {
             struct flow *flow = &s->flows[s->flow_count];
             flow->tree = s->tree_count;

@@ -51,9 +51,11 @@ def make_rig(network: StarNetwork, switch: Switch) -> Iterator[Callable[..., Rig
         timeout: float = DEADLINE,
         without: Sequence[str] = (),
         io: IoOptions | None = None,
+        gathers: bool = False,
     ) -> Rig:
         hosts = list(network.hosts)
-        job = star(workers, SERVERS, trees, values_per_packet=values, slots=slots, rate_mbps=rate_mbps, hosts=hosts)
+        sizes = {"values_per_packet": values, "slots": slots, "rate_mbps": rate_mbps}
+        job = star(workers, SERVERS, trees, **sizes, hosts=hosts, gathers=gathers)
         rigs.append(Rig(network, switch, job, timeout=timeout, without=without, io=io))
         return rigs[-1]
 

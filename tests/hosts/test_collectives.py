@@ -88,7 +88,7 @@ def broadcast_and_check(rig: Rig, seed: int, elements: int, source: int, dtype: 
 
 @pytest.mark.parametrize("faults", FAULTS)
 def test_everybody_gets_what_is_its_own(make_rig: MakeRig, faults: dict[str, float]) -> None:
-    rig = make_rig()
+    rig = make_rig(gathers=True)
     rig.faults(**faults)
     for seed, part in enumerate([1, VALUES, 4_000, 3_001]):
         scatter_and_check(rig, seed, part, mean=seed % 2 == 1)
@@ -102,7 +102,7 @@ def test_everybody_gets_what_is_its_own(make_rig: MakeRig, faults: dict[str, flo
 
 @pytest.mark.parametrize("slots", [1, 2, 8])
 def test_small_windows(make_rig: MakeRig, slots: int) -> None:
-    rig = make_rig(slots=slots)
+    rig = make_rig(slots=slots, gathers=slots != 2)
     rig.faults(loss=0.01)
     scatter_and_check(rig, 1, 2_000)
     gather_and_check(rig, 2, 500)
@@ -187,12 +187,12 @@ def test_what_cannot_be_is_refused(make_rig: MakeRig) -> None:
 def test_a_scattered_sum_comes_down_once_and_a_gathered_chunk_goes_up_once(make_rig: MakeRig) -> None:
     """What the links carry, beside an all-reduce of the same array: that is what these operations are for."""
     rig = make_rig([TreeShape(0, 1.0, True)], slots=256, rate_mbps=200)
-    rig.faults()
     part, frame = 64 * VALUES, frame_bytes(VALUES)
     chunks = part * WORKERS // VALUES
 
     def bytes_of(run: Callable[[], None]) -> tuple[float, float]:
         """Sent and received by a worker, in frames a chunk of the array."""
+        rig.faults()
         before = [engine.stats() for engine in rig.engines]
         run()
         after = [engine.stats() for engine in rig.engines]
@@ -210,3 +210,7 @@ def test_a_scattered_sum_comes_down_once_and_a_gathered_chunk_goes_up_once(make_
     sent, received = bytes_of(lambda: broadcast_and_check(rig, 1, part * WORKERS, 0, np.int32))
     assert sent < 1 / WORKERS + 0.3
     assert received < 1.3
+    rig = make_rig([TreeShape(0, 1.0, True)], slots=256, rate_mbps=200, gathers=True)
+    sent, received = bytes_of(lambda: gather_and_check(rig, 1, part, np.float32))
+    assert sent < 1 / WORKERS + 0.3
+    assert received < 1, "a worker's own part, a fourth, does not come back"

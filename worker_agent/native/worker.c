@@ -78,6 +78,7 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, d
 {
     t->config = *config;
     t->config.root[NAME_BYTES - 1] = 0;
+    t->config.others_labels = NULL; /* the caller's */
     t->mask = config->slots - 1;
     for (int kind = 0; kind < KINDS; kind++)
         t->first[kind] = (struct list){NONE, NONE};
@@ -109,10 +110,14 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
 {
     s->spec = spec_of(&w->io, config->values);
     s->trees = calloc(config->trees ? config->trees : 1, sizeof *s->trees);
-    bool bad = !s->trees || label_map_make(&s->labels, 2 * config->trees);
+    bool bad = !s->trees;
     double total_mbps = 0;
-    for (uint32_t i = 0; i < config->trees; i++)
+    uint32_t labels = 2 * config->trees;
+    for (uint32_t i = 0; i < config->trees; i++) {
         total_mbps += config->tree[i].rate_mbps;
+        labels += config->tree[i].others;
+    }
+    bad = bad || label_map_make(&s->labels, labels);
     for (uint32_t i = 0; i < config->trees && !bad; i++) {
         const struct inart_tree_config *from = &config->tree[i];
         if (from->thread != thread)
@@ -126,7 +131,10 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
         t->ring = calloc(from->slots, sizeof *t->ring);
         bad = !t->ring;
         label_map_set(&s->labels, from->return_label, (int32_t)s->tree_count);
-        label_map_set(&s->labels, from->answer_label, (int32_t)s->tree_count++);
+        label_map_set(&s->labels, from->answer_label, (int32_t)s->tree_count);
+        for (uint32_t j = 0; j < from->others; j++)
+            label_map_set(&s->labels, from->others_labels[j], (int32_t)s->tree_count);
+        s->tree_count++;
     }
     if (bad)
         snprintf(error, size, "out of memory for %u trees", config->trees);
@@ -282,6 +290,7 @@ static void repaired(struct tree *t, double rate_mbps, bool contributions, bool 
     if (rate_mbps > 0) {
         t->config.rate_mbps = rate_mbps;
         t->packets_per_second = rate_mbps / packet_mbits(values);
+        t->config.gather_speed = 1; /* was for the ways before */
     }
     if ((!contributions && !results) || !t->parts)
         return;
@@ -303,7 +312,7 @@ static void repaired(struct tree *t, double rate_mbps, bool contributions, bool 
         struct chunk *c = chunk_of(t, sequence);
         if (c->state != SENT)
             continue;
-        *c = (struct chunk){.state = SENT, .kind = c->kind, .awaited = c->awaited, .theirs = c->theirs, .due = c->due, .sent_at = (uint64_t)due,
+        *c = (struct chunk){.state = SENT, .kind = c->kind, .awaited = c->awaited, .elsewhere = c->elsewhere, .due = c->due, .sent_at = (uint64_t)due,
                             .repeated = !c->awaited};
         list_add(t, c, LIST_FIRST);
         due += each;

@@ -18,9 +18,11 @@ static uint64_t timeout_of(const struct tree *t, uint64_t least, int packets)
 }
 
 /* For a chunk of which nothing says that it was lost: a peer may be late. */
-static uint64_t patient_timeout_of(const struct tree *t)
+static uint64_t patient_timeout_of(const struct tree *t, const struct chunk *c)
 {
-    return timeout_of(t, t->stats.last_answer_ns < t->active_since ? RTO_LOWEST_START : RTO_LOWEST, 8);
+    /* What is complete is said with the results of others, and with everybody's chunks at the latest. */
+    int packets = 8 + (c->elsewhere ? (int)(t->config.slots / 4) : 0);
+    return timeout_of(t, t->stats.last_answer_ns < t->active_since ? RTO_LOWEST_START : RTO_LOWEST, packets);
 }
 
 static uint64_t spread(struct io_thread *x, uint64_t t) { return t + random_below(x, t / 4 + 1); }
@@ -31,7 +33,7 @@ static uint64_t oldest_due(struct tree *t)
     struct chunk *c = chunk_of(t, t->base);
     if (!t->parts || c->state != SENT || c->list != LIST_FIRST)
         return 0;
-    return (c->sent_at > t->base_since ? c->sent_at : t->base_since) + patient_timeout_of(t);
+    return (c->sent_at > t->base_since ? c->sent_at : t->base_since) + patient_timeout_of(t, c);
 }
 
 static void resend_at(struct tree *t, struct chunk *c, uint64_t due)
@@ -69,7 +71,7 @@ static uint64_t gap_due(struct tree *t, int kind)
     struct chunk *c = &t->ring[t->first[kind].head];
     if (c->awaited)
         return c->due ? c->due : UINT64_MAX;
-    if (c->theirs && sequence_of(t, c) != t->complete)
+    if (c->elsewhere && sequence_of(t, c) != t->complete)
         return UINT64_MAX;
     return e->any && sequence_of(t, c) < e->sequence ? c->sent_at + e->rtt + reorder_window(t) : UINT64_MAX;
 }
@@ -139,7 +141,7 @@ static void recover(struct tree *t, uint64_t now)
     t->recovery_due = UINT64_MAX;
     for (uint64_t sequence = t->base; sequence < last && t->recovering < t->recovery; sequence++) {
         struct chunk *c = chunk_of(t, sequence);
-        if (c->state != SENT || c->list != LIST_FIRST || c->awaited || c->theirs || c->sent_at + late > now)
+        if (c->state != SENT || c->list != LIST_FIRST || c->awaited || c->elsewhere || c->sent_at + late > now)
             continue;
         c->gap = c->recovery = 1;
         t->recovering++;
@@ -159,7 +161,7 @@ static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
         resend_at(t, chunk_of(t, t->base), now);
     if (t->resend_due > now)
         return;
-    uint64_t earliest = UINT64_MAX, patient = patient_timeout_of(t), quick = timeout_of(t, RTO_LOWEST_RESENT, 2);
+    uint64_t earliest = UINT64_MAX, quick = timeout_of(t, RTO_LOWEST_RESENT, 2);
     for (uint32_t i = t->resend.head; i != NONE; i = t->ring[i].next) {
         struct chunk *c = &t->ring[i];
         if (c->due <= now && t->tokens >= 1 && t->burst >= 1 && io_room(x->engine.io, t->lane)) {
@@ -172,7 +174,7 @@ static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
             t->resend_tokens -= 1;
             if (c->resends)
                 resend_share_cut(x, t, quick, now);
-            uint64_t sequence = sequence_of(t, c), wait = c->gap ? quick : patient;
+            uint64_t sequence = sequence_of(t, c), wait = c->gap ? quick : patient_timeout_of(t, c);
             if (c->recovery && !c->resends)
                 t->stats.resent_recovery++;
             else if (c->gap && !c->resends)

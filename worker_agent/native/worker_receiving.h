@@ -149,22 +149,17 @@ static void advance(struct tree *t, uint64_t sequence, uint64_t now)
     t->base_since = now;
 }
 
-/* The root has said that all chunks before `complete` are. What this worker has added to a sum of another is done with; what
- * it has not got of a gather is on its way, or lost. */
+/* The root has said that all chunks before `complete` are. What this worker has added to a sum of another, or sent to the others,
+ * is done with; what it has not got of a gather is on its way, or lost. */
 static void hear(struct io_thread *x, struct tree *t, uint64_t complete, uint64_t now)
 {
     if (complete > t->base + t->config.slots)
         complete = t->base + t->config.slots;
     for (uint64_t sequence = t->complete > t->base ? t->complete : t->base; sequence < complete; sequence++) {
         struct chunk *c = chunk_of(t, sequence);
-        struct part *p = c->state == SENT && c->kind == DATA ? part_of(t, sequence) : NULL;
-        uint32_t index;
-        if (!p || p->operation->layout.kind != INART_REDUCE_SCATTER)
+        if (c->state != SENT || !c->elsewhere)
             continue;
-        numbering_chunk(&p->order, (uint32_t)(sequence - p->base), &index);
-        if (own(p, index))
-            continue;
-        answered(x, t, p, c, now);
+        answered(x, t, part_of(t, sequence), c, now);
         advance(t, sequence, now);
     }
     if (complete > t->complete)

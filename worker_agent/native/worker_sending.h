@@ -69,6 +69,21 @@ static bool awaited(const struct tree *t, const struct part *p, uint32_t index)
     return p->operation->layout.kind == INART_GATHER && !own(p, index) && !everybodys(t, p, index);
 }
 
+/* Does the result go to others, so that this worker only hears that the chunk is complete? */
+static bool elsewhere(const struct tree *t, const struct part *p, uint32_t index)
+{
+    if (p->operation->layout.kind == INART_REDUCE_SCATTER)
+        return !own(p, index);
+    return p->operation->layout.kind == INART_GATHER && t->config.others && own(p, index) && !everybodys(t, p, index);
+}
+
+/* Of a data chunk, in packets at the tree's rate: of an all-gather no link to a worker carries all. */
+static double cost_of(const struct tree *t, const struct part *p, uint32_t index)
+{
+    const struct inart_layout *l = &p->operation->layout;
+    return l->kind == INART_GATHER && l->source < 0 && !everybodys(t, p, index) ? 1 / t->config.gather_speed : 1;
+}
+
 /* The flags of a data chunk beyond those of an all-reduce. */
 static uint8_t data_flags(const struct tree *t, const struct part *p, uint32_t index)
 {
@@ -138,7 +153,7 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
         c->state = SENT;
         c->kind = (uint8_t)kind;
         c->awaited = !sends;
-        c->theirs = kind == DATA && p->operation->layout.kind == INART_REDUCE_SCATTER && !own(p, index);
+        c->elsewhere = kind == DATA && elsewhere(t, p, index);
         list_add(t, c, LIST_FIRST);
         t->unanswered++;
         p->sent[kind]++;
@@ -153,8 +168,9 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
     }
     if (io_complete(x->engine.io, t->lane))
         io_flush(x->engine.io, now);
-    t->tokens -= 1; /* also for another worker's chunk: all go through the sequence numbers at the tree's rate */
-    t->burst -= 1;
+    double cost = kind == DATA ? cost_of(t, p, index) : 1; /* also for another worker's chunk: all go through the sequence numbers at one rate */
+    t->tokens -= cost;
+    t->burst -= cost;
     if (sends) {
         x->stats.packets_sent++;
         x->stats.bytes_sent += x->engine.io->frame_bytes;
@@ -169,13 +185,15 @@ static uint64_t limit_of(const struct tree *t, const struct part *p)
     return t->base + inart_window(&p->operation->layout, t->config.slots);
 }
 
-/* Over data chunks of a gather that came before this worker had come to them. */
+/* Over data chunks of a gather that came before this worker had come to them. They take tokens, too: or all workers together
+ * would go faster than the links that bring the chunks. */
 static void pass_answered(struct tree *t, struct part *p)
 {
     for (uint64_t next; p->sent[DATA] < p->order.data; p->sent[DATA]++) {
         next = sequence_of_data(p, p->sent[DATA]);
         if (next >= t->base && (next >= t->base + t->config.slots || chunk_of(t, next)->state != ANSWERED))
             return;
+        t->tokens -= cost_of(t, p, p->sent[DATA]);
     }
 }
 

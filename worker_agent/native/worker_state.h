@@ -44,6 +44,9 @@ enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STAT
 struct inart_tree_config {
     uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
     double rate_mbps; /* 0: not paced */
+    double gather_speed; /* times that rate, for chunks of an all-gather */
+    uint32_t others;     /* labels that more results come with */
+    const uint32_t *others_labels;
     char root[NAME_BYTES];
 };
 struct inart_worker_config {
@@ -106,7 +109,7 @@ struct chunk {
     uint8_t gap, recovery; /* found missing: because a later one was answered; because a resend before it was */
     bool repeated;                  /* ... without RESEND: which copy was answered is not known */
     bool awaited;                   /* another worker's, of a gather: `due` says when it counts as lost */
-    bool theirs;                    /* another worker's, of a reduce-scatter: only the first that is missing is known */
+    bool elsewhere;                 /* the result goes to others: that it is complete is heard, and which is the first that is not */
 };
 
 struct list {
