@@ -14,8 +14,8 @@ from controlplane.topology import Topology, natural_key
 
 DEFAULT_MODEL_BYTES = 1_000_000
 ANY = "any"
-FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least")
-WORDS = ("workers", "ps", "seed", "model", "trees", "at_least", "name")
+FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least", "gathers")
+WORDS = ("workers", "ps", "seed", "model", "trees", "at_least", "gathers", "name")
 
 
 class JobError(ValueError):
@@ -29,7 +29,8 @@ class Job:
     max_trees: how many aggregation trees a plan may have at most (None: any number). buckets: bytes of the tensors that
     make a gradient, which are reduced one by one (None: one of model_bytes; (): of any size, so that only the rate
     counts and model_bytes is an example). at_least: when workers are lost for good, the job goes on with the rest as
-    long as there are so many (None: it waits for each).
+    long as there are so many (None: it waits for each). gathers: it gathers (fully sharded training): plans make
+    all-gathers fast, too (controlplane/gathers.py).
     """
 
     name: str
@@ -39,6 +40,7 @@ class Job:
     max_trees: int | None = None
     buckets: tuple[int, ...] | None = None
     at_least: int | None = None
+    gathers: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -84,6 +86,8 @@ class Job:
         most = self.max_trees
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise JobError(f"job {self.name!r}: max_trees must be a whole number above 0, got {most!r}")
+        if not isinstance(self.gathers, bool):
+            raise JobError(f"job {self.name!r}: gathers must be true or false, got {self.gathers!r}")
         least = self.at_least
         if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 1):
             raise JobError(f"job {self.name!r}: at_least must be a whole number above 0, got {least!r}")
@@ -107,6 +111,7 @@ class Job:
             "model_bytes": self.model_bytes if self.buckets is None else list(self.buckets) or ANY,
             **({} if self.max_trees is None else {"max_trees": self.max_trees}),
             **({} if self.at_least is None else {"at_least": self.at_least}),
+            **({"gathers": True} if self.gathers else {}),
         }
 
     @classmethod
@@ -142,6 +147,7 @@ class Job:
             data.get("max_trees"),
             buckets,
             data.get("at_least"),
+            data.get("gathers", False),
         )
 
 
@@ -177,6 +183,7 @@ def place_job(
     max_trees: int | None = None,
     buckets: tuple[int, ...] | None = None,
     at_least: int | None = None,
+    gathers: bool = False,
 ) -> Job:
     """Parameter servers and workers on random servers (workers None: on all that are left).
 
@@ -207,11 +214,12 @@ def place_job(
         max_trees,
         buckets,
         at_least,
+        gathers,
     )
 
 
 def parse_job(spec: str, topology: Topology) -> Job:
-    """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,at_least=6,name=x" (every part optional), checked.
+    """A job file, or "workers=8,ps=2,seed=1,model=200K,trees=8,at_least=6,gathers=1,name=x" (every part optional).
 
     Without workers: all servers left; without ps: as many as the topology has of that role, else 1. model: bytes of the
     gradient, of its tensors (25M+7M, 25M*40), or any (also without it). Raises JobError.
@@ -242,6 +250,8 @@ def parse_job(spec: str, topology: Topology) -> Job:
         except ValueError:
             raise JobError(f"job: {key} must be a whole number, got {values[key]!r}") from None
 
+    if (gathers := values.get("gathers", "0")) not in ("0", "1"):
+        raise JobError(f"job: gathers must be 0 or 1, got {gathers!r}")
     size, buckets = parse_sizes(values.get("model", ANY))
     hinted = sum(topology.role(s) == "parameter_server" for s in topology.servers)
     return place_job(
@@ -254,6 +264,7 @@ def parse_job(spec: str, topology: Topology) -> Job:
         max_trees=integer("trees", None),
         buckets=buckets,
         at_least=integer("at_least", None),
+        gathers=gathers == "1",
     )
 
 

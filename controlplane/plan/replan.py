@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from controlplane.gathers import with_speed
 from controlplane.job import Job
 from controlplane.plan.limits import DoesNotFit
 from controlplane.plan.model import Plan, PlanError, Tree
@@ -74,7 +75,7 @@ def replan(
     new = get_strategy(name)(topology, job, seed=number, frozen_split=plan.split)
     if name == plan.strategy and not new.multicasts:
         new = _steady(plan, new, topology)
-    return new.with_version(plan.version + 1)
+    return with_speed(new, topology).with_version(plan.version + 1)
 
 
 def _steady(old: Plan, new: Plan, topology: Topology) -> Plan:

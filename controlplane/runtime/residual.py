@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from controlplane.evaluate import unit_loads
+from controlplane.gathers import gather_loads
 from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.rules import NOTHING, Taken
@@ -56,6 +57,10 @@ def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
     links: dict[tuple[str, str], float] = {}
     for plan in plans:
         on_links, on_switches, on_roots = unit_loads(plan, topology.results_on_links)
+        if plan.gather_speed > 1:
+            gathered, _ = gather_loads(plan, topology.results_on_links)
+            for link, load in gathered.items():
+                on_links[link] = max(on_links.get(link, 0.0), plan.gather_speed * load)
         for (u, v), load in on_links.items():
             if topology.has_link(u, v):
                 links[u, v] = links.get((u, v), topology.used_bandwidth_mbps(u, v)) + load * plan.rate_mbps

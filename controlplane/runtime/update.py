@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.evaluate import evaluate
+from controlplane.gathers import with_speed
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, Limits, limited
@@ -201,6 +202,7 @@ class Updater:
             new, before, trees = self._plan(topology, strategy, plan, most)
             result = Update(new, before, trees)
             same = not trees.added and not trees.removed and abs(new.rate_mbps - self.plan.rate_mbps) <= SAME
+            same &= abs(new.gather_speed - self.plan.gather_speed) <= SAME
             shares = all(abs(self.plan.trees[i].share - new.trees[j].share) <= SAME for i, j in trees.kept)
             if dry_run or (same and shares):
                 self.topology = self.topology if dry_run else topology
@@ -352,6 +354,7 @@ class Updater:
             first_label=old.first_label,
             taken=self._switches.taken(),
             places=Places(sizes, slots, groups),
+            gathers=any(tree.others_labels for agent in old.agents.values() for tree in agent.root_trees),
         )
         planned = version.planned_mbps or version.plan.rate_mbps
         slowed = self._slowed(replace(found.plan, rate_mbps=planned), topology)
@@ -398,6 +401,7 @@ class Updater:
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
         if most is not None:
             new = self._at_home(replace(new, rate_mbps=min(new.rate_mbps, most)), held, most)
+        new = with_speed(new, topology)
         if not new.rate_mbps > LEAST_MBPS:
             raise UpdateError(f"nothing is left for it: {evaluate(new, topology).bottleneck.name} is full")
         self._fits(new, topology)

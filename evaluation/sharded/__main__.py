@@ -62,7 +62,7 @@ class Runs:
         """Both, through the switches and over gloo. Raises what the emulation and the planner raise; HostFailure."""
         arguments = self.arguments
         self.topology = fattree(4, arguments.mbps, aggregation_mbps=None, ingress_mbps=None)
-        self.job = place_job(self.topology, arguments.workers, arguments.servers, seed=arguments.seed)
+        self.job = place_job(self.topology, arguments.workers, arguments.servers, seed=arguments.seed, gathers=True)
         plan = get_strategy("inart")(self.topology, self.job, seed=arguments.seed)
         self.say(f"planned: {plan.rate_mbps:.4g} of {arguments.mbps:g} Mbit/s")
         with ExitStack() as stack:

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from controlplane.evaluate import bound
+from controlplane.gathers import planned
 from controlplane.job import Job
 from controlplane.plan.limits import DoesNotFit, Resource, held
 from controlplane.plan.model import Plan
@@ -50,6 +51,8 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     (controlplane/plan/limits.py), the job allows only so many trees (max_trees) or the packets' size is known, fewer
     trees.
     """
+    if job.gathers:
+        return planned(lambda state, plain: inart(state, plain, seed=seed, frozen_split=frozen_split), topology, job)
     network = prepare(topology, job)
     if frozen_split is not None:
         frozen_split = split_or_equal(job, frozen_split)
