@@ -634,7 +634,7 @@ class Network:
                     job.without = {one: why for one, why in job.without.items() if one not in waiting}
                 try:
                     state = self.state_of(job, congestion=attempt == 1)
-                    update = job.updater.update(state, wait=-1, most=self._most_of(job))
+                    update = job.updater.update(state, wait=-1, most=self._most_of(job), crowded=attempt > 1)
                     break
                 except (UpdateError, TargetError, ValueError) as error:
                     if not self._runs(job) or node in job.roster.members():  # all stopped meanwhile, and it is back
@@ -642,9 +642,9 @@ class Network:
                         return
                     more = job.roster.gone().keys() - gone.keys()
                     # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
-                    # until then all wait anyway. What is only slow is better than nothing.
+                    # until then all wait anyway. What is only slow, or others have, is better than nothing.
                     missing = self.switches.off() or any(why != "operator" for why in self.off.values())
-                    waits = (missing or (self.slow and attempt == 1)) and time.monotonic() - began < PATIENCE_SECONDS
+                    waits = (missing or attempt == 1) and time.monotonic() - began < PATIENCE_SECONDS
                     if waits and not more:
                         if attempt == 1:
                             self.log(f"job {job.name} waits, to go on without {node}: {error}")

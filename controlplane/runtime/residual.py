@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from controlplane.evaluate import unit_loads
@@ -35,6 +36,22 @@ def slowed(topology: Topology, slow: Mapping[str, float]) -> Topology:
             other = max(0.0, topology.bandwidth_mbps(u, v) - slow[f"{u}-{v}"])
             links[u, v] = {"used_bandwidth_mbps": max(topology.used_bandwidth_mbps(u, v), other)}
     return topology.replace(links=links) if links else topology
+
+
+def with_room(topology: Topology, part: float) -> Topology:
+    """The topology of whose links, switches and servers at least this part is left, whoever uses them."""
+    nodes: dict[str, dict[str, float]] = {}
+    for node, given in topology.graph.nodes.items():
+        for what in ("aggregation_mbps", "ingress_mbps"):
+            most = given.get(what, math.inf) * (1 - part)
+            if given.get(f"used_{what}", 0.0) > most:
+                nodes.setdefault(node, {})[f"used_{what}"] = most
+    links = {
+        (u, v): {"used_bandwidth_mbps": topology.bandwidth_mbps(u, v) * (1 - part)}
+        for u, v in topology.links
+        if topology.used_bandwidth_mbps(u, v) > topology.bandwidth_mbps(u, v) * (1 - part)
+    }
+    return topology.replace(nodes=nodes, links=links)
 
 
 def unneeded(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:

@@ -22,6 +22,7 @@ from controlplane.plan.slots import aligned
 from controlplane.plan.survive import has_backups, reshared
 from controlplane.rules import Deployment, Places, RuleSet, Taken, build
 from controlplane.runtime.handover import HandoverError
+from controlplane.runtime.residual import with_room
 from controlplane.runtime.room import build_beside, union
 from controlplane.runtime.roster import Roster
 from controlplane.runtime.switches import Switches
@@ -33,6 +34,8 @@ PREPARE_SECONDS = 15.0
 SAME = 1e-6
 LEAST_PART = 0.25
 """Of its planned rate, that a plan keeps when it is led around something, whatever the ways carry."""
+ROOM = 0.05
+"""Of everything, that a job has that must go on where others have taken all, until they make room for it."""
 LEAST_MBPS = 1e-6
 """A plan with less is none."""
 BACKUPS_CARRY = 0.5
@@ -184,12 +187,14 @@ class Updater:
         wait: float = 0.0,
         moved: Callable[[], None] = lambda: None,
         most: float | None = None,
+        crowded: bool = False,
     ) -> Update:
         """Plan for `topology` with every parameter server's share kept, and change over to that plan.
 
         plan: change over to this one instead, whose shares are the running one's. wait: so many seconds for a change
         under way (negative: without limit). moved: called as soon as the job has changed over. most: because of what
         failed or is back: with at most this rate, and as it was planned before (`home`), where that does as well.
+        crowded: also where others have taken everything, a little for now.
         Returns when nothing of the old version is left. Raises UpdateError, and what planning raises (Infeasible,
         PlanError, JobError): the job runs on as before.
         """
@@ -199,7 +204,7 @@ class Updater:
             if self._ended:
                 raise UpdateError("the job has ended")
             began = time.monotonic()
-            new, before, trees = self._plan(topology, strategy, plan, most)
+            new, before, trees = self._plan(topology, strategy, plan, most, crowded=crowded)
             result = Update(new, before, trees)
             same = not trees.added and not trees.removed and abs(new.rate_mbps - self.plan.rate_mbps) <= SAME
             same &= abs(new.gather_speed - self.plan.gather_speed) <= SAME
@@ -377,14 +382,14 @@ class Updater:
     # -- with the lock held -----------------------------------------------------------------------------------------
 
     def _plan(
-        self, topology: Topology, strategy: str | None, given: Plan | None, most: float | None
+        self, topology: Topology, strategy: str | None, given: Plan | None, most: float | None, *, crowded: bool
     ) -> tuple[Plan, float, Difference]:
         """The better of a new plan and the running one at the rate that it can still have. most: as of `update`."""
         if given is not None:
             new = given.with_version(self.plan.version + 1)
             self._fits(new, limited(topology, self._limits))
             return new, self.plan.rate_mbps, difference(self.plan, new)
-        topology = self._left(topology)
+        topology = with_room(self._left(topology), ROOM) if crowded else self._left(topology)
         held = limited(topology, self._limits)
         job = self.job.among(topology)
         try:

@@ -392,6 +392,23 @@ def test_job_goes_on_without_a_server_though_links_are_full(rig, until):
     agents.end()
 
 
+def test_job_goes_on_without_a_server_though_others_have_taken_the_links(rig, until):
+    """A little, until they make room for it."""
+    running = rig.add(Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000))
+    agents = Agents(running.roster)
+    agents.join()
+    left = rig.network.left
+    own = [link for link in TREE.links if SERVERS[6] in link]
+    everything = {link: {"used_bandwidth_mbps": TREE.bandwidth_mbps(*link)} for link in own}
+    rig.network.left = lambda topology, job_id: left(topology, job_id).replace(links=everything)
+    running.roster.leave(agents.members[SERVERS[10]])
+    until(lambda: running.updater.plan.job.parameter_servers == (SERVERS[6],), "the other goes on alone", 60)
+    assert running.updater.plan.rate_mbps == pytest.approx(5.0), "of 100"
+    assert running.roster.running
+    running.roster.close()
+    agents.end()
+
+
 def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, until):
     running = rig.add(Job("may-lose", SERVERS[:4], (SERVERS[6],), 1_000_000, at_least=3))
     agents = Agents(running.roster)
