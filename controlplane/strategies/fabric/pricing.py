@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, repeat
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -162,6 +163,7 @@ class Pricing:
         count = len(self.switches)
         self.distance, self._before = dijkstra(graph, indices=np.arange(count), return_predecessors=True)
         self._steps: dict[int, list[int]] = {}
+        self._walks: dict[tuple[int, int], list[int]] = {}
         here = np.full((len(self.roots), size), np.inf)  # a root is its own end, and of nothing else on the way
         here[np.arange(len(self.roots)), np.arange(count, size)] = 0.0
         ahead = np.vstack([self.distance, here])
@@ -279,9 +281,12 @@ class Pricing:
         return 0.0 if node == self.roots[root] else math.inf
 
     def _walk(self, start: int, end: int) -> list[int]:
-        """Links of the cheapest path between two positions."""
+        """Links of the cheapest path between two positions, not to be changed."""
         if start == end:
             return []
+        known = self._walks.get((start, end))
+        if known is not None:
+            return known
         before = self._steps.get(start)
         if before is None:
             before = self._steps[start] = self._before[start].tolist()
@@ -292,6 +297,7 @@ class Pricing:
             links.append(self.link_at[previous, node])
             node = previous
         links.reverse()
+        self._walks[start, end] = links
         return links
 
     def sketch(self, root: int, design: Design, back: list[int]) -> Sketch:
@@ -311,16 +317,19 @@ class Pricing:
 
     def column(self, master: Master, sketch: Sketch) -> Column | None:
         """What the tree uses; None as for `Master.make`."""
-        use = np.zeros(master.split_row0)
         switch_row0, root_row = master.switch_row0, master.root_row0 + sketch.root
-        for count, way, facility in zip(self.count, sketch.ways, sketch.design.racks.tolist(), strict=True):
-            use[way] += count
-            use[root_row if facility < 0 else switch_row0 + facility] += count
-        for way, facility in zip(sketch.onwards, sketch.design.onwards.values(), strict=True):
-            use[way] += 1
-            use[root_row if facility < 0 else switch_row0 + facility] += 1
+        used: list[int] = []
+        amounts: list[float] = []
+        onwards = zip(repeat(1.0), sketch.onwards, sketch.design.onwards.values())
+        racks = zip(self.count.tolist(), sketch.ways, sketch.design.racks.tolist(), strict=True)
+        for count, way, facility in chain(racks, onwards):
+            used += way
+            used.append(root_row if facility < 0 else switch_row0 + facility)
+            amounts += [count] * (len(way) + 1)
         if self.network.topology.results_on_links:
-            use[sketch.back] += 1
+            used += sketch.back
+            amounts += [1.0] * len(sketch.back)
+        use = np.bincount(used, weights=amounts, minlength=master.split_row0)
         use[master.always] += 1
         return master.column(sketch.root, use, partial(self.tree, sketch))
 
@@ -430,7 +439,8 @@ class _Search:
             f = int(points[worst])
             members = own == worst + 1
             self.cost[members] += extra[members]
-            self.racks[members] = np.append(-1, points)[choice[members]]
+            to = choice[members]
+            self.racks[members] = np.where(to == 0, -1, points[to - 1])
             orphans = points[self.onwards[points] == f]
             self.onwards[orphans], self.paid[orphans] = -1, self.final[orphans]
             self.onwards[f] = CLOSED
