@@ -22,6 +22,7 @@ from controlplane.plan.task import Edge, Task, TaskError
 from overlay.awareness import Throughput
 from overlay.errors import MessageError, OverlayError, PeerLost
 from overlay.execution import Execution, Post, Values
+from overlay.loop import new_event_loop
 from overlay.membership import Membership
 from overlay.message import Header, Kind
 from overlay.multicast import Assembly, Carrier, Multicast, Packet
@@ -137,7 +138,7 @@ class Agent:
             security=security, log=lambda line: self._log(f"{node}: {line}"),
         )  # fmt: skip
         self._tell = self._membership.tell
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"overlay {node}", daemon=True)
         self._thread.start()
 

@@ -34,6 +34,7 @@ from controlplane.strategies.wan.policy import (
 )
 from controlplane.targets.base import TargetError
 from overlay.errors import OverlayError
+from overlay.loop import new_event_loop
 from overlay.succession import Standby, State, alive, inherit
 from overlay.tls import Security
 from overlay.transport import end_all
@@ -94,7 +95,7 @@ class Coordinator:
         self._decided = False  # whether to go on where another one has ended
         self._members: dict[str, _Member] = {}
         self._tasks: dict[int, tuple[Task, set[str], float]] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._started = threading.Event()
         self._error: BaseException | None = None
         self.address = (host, port)

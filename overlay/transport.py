@@ -11,7 +11,7 @@ import heapq
 import socket
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,8 +127,7 @@ class _Outbound(asyncio.Protocol):
         self.unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self.transport = transport
+        transport = self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's are of no common class
         try:
             self.peer.check(transport)
         except OverlayError as error:

@@ -23,14 +23,13 @@ import numpy as np
 
 from controlplane.strategies.wan.policy import Changed, Policy
 from controlplane.topology import Topology
-from controlplane.wan_networks import netstorm_draw
 from evaluation.wan.emulated import Site, say
 from evaluation.wan.workloads import RUNTIMES
 from overlay.coordinator import Coordinator
 from overlay.simulation import Simulation
 from overlay.systems import COPIES, PAPERS, maker
 from topologies.load import LoadMonitor
-from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, scaled
+from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, redrawn, scaled
 
 END_SECONDS = 120.0
 LATE_SECONDS = 240.0
@@ -64,15 +63,8 @@ class Result:
 
 
 def changes(graph: nx.DiGraph, factor: float, seed: int) -> Change:
-    """The k-th redraw of all links: 20 to 155 Mbit/s (scaled) on NetStorm's network, else 0.3 to 1 times its rate."""
-
-    def draw(k: int) -> dict[tuple[Any, Any], float]:
-        rng = np.random.default_rng([seed, k])
-        if graph.graph.get("name") == "netstorm":
-            return {(u, v): factor * data["mbps"] for u, v, data in netstorm_draw(rng).edges(data=True)}
-        return {(u, v): data["mbps"] * float(rng.uniform(0.3, 1.0)) for u, v, data in graph.edges(data=True)}
-
-    return draw
+    """The k-th redraw of all links."""
+    return partial(redrawn, graph, factor, seed)
 
 
 def computed(report: dict[str, Any]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import networkx as nx
 import numpy as np
@@ -32,6 +32,15 @@ def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
     for _, _, data in result.edges(data=True):
         data["mbps"] *= factor
     return result, factor
+
+
+def redrawn(graph: nx.DiGraph, factor: float, seed: int, k: int) -> dict[tuple[Any, Any], float]:
+    """Mbit/s of all links, drawn for the k-th time: as NetStorm's paper has it on its network, 20 to 155 (times the
+    factor); else 0.3 to 1 times what the link has in the (scaled) graph."""
+    rng = np.random.default_rng([seed, k])
+    if graph.graph.get("name") == "netstorm":
+        return {(u, v): factor * data["mbps"] for u, v, data in netstorm_draw(rng).edges(data=True)}
+    return {(u, v): data["mbps"] * float(rng.uniform(0.3, 1.0)) for u, v, data in graph.edges(data=True)}
 
 
 def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:

@@ -2,7 +2,7 @@
 
     python -m topologies run --wan netstorm --system wan --fail 'dc0-dc1 at 5s for 5s'
     python -m topologies run --wan netstorm --system crew --backup --fail 'controller at 5s' --fail 'h3 at 8s for 5s'
-    python -m topologies run --wan b4 --system netstorm --loss 0.0002 --delay-ms 30
+    python -m topologies run --wan netstorm --system netstorm --loss 0.0002 --delay-ms 15 --redraw 180 --seconds 600
 
 A namespace a site: agents bring values round after round and check every mean that they get. --fail names a link
 between two sites (dc0-dc1), a site's agent (h3) or the controller; what fails for good has no "for".
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +30,7 @@ from topologies.command import Say, guarded, stopwatch
 from topologies.emulation import EmulationError
 from topologies.faults import Fault, Faults, link_of, parse_fault
 from topologies.load import LoadMonitor
-from topologies.wan.networks import NETWORKS, Wan, emulated, scaled
+from topologies.wan.networks import NETWORKS, Wan, emulated, redrawn, scaled
 from topologies.zygote import HostFailure, HostProcess, Zygote
 
 SYSTEMS = tuple(dict.fromkeys(name for names in PAPERS.values() for name in names))
@@ -102,11 +103,15 @@ class WanFaults(Faults):
     def __init__(self, *arguments: Any, mended: Callable[[str, str], None], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._mended = mended
+        self.cut: list[set[str]] = []  # links that are, now
 
     def _change(self, fault: Fault, fails: bool) -> None:
         super()._change(fault, fails)
         link = link_of(fault.what, self._emulation.topology)
+        if link is not None and fails:
+            self.cut.append(set(link))
         if link is not None and not fails:
+            self.cut.remove(set(link))
             self._mended(*link)
             self._mended(*link[::-1])
 
@@ -191,6 +196,8 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
             agents.begin(node)
         load, began = LoadMonitor(wan.emulation), time.monotonic()
 
+        rates: dict[tuple[str, str], float] = {}
+
         def other(what: str, fails: bool) -> None:
             target = controllers if what == "controller" else None
             if target is not None:
@@ -199,11 +206,28 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
                 (agents.kill if fails else agents.restart)(what)
 
         def mended(u: str, v: str) -> None:
-            controllers.tell(f"h{u[2:]}", f"h{v[2:]}", topology.bandwidth_mbps(u, v))
+            controllers.tell(f"h{u[2:]}", f"h{v[2:]}", rates.get((u, v)) or topology.bandwidth_mbps(u, v))
 
         broken = WanFaults(wan.emulation, faults, other, log, mended=mended)
         stack.callback(broken.close)
         broken.start()
+
+        def redraw() -> None:
+            for k in count(1):
+                if over.wait(arguments.redraw):
+                    return
+                for (u, v), mbps in redrawn(graph, factor, arguments.seed, k).items():
+                    rates[f"dc{u}", f"dc{v}"] = mbps
+                    wan.emulation.shape(f"dc{u}", f"dc{v}", rate_mbps=mbps)
+                    if {f"dc{u}", f"dc{v}"} not in broken.cut:
+                        controllers.tell(f"h{u}", f"h{v}", mbps)
+                log(f"all links have other rates ({k})")
+
+        if arguments.redraw:
+            weather = threading.Thread(target=redraw, daemon=True)
+            weather.start()
+            stack.callback(weather.join)
+            stack.callback(over.set)
         last = max([f.at + (f.length or 0.0) for f in faults], default=0.0)
         end = began + max(arguments.seconds, last)
         while time.monotonic() < end:
@@ -262,6 +286,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--chunk", type=int, default=2048, help="values of a chunk (default 2048)")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
     parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
+    parser.add_argument("--redraw", type=float, metavar="S", help="draw all links anew so often (NetStorm's paper: "
+                        "20 to 155 Mbit/s every 180 s)")  # fmt: skip
     parser.add_argument("--total-mbps", type=float, default=200.0, help="of all links: scales their rates")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
