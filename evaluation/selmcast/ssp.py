@@ -1,19 +1,24 @@
-"""SSP training with selective multicast, as a policy on the flow-level simulator (SelMcast paper, III-C and IV-C).
+"""SSP training with selective multicast on the flow-level simulator (SelMcast paper, III-C and IV-C).
 
 A worker computes, multicasts its model, and goes on when its multicast is done and it is at most `threshold` rounds
-ahead of the slowest.
+ahead of the slowest. The manager is the policy that the coordinator has for real; here it knows exactly what is left of
+each transfer, and how long workers still compute. A transfer is one flow, not chunks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.plan.task import Task
 from controlplane.simulate import BigSwitch, Simulator
+from controlplane.strategies.wan.policy import Back, Drop, Event, Finished, Go, Order, Ready, Start
 from controlplane.strategies.wan.selmcast import algorithm as selmcast
+from controlplane.strategies.wan.selmcast.policy import SelMcast
 from evaluation.wan.workloads import RUNTIMES
 
 
@@ -53,7 +58,8 @@ class Setup:
 
 @dataclass
 class _Multicast:
-    receivers: NDArray[np.bool_]
+    number: int
+    receivers: set[int]
     flows: dict[int, int] = field(default_factory=dict)  # receiver -> flow (L3: -1 -> the only one)
 
 
@@ -68,16 +74,19 @@ class Training:
         self.up, self.down = self.base_up.copy(), self.base_down.copy()
         self.switch = BigSwitch(self.up.tolist(), self.down.tolist())
         self.sim = Simulator(self.switch.capacities)
-        self.p = max(1, round(setup.fraction * n))
-        self.stale = np.zeros((n, n), np.int64)
-        self.round = np.zeros(n, np.int64)
         self.ends = np.full(n, np.inf)  # of the present computation
         self.computed = np.zeros(n)
-        self.scales: list[int] = []
         self.multicasts: dict[int, _Multicast] = {}
-        self.waiting: set[int] = set()
+        self.taus = np.zeros(n)
         self.streams = self.rng.spawn(n)
         self.steps: list[list[float]] = [[] for _ in range(n)]
+        self.policy = SelMcast(
+            [str(worker) for worker in range(n)], self.up, self.down, max(1, round(setup.fraction * n)),
+            scheme=setup.scheme, k=setup.k, threshold=setup.threshold, eta=setup.eta, layer=setup.layer,
+            waiting_first=setup.waiting_first, exact=self,
+        )  # fmt: skip
+        self.policy.rng = self.rng
+        self.values = round(setup.volume / 32e-6)
 
     def _draw(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         s = self.setup
@@ -87,19 +96,22 @@ class Training:
 
     def run(self, seconds: float) -> tuple[float, float]:
         for worker in range(self.n):
+            self._tell(Back(str(worker)))
             self._compute(worker)
         if self.setup.gamma > 0:
             self.sim.after(self.setup.interval, self._vary)
         self.sim.run(seconds)
         running = np.isfinite(self.ends)
         busy = self.computed - np.where(running, np.maximum(self.ends - seconds, 0), 0)
-        scale = float(np.mean(self.scales)) / self.n if self.scales else float("nan")
+        scales = self.policy.scales
+        scale = float(np.mean(scales)) / self.n if scales else float("nan")
         return float(busy.mean()) / seconds, scale
 
     def _vary(self) -> None:
         up, down = self._draw()
         gamma = self.setup.gamma
         self.up, self.down = self.base_up * (1 - gamma) + gamma * up, self.base_down * (1 - gamma) + gamma * down
+        self.policy.upload, self.policy.download = self.up, self.down  # which its manager is told
         for resource, mbps in enumerate(np.concatenate([self.up, self.down]).tolist()):
             self.sim.set_capacity(resource, mbps)
         self.sim.after(self.setup.interval, self._vary)
@@ -113,73 +125,67 @@ class Training:
         self.computed[worker] += time
         self.sim.after(time, partial(self._ready, worker))
 
-    def _must(self) -> NDArray[np.bool_]:
-        return np.zeros((self.n, self.n), bool) if self.setup.k is None else self.stale >= self.setup.k
+    def _ready(self, worker: int) -> None:
+        self.ends[worker] = np.inf
+        self._tell(Ready(str(worker), self.values))
+        if self.setup.prioritised and self.setup.scheme == "SelMcast":
+            for i, task in self.multicasts.items():
+                for flow in task.flows.values():
+                    self.sim.set_priority(flow, int(self.taus[i] > 0))
 
-    def _instance(self) -> selmcast.Instance:
-        return selmcast.instance(
-            self.up,
-            self.down,
-            self.p,
-            layer=self.setup.layer,
-            volumes=self.setup.volume,
-            must=self._must(),
-            stale=self.stale,
-        )
+    # --- what the manager knows (Exact) ---
 
-    def _waits(self) -> NDArray[np.float64]:
-        """tau: 0, but for workers that would be too far ahead the time until the slowest have computed."""
-        after = self.round.copy()
+    def waits(self, new: int) -> NDArray[np.float64]:
+        """0, but for workers that would be too far ahead the time until the slowest have computed."""
+        after = self.policy.round.copy()
         after[list(self.multicasts)] += 1
         least = int(after.min())
         slowest = (after == least) & np.isfinite(self.ends)
         left = float((self.ends[slowest] - self.sim.now).max()) if slowest.any() else 0.0
-        return np.where(after - least > self.setup.threshold, max(left, 0.0), 0.0)
+        self.taus = np.where(after - least > self.setup.threshold, max(left, 0.0), 0.0)
+        return self.taus
 
-    def _ready(self, worker: int) -> None:
-        self.ends[worker] = np.inf
-        everyone = np.ones(self.n, bool)
-        everyone[worker] = False
-        if self.setup.scheme == "Orpheus":
-            x = selmcast.orpheus(self._instance(), self.rng, [worker])
-            self._send(worker, x[worker])
-            return
-        v = np.zeros((self.n, self.n))
-        x = np.zeros((self.n, self.n), bool)
-        for i, task in self.multicasts.items():
-            x[i] = task.receivers
-            if self.setup.layer == "L3":
-                v[i] = np.where(task.receivers, self.sim.remaining(task.flows[-1]), 0.0)
-            else:
-                ids = list(task.flows)
-                v[i, ids] = np.maximum(self.sim.remaining_many([task.flows[j] for j in ids]), 0.0)
-        x[worker], v[worker] = everyone, np.where(everyone, self.setup.volume, 0.0)
-        active = [*self.multicasts, worker]
-        waits = self._waits()
-        y = selmcast.select_ssp(
-            self._instance(),
-            selmcast.Ongoing(x, v, waits, active),
-            eta=self.setup.eta,
-            waiting_first=self.setup.waiting_first,
-        )
-        for i, task in self.multicasts.items():
-            dropped = task.receivers & ~y[i]
-            if dropped.any():
-                task.receivers = y[i]
-                if self.setup.layer == "L3":
-                    self.sim.set_path(task.flows[-1], self.switch.multicast(i, np.flatnonzero(y[i]).tolist()))
-                else:
-                    for j in np.flatnonzero(dropped).tolist():
-                        self.sim.set_remaining(task.flows[j], 0.0)
-            if self.setup.prioritised:
-                for flow in task.flows.values():
-                    self.sim.set_priority(flow, int(waits[i] > 0))
-        self._send(worker, y[worker], priority=int(self.setup.prioritised and waits[worker] > 0))
+    def left(self, sender: int) -> NDArray[np.float64]:
+        """As a part of the whole."""
+        task, parts = self.multicasts[sender], np.zeros(self.n)
+        if self.setup.layer == "L3":
+            parts[list(task.receivers)] = self.sim.remaining(task.flows[-1])
+        else:
+            ids = list(task.flows)
+            parts[ids] = np.maximum(self.sim.remaining_many([task.flows[j] for j in ids]), 0.0)
+        return parts / self.setup.volume
 
-    def _send(self, worker: int, receivers: NDArray[np.bool_], priority: int = 0) -> None:
-        task = _Multicast(receivers)
-        self.multicasts[worker] = task
-        ids = np.flatnonzero(receivers).tolist()
+    # --- what it says ---
+
+    def _tell(self, event: Event) -> None:
+        self._carry_out(self.policy.handle(event, self.sim.now))
+
+    def _carry_out(self, orders: Sequence[Order]) -> None:
+        lost: dict[int, set[int]] = {}
+        for order in orders:
+            if isinstance(order, Drop):
+                lost.setdefault(order.task, set()).update(map(int, order.nodes))
+        for worker, task in self.multicasts.items():
+            if task.number in lost:
+                self._without(worker, task, lost[task.number])
+        for order in orders:
+            if isinstance(order, Start):
+                self._send(order.task)
+            elif isinstance(order, Go):
+                self._compute(int(order.node))
+
+    def _without(self, worker: int, task: _Multicast, gone: set[int]) -> None:
+        task.receivers -= gone
+        if self.setup.layer == "L3":
+            self.sim.set_path(task.flows[-1], self.switch.multicast(worker, sorted(task.receivers)))
+        else:
+            for j in sorted(gone):
+                self.sim.set_remaining(task.flows[j], 0.0)
+
+    def _send(self, order: Task) -> None:
+        worker, ids = int(order.trees[0].root), [int(name) for name in order.trees[0].receivers]
+        task = self.multicasts[worker] = _Multicast(order.number, set(ids))
+        priority = int(self.setup.prioritised and self.setup.scheme == "SelMcast" and self.taus[worker] > 0)
         group = self.sim.groups(1, lambda _: self._done(worker))[0]
         self.sim.hold(group)
         if self.setup.layer == "L3":
@@ -193,13 +199,5 @@ class Training:
 
     def _done(self, worker: int) -> None:
         task = self.multicasts.pop(worker)
-        self.scales.append(int(task.receivers.sum()))
-        self.stale[worker] += 1
-        self.stale[worker, task.receivers] = 0
-        self.stale[worker, worker] = 0
-        self.round[worker] += 1
-        self.waiting.add(worker)
-        limit = int(self.round.min()) + self.setup.threshold
-        for ready in sorted(w for w in self.waiting if self.round[w] <= limit):
-            self.waiting.remove(ready)
-            self._compute(ready)
+        for receiver in sorted(task.receivers):
+            self._tell(Finished(str(receiver), task.number))

@@ -260,9 +260,10 @@ def test_training_keeps_its_promises(scheme: str, layer: str) -> None:
     run = Training(Setup(scheme, n=8, layer=layer, prioritised=True, threshold=2, k=3), 1)  # type: ignore[arg-type]
     busy, scale = run.run(20.0)
     assert 0 < busy < 1
-    assert min(run.scales) >= run.p and scale >= run.p / 8
-    assert run.stale.max() <= 3 + 1  # every pair at least once in k + 1 rounds
-    assert run.round.max() - run.round.min() <= 2 + 1
+    manager = run.policy
+    assert min(manager.scales) >= manager.p and scale >= manager.p / 8
+    assert manager.stale.max() <= 3 + 1  # every pair at least once in k + 1 rounds
+    assert manager.round.max() - manager.round.min() <= 2 + 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -152,12 +152,24 @@ class _Sending:
     left: Reals
 
 
+class Exact(Protocol):
+    """Who knows what a manager can only estimate. Workers by number."""
+
+    def waits(self, new: int) -> Reals:
+        """tau of each worker, s, now that `new` is ready; shape (n,)."""
+
+    def left(self, sender: int) -> Reals:
+        """Which part of the sender's multicast each worker has still to get; shape (n,)."""
+
+
 class SelMcast:
     """SSP: a worker that is ready multicasts to whom Algorithm 2 selects, and goes on when that has arrived and it is
     at most `threshold` rounds ahead of the slowest. Receivers that would hold others up lose what they have of a
     multicast (preemption), but for pairs that k forces and those that have more than eta of it (see `select_ssp`).
 
-    What a worker would wait for the slowest (tau) is estimated from how long the slowest have computed before.
+    What a worker would wait for the slowest (tau) is estimated from how long the slowest have computed before, and what
+    is left of a multicast is what its sender last told; `exact` knows both better (the figures' simulator does).
+    layer: whether a multicast leaves its sender once (L3) or once per receiver.
     """
 
     def __init__(
@@ -174,7 +186,10 @@ class SelMcast:
         waiting_first: bool = False,
         seed: int = 0,
         chunk_values: int = 65_536,
+        layer: algorithm.Layer = "L7",
+        exact: Exact | None = None,
     ) -> None:
+        self.layer, self.exact = layer, exact
         self.nodes = tuple(nodes)
         self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
         if threshold < 0 or not 0 <= eta <= 1:
@@ -287,6 +302,10 @@ class SelMcast:
 
     def _select(self, new: int, now: float) -> list[Order]:
         n = self.n
+        if self.exact is not None:
+            for i, task in self.sending.items():
+                if i != new:
+                    task.left = self.exact.left(i)
         x, v, volumes = np.zeros((n, n), bool), np.zeros((n, n)), np.ones(n)
         wanted = np.zeros(n, np.int64)
         for i, task in self.sending.items():
@@ -297,7 +316,7 @@ class SelMcast:
         must = np.zeros((n, n), bool) if self.k is None else (self.stale >= self.k) & x
         wanted = np.minimum(wanted, x.sum(axis=1))
         instance = algorithm.instance(
-            self.upload, self.download, wanted.tolist(), layer="L7", volumes=volumes, must=must, stale=self.stale
+            self.upload, self.download, wanted.tolist(), layer=self.layer, volumes=volumes, must=must, stale=self.stale
         )
         if self.scheme == "Orpheus":
             free = np.flatnonzero(x[new] & ~must[new])
@@ -306,9 +325,10 @@ class SelMcast:
             y[self.rng.choice(free, min(more, len(free)), replace=False)] = True
             self.sending[new].receivers = y
             return []
+        waits = self._waits(now) if self.exact is None else self.exact.waits(new)
         kept = algorithm.select_ssp(
             instance,
-            algorithm.Ongoing(x, v, self._waits(now), list(self.sending)),
+            algorithm.Ongoing(x, v, waits, list(self.sending)),
             eta=self.eta,
             waiting_first=self.waiting_first,
         )
