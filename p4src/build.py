@@ -4,7 +4,7 @@
     python -m p4src.build --values 128        one
     python -m p4src.build --check             compile and compare with what is there; write nothing
     python -m p4src.build --target tna        the program for Tofino: compile and assemble (p4src/tofino_toolchain.py)
-    python -m p4src.build --target t2na       the same program for Tofino 2; with 128 values it is folded
+    python -m p4src.build --target t2na       the same program for Tofino 2; with 128 values both are folded
 
 v1model needs p4c's bmv2 back end, ``p4c-bm2-ss``, on PATH; tna and t2na need p4c's Tofino back end. Whoever does not
 change the P4 sources needs neither: the compiled programs are in the repository, and a test says when they do not match
@@ -42,7 +42,7 @@ TARGET = "v1model"
 COMPILER = "p4c-bm2-ss"
 KEPT = (256, 64, 4)
 """Values per packet of the artifacts in the repository; 4 is for recorded test sequences."""
-KEPT_OF = {"v1model": KEPT, "tna": (64,), "t2na": (64, 128)}
+KEPT_OF = {"v1model": KEPT, "tna": (64, 128), "t2na": (64, 128)}
 """Values per packet that are compiled without --values."""
 POSSIBLE = (4, 8, 16, 32, 64, 128, 256)
 

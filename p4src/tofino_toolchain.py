@@ -25,10 +25,10 @@ TARGET = "tna"
 OF_TOFINO_2 = "t2na"
 COMPILER, ASSEMBLER = "p4c-barefoot", "bfas"
 BUILD_FOLDER = "P4C_TOFINO"
-POSSIBLE = (4, 8, 16, 32, 64)
-"""Values per packet for which the program can be compiled; 64 fill the stages of Tofino 1, and the containers of 2."""
 FOLDED = 128
-"""Values per packet that Tofino 2 adds up in two passes (p4src/tofino/fold.p4)."""
+"""Values per packet that are added up in two passes (p4src/tofino/fold.p4, fold_flows.p4)."""
+POSSIBLE = (4, 8, 16, 32, 64, FOLDED)
+"""Values per packet for which the program can be compiled; 64 a pass fill Tofino 1's stages, the containers of 2."""
 PACKET_REGISTERS = ("half", "byte0", "byte1")
 """What a parser state's match is called when it is of packet data."""
 
@@ -90,15 +90,10 @@ def options(
     }
 
 
-def possible(target: str) -> tuple[int, ...]:
-    """Values per packet for which the program can be compiled."""
-    return (*POSSIBLE, FOLDED) if target == OF_TOFINO_2 else POSSIBLE
-
-
 def default_slots(target: str, values: int) -> int:
     """A folded program has two cells for each slot in the same memory."""
     slots = PROTOCOL.targets[target].slots
-    return slots // 2 if target == OF_TOFINO_2 and values == FOLDED else slots
+    return slots // 2 if target in CHIPS and values == FOLDED else slots
 
 
 @dataclass(frozen=True)
@@ -172,7 +167,7 @@ def compile_program(
     ``switch/`` gets what a switch loads, and the compiler's own reports of what the program takes of the chip.
     ``sources``: a folder with ``tofino/`` and ``include/``. Raises BuildError.
     """
-    macros, chip = options(possible(target), values, *sizes), CHIPS[target]
+    macros, chip = options(POSSIBLE, values, *sizes), CHIPS[target]
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="inart-tna-") as folder:
         scratch = Path(folder)

@@ -28,8 +28,6 @@ from controlplane.topology import Topology, TopologyError
 from p4src.artifacts import Artifact
 
 LAST_PORT = 510  # v1model has 9 bits, and 511 drops
-FOLDED_PART = 0.6
-"""Of a frame of 128 values, what a pass with half of them takes of a link (352 of 602 bytes with preamble and gap)."""
 SLACK = 1e-6
 """Relative; rates are sums of fractions."""
 
@@ -128,7 +126,7 @@ class TofinoKind(Kind):
     def check(self, plan: Plan, topology: Topology) -> None:
         """Also what ports the chip has. On Tofino 1 every sum passes a loopback port once: those of a switch must carry
         what its aggregation points send. With a folded program every contribution does, with half of its values, and
-        the sum does so once more: that is for loopback ports and those inside one pipe."""
+        the sum more often: that is for loopback ports and those inside one pipe."""
         super().check(plan, topology)
         chip = self.program.chip
         for switch in topology.switches:
@@ -143,7 +141,8 @@ class TofinoKind(Kind):
         for tree in plan.trees:
             flows = Counter(flow.end for flow in tree.flows)
             for point in tree.points:
-                passes = FOLDED_PART * (flows[point] + 1) if chip.folded else 1.0
+                contribution, beside = chip.round_parts
+                passes = contribution * flows[point] + beside
                 sums[point] = sums.get(point, 0.0) + plan.rate_mbps * tree.share * passes
         for switch, mbps in sums.items():
             available = sum(1000 * SPEEDS_GBPS[port.speed] for port in topology.loopback_ports(switch))

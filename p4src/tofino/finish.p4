@@ -41,14 +41,22 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         hdr.fold.setValid();
         hdr.fold.step = step;
         hdr.fold.operation = meta.operation;
+#ifdef INART_ONE_PASS
         hdr.fold.ticket = meta.ticket;
         hdr.first.setInvalid();
+#else
+        hdr.fold.held = meta.held;
+        hdr.inart.bitmap[63:32] = meta.generation;
+#endif
         hdr.second.setInvalid();
         ig_tm_md.ucast_egress_port = meta.loopback;
     }
 
     action stay() {
         meta.verdict = INART_VERDICT_ABSORBED;
+#ifndef INART_ONE_PASS
+        hdr.first.setInvalid();
+#endif
         fold(STEP_STAYS);
     }
 
@@ -63,6 +71,15 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
         fold(STEP_LEAVES);
     }
 
+#ifndef INART_ONE_PASS
+    // The first words of the second half are there; on to the pass that fetches the others.
+    action fetch_second() {
+        hdr.fold.step = STEP_FETCHES;
+        hdr.fold.operation = DO_READ;
+        ig_tm_md.ucast_egress_port = meta.loopback;
+    }
+
+#endif
     // The second half of the sum is there; on to the pass that fetches the first.
     action fetch() {
         hdr.fold.step = STEP_READ;
@@ -105,40 +122,65 @@ control Finish(inout headers_t hdr, inout metadata_t meta,
             hdr.inart.flags: ternary;
 #ifdef INART_FOLD
             meta.step: ternary;
+#ifndef INART_ONE_PASS
+            meta.joined: ternary;
+#endif
 #endif
         }
         actions = {
             send; send_complete; drop; go_round; go_round_complete; @defaultonly NoAction;
 #ifdef INART_FOLD
             stay; fetch; leave;
+#ifndef INART_ONE_PASS
+            fetch_second;
+#endif
 #endif
         }
         const default_action = NoAction();
 #ifdef INART_FOLD
+#ifdef INART_ONE_PASS
+#define INART_ANY_JOINED
+#else
+#define INART_ANY_JOINED , _
+#endif
         const entries = {
-            (DO_REFUSE, _, _, _): drop(INART_VERDICT_REFUSED);
-            (DO_FORGET, _, _, _): drop(0);
-            (DO_STORE, _, _, STEP_STAYS): drop(0);
-            (DO_ADD, _, _, STEP_STAYS): drop(0);
+            (DO_REFUSE, _, _, _ INART_ANY_JOINED): drop(INART_VERDICT_REFUSED);
+            (DO_FORGET, _, _, _ INART_ANY_JOINED): drop(0);
+            (DO_STORE, _, _, STEP_STAYS INART_ANY_JOINED): drop(0);
+            (DO_ADD, _, _, STEP_STAYS INART_ANY_JOINED): drop(0);
+#ifdef INART_ONE_PASS
             (DO_ADD, _, _, STEP_LEAVES): fetch();
-            (DO_MAXIMUM, _, _, STEP_STAYS): drop(0);
+#else
+            (DO_ADD, _, _, STEP_LEAVES, 1): fetch_second();
+            (DO_ADD, _, _, STEP_LEAVES, _): drop(0);
+#endif
+            (DO_MAXIMUM, _, _, STEP_STAYS INART_ANY_JOINED): drop(0);
+#ifdef INART_ONE_PASS
             (DO_MAXIMUM, _, _, STEP_LEAVES): fetch();
-            (DO_READ, _, _, STEP_READ): leave();
-            (DO_PASS, _, _, _): send(INART_VERDICT_STALE);
-            (DO_STORE, 0, _, _): send_complete();
-            (DO_STORE, _, _, _): stay();
-            (DO_ADD, 0, _, _): go_round_complete();
-            (DO_ADD, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND, _): go_round(INART_VERDICT_FLUSHED);
-            (DO_ADD, _, _, _): stay();
-            (DO_MAXIMUM, 0, _, _): go_round_complete();
-            (DO_MAXIMUM, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND, _): go_round(INART_VERDICT_FLUSHED);
-            (DO_MAXIMUM, _, _, _): stay();
-            (DO_FLUSH_FIRST, 0, _, _): send_complete();
-            (DO_FLUSH_FIRST, _, _, _): send(INART_VERDICT_FLUSHED);
-            (DO_FLUSH_KNOWN, 0, _, _): send(INART_VERDICT_STALE);
-            (DO_FLUSH_KNOWN, _, _, _): send(INART_VERDICT_FLUSHED);
-            (DO_DUPLICATE, 0, _, _): send(INART_VERDICT_STALE);
-            (DO_DUPLICATE, _, _, _): drop(INART_VERDICT_DUPLICATE);
+#else
+            (DO_MAXIMUM, _, _, STEP_LEAVES, 1): fetch_second();
+            (DO_MAXIMUM, _, _, STEP_LEAVES, _): drop(0);
+#endif
+#ifndef INART_ONE_PASS
+            (DO_READ, _, _, STEP_FETCHES, 1): fetch();
+            (DO_READ, _, _, STEP_FETCHES, _): drop(0);
+#endif
+            (DO_READ, _, _, STEP_READ INART_ANY_JOINED): leave();
+            (DO_PASS, _, _, _ INART_ANY_JOINED): send(INART_VERDICT_STALE);
+            (DO_STORE, 0, _, _ INART_ANY_JOINED): send_complete();
+            (DO_STORE, _, _, _ INART_ANY_JOINED): stay();
+            (DO_ADD, 0, _, _ INART_ANY_JOINED): go_round_complete();
+            (DO_ADD, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND, _ INART_ANY_JOINED): go_round(INART_VERDICT_FLUSHED);
+            (DO_ADD, _, _, _ INART_ANY_JOINED): stay();
+            (DO_MAXIMUM, 0, _, _ INART_ANY_JOINED): go_round_complete();
+            (DO_MAXIMUM, _, INART_FLAG_RESEND &&& INART_FLAG_RESEND, _ INART_ANY_JOINED): go_round(INART_VERDICT_FLUSHED);
+            (DO_MAXIMUM, _, _, _ INART_ANY_JOINED): stay();
+            (DO_FLUSH_FIRST, 0, _, _ INART_ANY_JOINED): send_complete();
+            (DO_FLUSH_FIRST, _, _, _ INART_ANY_JOINED): send(INART_VERDICT_FLUSHED);
+            (DO_FLUSH_KNOWN, 0, _, _ INART_ANY_JOINED): send(INART_VERDICT_STALE);
+            (DO_FLUSH_KNOWN, _, _, _ INART_ANY_JOINED): send(INART_VERDICT_FLUSHED);
+            (DO_DUPLICATE, 0, _, _ INART_ANY_JOINED): send(INART_VERDICT_STALE);
+            (DO_DUPLICATE, _, _, _ INART_ANY_JOINED): drop(INART_VERDICT_DUPLICATE);
         }
 #else
         const entries = {

@@ -1,4 +1,5 @@
-// Folding: a packet has twice the values that a pass can hold, and its second half is added in a pass of its own.
+// Folding: a packet has twice the values that a pass can hold, and its second half is added in a pass of its own (Tofino 2;
+// on Tofino 1 fold_flows.p4).
 //
 //   first pass    slots.p4 decides; the first half is added     slot_ticket[A] + 1 -> ticket   on with the second half only
 //   STAYS         the second half is added                      slot_ticket[B]                 the end
@@ -17,7 +18,7 @@
 #ifndef INART_FOLD_P4
 #define INART_FOLD_P4
 
-#ifdef INART_FOLD
+#if defined(INART_FOLD) && defined(INART_ONE_PASS)
 control Fold(inout headers_t hdr, inout metadata_t meta) {
     Register<bit<32>, slot_t>(2 * INART_SLOTS) slot_ticket;
     RegisterAction<bit<32>, slot_t, bit<32>>(slot_ticket) next_ticket = {

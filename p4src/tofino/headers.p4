@@ -64,12 +64,16 @@ header tail_t {
 }
 
 #ifdef INART_FOLD
-// What a packet takes along from one pass to the next, between its header and its values (fold.p4). Of 6 bytes: with 10,
-// byte 173 of a header came from a place in the deparser that early chips (A0) get wrong.
+// What a packet takes along from one pass to the next, between its header and its values (fold.p4, fold_flows.p4). Of 6 bytes:
+// with 10, byte 173 of a header came from a place in the deparser that early chips of Tofino 2 (A0) get wrong.
 header fold_t {
     bit<8> step;
     bit<8> operation;
+#ifdef INART_ONE_PASS
     bit<32> ticket;
+#else
+    bit<32> held;
+#endif
 }
 
 // The version of such a packet, which no packet of a host has.
@@ -79,7 +83,10 @@ const bit<8> FOLDED_VERSION = 0x80 | INART_VERSION;
 const bit<8> STEP_FIRST = 0;        // it comes from a host or another switch
 const bit<8> STEP_STAYS = 1;        // its second half is added, and that is all
 const bit<8> STEP_LEAVES = 2;       // its second half is added, and then it leaves
-const bit<8> STEP_READ = 3;         // it has the second half of a sum and fetches the first
+const bit<8> STEP_READ = 3;         // it has the second half of a sum and fetches the first (Tofino 1: the rest of it)
+#ifndef INART_ONE_PASS
+const bit<8> STEP_FETCHES = 4;      // it has half of the first and of the second half, and fetches the second's rest
+#endif
 #endif
 
 struct headers_t {
@@ -88,6 +95,9 @@ struct headers_t {
     inart_t inart;
 #ifdef INART_FOLD
     fold_t fold;
+#ifndef INART_ONE_PASS
+    half_t carried;     // what a sum has of its first half while the second is added
+#endif
 #endif
     half_t first;
     half_t second;
@@ -144,9 +154,14 @@ struct metadata_t {
 #endif
 #ifdef INART_FOLD
     bit<8> step;
+#ifdef INART_ONE_PASS
     bit<32> ticket;     // how often the values of the slot's half have changed
     bit<32> previous;   // the one before the packet's
     bit<32> joined;     // whether the second half is that of the same sums as the first
+#else
+    bit<8> owned;       // whether the second half is of the packet's chunk
+    bit<8> joined;      // and of the flows that the first had before
+#endif
     slot_t cell;        // where the pass has its half of the values
 #endif
     bool routable;      // an IPv4 header without options, and TTL left

@@ -1,7 +1,7 @@
 // InArt for Tofino 1 (TNA): aggregation by label, and IPv4 forwarding beside it.
 //
 //   parser -> UDP to our group and ports: well formed? -> label -> forward, replicate
-//          |          -> aggregate: slots -> values -> drop, send on, or once round for the rest (folded: fold.p4)
+//          |          -> aggregate: slots -> values -> drop, send on, or once round for the rest (folded: more often)
 //          |                              verdicts
 //          -> IPv4 to a host: route
 //          -> other:          bridge
@@ -10,7 +10,8 @@
 // docs/tofino.md; a model of the register actions that the tests run is in tests/model/tofino.py.
 //
 // Build options (python -m p4src.build --target tna passes them): INART_VALUES values in a packet, INART_SLOTS slots,
-// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. More than 96 values, on Tofino 2 only, are added in two passes.
+// INART_LABEL_TABLE_SIZE and INART_ROUTE_TABLE_SIZE entries. 128 values are added in two passes (INART_FOLD): fold.p4 where
+// an ALU gives out both words of a pair (INART_ONE_PASS, Tofino 2), else fold_flows.p4.
 // All of the work is done in ingress; egress is bypassed.
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2
@@ -21,6 +22,9 @@
 #endif
 #else
 #include <tna.p4>
+#if INART_VALUES > 64
+#define INART_FOLD
+#endif
 #endif
 
 // Whether some packets come round by a loopback port.
@@ -36,6 +40,7 @@
 #include "checksum.p4"
 #include "counters.p4"
 #include "label.p4"
+#include "fold_flows.p4"
 #include "slots.p4"
 #include "fold.p4"
 #include "values.p4"
@@ -58,7 +63,7 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
                      inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
     Label() label;
     Slots() slots;
-#ifdef INART_FOLD
+#if defined(INART_FOLD) && defined(INART_ONE_PASS)
     Fold() fold;
 #endif
     Values() values;
@@ -72,7 +77,7 @@ control InartIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intr
             if (hdr.tail.isValid() && ig_prsr_md.parser_err == PARSER_ERROR_OK) {
                 label.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
                 slots.apply(hdr, meta);
-#ifdef INART_FOLD
+#if defined(INART_FOLD) && defined(INART_ONE_PASS)
                 fold.apply(hdr, meta);
 #endif
                 values.apply(hdr, meta);

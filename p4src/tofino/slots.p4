@@ -147,6 +147,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         const entries = {
 #ifdef INART_FOLD
             (KIND_READ, _, STEP_FIRST): refuse();
+#ifndef INART_ONE_PASS
+            (KIND_READ, _, STEP_READ): look_at_epoch();
+#endif
             (KIND_READ, _, _): NoAction();
             (KIND_FLOW, INART_FLAG_RESULT &&& INART_FLAG_RESULT, STEP_FIRST): refuse();
             (KIND_FLOW, _, STEP_FIRST): touch_epoch();
@@ -242,6 +245,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     action read() {
         meta.operation = DO_READ;
         hdr.inart.bitmap[63:32] = 0;
+#ifdef INART_FOLD
+        hdr.second.setValid();
+#endif
     }
 #endif
 
@@ -252,6 +258,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             hdr.inart.flags: ternary;
             meta.flow: ternary;
             meta.held: ternary;
+#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
+            meta.step: ternary;
+#endif
         }
         actions = {
             operate; merge;
@@ -263,26 +272,36 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
 #endif
         }
         const default_action = operate(DO_NOTHING);
-        const entries = {
-            (KIND_NONE, _, _, _, _): operate(DO_NOTHING);
-            (KIND_REFUSED, _, _, _, _): operate(DO_REFUSE);
-#ifdef INART_FOLD
-            (KIND_READ, _, _, _, _): resume();
+#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
+#define INART_ANY_STEP , _
+#else
+#define INART_ANY_STEP
 #endif
+        const entries = {
+            (KIND_NONE, _, _, _, _ INART_ANY_STEP): operate(DO_NOTHING);
+            (KIND_REFUSED, _, _, _, _ INART_ANY_STEP): operate(DO_REFUSE);
+#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
+            (KIND_READ, AGE_SAME, _, _, _, STEP_READ): read();
+            (KIND_READ, _, _, _, _, STEP_READ): operate(DO_FORGET);
+            (KIND_READ, _, _, _, _, _): resume();
+#elif defined(INART_FOLD)
+            (KIND_READ, _, _, _, _): resume();
+#else
 #ifndef INART_ONE_PASS
             (KIND_READ, AGE_SAME, _, _, _): read();
             (KIND_READ, _, _, _, _): operate(DO_FORGET);
 #endif
-            (_, AGE_OLDER, _, _, _): operate(DO_PASS);
-            (_, _, _, _, CLOSED &&& CLOSED): operate(DO_PASS);
-            (_, _, INART_RESENT, _, 0): operate(DO_FLUSH_FIRST);
-            (_, _, _, _, 0): operate(DO_STORE);
+#endif
+            (_, AGE_OLDER, _, _, _ INART_ANY_STEP): operate(DO_PASS);
+            (_, _, _, _, CLOSED &&& CLOSED INART_ANY_STEP): operate(DO_PASS);
+            (_, _, INART_RESENT, _, 0 INART_ANY_STEP): operate(DO_FLUSH_FIRST);
+            (_, _, _, _, 0 INART_ANY_STEP): operate(DO_STORE);
 #define INART_KNOWN(i) \
-            (_, _, INART_RESENT, INART_BIT(i), INART_BIT(i)): operate(DO_FLUSH_KNOWN); \
-            (_, _, _, INART_BIT(i), INART_BIT(i)): operate(DO_DUPLICATE);
+            (_, _, INART_RESENT, INART_BIT(i), INART_BIT(i) INART_ANY_STEP): operate(DO_FLUSH_KNOWN); \
+            (_, _, _, INART_BIT(i), INART_BIT(i) INART_ANY_STEP): operate(DO_DUPLICATE);
             INART_EACH_FLOW(INART_KNOWN)
-            (_, _, INART_FLAG_MAXIMUM &&& INART_FLAG_MAXIMUM, _, _): merge(DO_MAXIMUM);
-            (_, _, _, _, _): merge(DO_ADD);
+            (_, _, INART_FLAG_MAXIMUM &&& INART_FLAG_MAXIMUM, _, _ INART_ANY_STEP): merge(DO_MAXIMUM);
+            (_, _, _, _, _ INART_ANY_STEP): merge(DO_ADD);
         }
         size = 128;
     }
@@ -294,6 +313,10 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
     action compare() {
         meta.left = meta.left ^ meta.everyone;
     }
+
+#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
+    SecondHalf() second_half;
+#endif
 
     apply {
 #ifdef INART_ONE_PASS
@@ -308,6 +331,9 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         }
         sequence_table.apply();
         flows_table.apply();
+#if defined(INART_FOLD) && !defined(INART_ONE_PASS)
+        second_half.apply(hdr, meta);
+#endif
         decide_table.apply();
         join();
         compare();

@@ -12,8 +12,8 @@
 //   DO_MAXIMUM   cell = max(cell, packet), signed     packet.first = cell.first
 //   DO_READ                                           packet.second = cell.second
 //
-// Folded (fold.p4), a pass has half of the values, of both halves of which all is given out at once; DO_READ gives cell.first
-// and cell.second to a packet that has neither.
+// Folded, a pass has half of the values. On Tofino 2 (fold.p4) all that a pass has is given out at once; DO_READ gives
+// cell.first and cell.second to a packet that has neither. On Tofino 1 (fold_flows.p4) it is as above in each half.
 // Limit: four register actions, which is all that a stateful ALU holds. Sums are modulo 2^32.
 #ifndef INART_VALUES_P4
 #define INART_VALUES_P4
@@ -92,8 +92,16 @@ control Values(inout headers_t hdr, inout metadata_t meta) {
         size = 4; \
     }
 #else
+// A second half is only touched when it is that of the same flows as the first.
+#ifdef INART_FOLD
+#define INART_JOINED_KEY meta.joined: exact;
+#define INART_JOINED(operation) (operation, 1)
+#else
+#define INART_JOINED_KEY
+#define INART_JOINED(operation) operation
+#endif
 #define INART_PAIR(i) \
-    Register<sum_t, slot_t>(INART_SLOTS) sum_##i; \
+    Register<sum_t, slot_t>(INART_CELLS) sum_##i; \
     RegisterAction<sum_t, slot_t, bit<32>>(sum_##i) store_##i = { \
         void apply(inout sum_t sum) { \
             sum.first = (int<32>)hdr.first.value_##i; \
@@ -119,19 +127,19 @@ control Values(inout headers_t hdr, inout metadata_t meta) {
             result = (bit<32>)sum.second; \
         } \
     }; \
-    action do_store_##i() { store_##i.execute(meta.slot); } \
-    action do_add_##i() { hdr.first.value_##i = add_##i.execute(meta.slot); } \
-    action do_maximum_##i() { hdr.first.value_##i = maximum_##i.execute(meta.slot); } \
-    action do_read_##i() { hdr.second.value_##i = read_##i.execute(meta.slot); } \
+    action do_store_##i() { store_##i.execute(INART_CELL); } \
+    action do_add_##i() { hdr.first.value_##i = add_##i.execute(INART_CELL); } \
+    action do_maximum_##i() { hdr.first.value_##i = maximum_##i.execute(INART_CELL); } \
+    action do_read_##i() { hdr.second.value_##i = read_##i.execute(INART_CELL); } \
     table value_##i { \
-        key = { meta.operation: exact; } \
+        key = { meta.operation: exact; INART_JOINED_KEY } \
         actions = { do_store_##i; do_add_##i; do_maximum_##i; do_read_##i; @defaultonly NoAction; } \
         const default_action = NoAction(); \
         const entries = { \
-            DO_STORE: do_store_##i(); \
-            DO_ADD: do_add_##i(); \
-            DO_MAXIMUM: do_maximum_##i(); \
-            DO_READ: do_read_##i(); \
+            INART_JOINED(DO_STORE): do_store_##i(); \
+            INART_JOINED(DO_ADD): do_add_##i(); \
+            INART_JOINED(DO_MAXIMUM): do_maximum_##i(); \
+            INART_JOINED(DO_READ): do_read_##i(); \
         } \
         size = 4; \
     }

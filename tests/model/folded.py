@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from p4src.protocol import ETHERTYPE_IPV4, HEADER_OFFSET, VALUES_OFFSET, VERSION, Flag, Verdict, frame_bytes
 from tests.model import tofino
@@ -30,7 +30,7 @@ Values = tuple[int, ...]
 
 
 class Fold(NamedTuple):
-    """The header that a packet has between two passes."""
+    """The header that a packet has between two passes. ticket: on Tofino 1 the flows that its slot had before."""
 
     step: int
     operation: int
@@ -94,7 +94,7 @@ def ingress(
     half that the pass is about, or to fetch the first half those of the second."""
     slot, left, step = cell.slot, 0, FIRST
     if fold is None:
-        slot, packet, operation, left, _ = tofino.slots(cell.slot, packet, entry, table)
+        slot, packet, operation, left, *_ = tofino.slots(cell.slot, packet, entry, table)
     elif isinstance(entry, ReadOut):
         step, operation = fold.step, fold.operation
     else:
@@ -160,8 +160,20 @@ def ingress(
 class FoldedSwitch(tofino.TofinoSwitch):
     """A switch with this program. What goes round leaves by port LOOPBACK when ``delayed``."""
 
-    halves: dict[int, Folded] = field(default_factory=dict)
+    halves: dict[int, Any] = field(default_factory=dict)
     tables: dict[str, StaticTable] = field(default_factory=tables)
+
+    def ingress(self, index: int, packet: Packet, fold: Fold | None, entry: Contribution | ReadOut) -> Outcome:
+        """A pass over the registers at an index."""
+        cell = self.halves.get(index, Folded())
+        self.halves[index], outcome = ingress(cell, packet, fold, entry, self.tables)
+        return outcome
+
+    def on_the_way(self, step: int) -> tuple[int, int] | None:
+        """How many values a packet has in a pass behind the first, and how many of these the parser asks for.
+        None: there is no such pass."""
+        half = self.values_per_packet // 2
+        return {STAYS: (half, half), LEAVES: (half, half), READ: (half, 0)}.get(step)
 
     def reboot(self) -> None:
         self.halves.clear()
@@ -196,10 +208,9 @@ class FoldedSwitch(tofino.TofinoSwitch):
         self._count(port, packet.label, frame)
         entry, rule = found
         index = rule.slot_base ^ (packet.sequence & rule.slot_mask)
-        cell = self.halves.get(index, Folded())
         if isinstance(entry, Contribution):
             packet = packet.without_checksum()
-        self.halves[index], outcome = ingress(cell, packet, fold, entry, self.tables)
+        outcome = self.ingress(index, packet, fold, entry)
         if outcome.verdict is not None:
             self.verdicts[outcome.verdict] += 1
         self.overtaken += outcome.overtaken
@@ -227,21 +238,19 @@ class FoldedSwitch(tofino.TofinoSwitch):
 
     def _parsed(self, frame: bytes) -> tuple[Packet | None, Fold | None, bytes]:
         """The packet (None: malformed), what it has from an earlier pass, and what is behind its values."""
-        half = 2 * self.values_per_packet
         folded = len(frame) > HEADER_OFFSET and frame[HEADER_OFFSET] == FOLDED
         fold_bytes = FOLD.size if folded else 0
-        need, rest = VALUES_OFFSET + fold_bytes + half, b""
+        count = asked = self.values_per_packet // 2
         fold = None
         if folded:
             if len(frame) < VALUES_OFFSET + FOLD.size:
                 return None, None, b""
             fold = Fold(*FOLD.unpack_from(frame, VALUES_OFFSET))
-            if fold.step not in (STAYS, LEAVES, READ):
+            known = self.on_the_way(fold.step)
+            if known is None:
                 return None, None, b""
-            if fold.step == READ:
-                need -= half
-            rest = frame[VALUES_OFFSET + FOLD.size + half :]
-        if len(frame) < need:
+            count, asked = known
+        if len(frame) < VALUES_OFFSET + fold_bytes + 4 * asked:
             return None, None, b""
         plain = frame[:HEADER_OFFSET] + bytes([VERSION]) if folded else frame[: HEADER_OFFSET + 1]
         plain += frame[HEADER_OFFSET + 1 : VALUES_OFFSET] + frame[VALUES_OFFSET + fold_bytes :]
@@ -249,8 +258,8 @@ class FoldedSwitch(tofino.TofinoSwitch):
         packet = decode(whole, self.values_per_packet)
         if packet is not None and folded:
             outer = packet.outer or whole[:HEADER_OFFSET]
-            packet = packet._replace(values=packet.values[: self.values_per_packet // 2], outer=outer)
-        return packet, fold, rest
+            packet = packet._replace(values=packet.values[:count], outer=outer)
+        return packet, fold, frame[VALUES_OFFSET + fold_bytes + 4 * count :] if folded else b""
 
 
 def encode(packet: Packet, fold: Fold, values_per_packet: int) -> bytes:

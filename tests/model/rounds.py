@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.model.folded import FoldedSwitch
+from tests.model.folded_flows import FoldedFlowsSwitch
 from tests.model.simulation import Simulation
 from tests.model.switch import Switch
 from tests.model.tofino import LOOPBACK, TofinoSwitch
@@ -46,6 +47,11 @@ class FoldedRoundSwitch(RoundSwitch, FoldedSwitch):
     """The same of the folded program."""
 
 
+@dataclass
+class FoldedFlowsRoundSwitch(RoundSwitch, FoldedFlowsSwitch):
+    """The same of the folded program of Tofino 1."""
+
+
 class TofinoSimulation(Simulation):
     """Whole systems of switches with this program."""
 
@@ -66,4 +72,11 @@ class FoldedSimulation(TofinoSimulation):
     """The same of the folded program."""
 
     kind = FoldedRoundSwitch
+    values = 4
+
+
+class FoldedFlowsSimulation(TofinoSimulation):
+    """The same of the folded program of Tofino 1."""
+
+    kind = FoldedFlowsRoundSwitch
     values = 4

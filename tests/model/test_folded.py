@@ -86,7 +86,7 @@ def cut(frame: bytes, values: int) -> bool:
     return VALUES_OFFSET + 2 * values <= len(frame) < VALUES_OFFSET + 4 * values
 
 
-def three_flows() -> FoldedSwitch:
+def three_flows(kind: type[FoldedSwitch] = FoldedSwitch) -> FoldedSwitch:
     """Three flows into one slot; complete sums have the label 101, all else 201."""
     entries: dict[tuple[int, int], Any] = {
         (1, 20): Aggregate(4, 0, 0b001, 0b111, 101, 201, 6),
@@ -94,7 +94,7 @@ def three_flows() -> FoldedSwitch:
         (3, 22): Aggregate(4, 0, 0b100, 0b111, 101, 201, 6),
         (4, 30): Forward(7),
     }
-    return FoldedSwitch(4, SLOTS, entries, delayed=True)
+    return kind(4, SLOTS, entries, delayed=True)
 
 
 def contribution(port: int, sequence: int = 7, flags: int = 0) -> bytes:

@@ -221,24 +221,35 @@ def halves(values: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 class Decision(NamedTuple):
     """What Slots says of a packet: what its slot's registers hold now, the packet with its new bitmap and label, what
-    to do with its values, and which flows are missing. generation: 0 is another epoch than the slot's."""
+    to do with its values, and which flows are missing. generation: 0 is another epoch than the slot's. held: the flows
+    that the slot had before."""
 
     cell: Cell
     packet: Packet
     operation: int
     left: int
     generation: int
+    held: int
 
 
-def slots(cell: Cell, packet: Packet, entry: Contribution | ReadOut, tables: dict[str, StaticTable]) -> Decision:
-    """Label and Slots, of a packet whose label_table entry is known; step 0 is the first pass."""
+def slots(
+    cell: Cell,
+    packet: Packet,
+    entry: Contribution | ReadOut,
+    tables: dict[str, StaticTable],
+    *,
+    step: int = 0,
+    resumed: int = 0,
+) -> Decision:
+    """Label and Slots, of a packet whose label_table entry is known. ``step``: which pass it is, 0 the first;
+    ``resumed``: the operation that an earlier pass has decided on (folded programs only)."""
     flow = everyone = 0
     if isinstance(entry, ReadOut):
         kind = CODES["KIND_READ"]
     else:
         kind, flow, everyone = CODES["KIND_FLOW"], entry.flow, entry.everyone
         packet = packet._replace(bitmap=flow, label=entry.partial_label)
-    action, _ = tables["epoch_table"].apply(kind=kind, flags=packet.flags, step=0)
+    action, _ = tables["epoch_table"].apply(kind=kind, flags=packet.flags, step=step)
     generation, sequence_age, held = 0, NONE, 0
     if action == "refuse":
         kind = CODES["KIND_REFUSED"]
@@ -258,20 +269,20 @@ def slots(cell: Cell, packet: Packet, entry: Contribution | ReadOut, tables: dic
         flows, held = take(cell.flows, packet.sequence, claim)
         cell = cell._replace(flows=flows)
     action, arguments = tables["decide_table"].apply(
-        kind=kind, sequence_age=sequence_age, flags=packet.flags, flow=flow, held=held
+        kind=kind, sequence_age=sequence_age, flags=packet.flags, flow=flow, held=held, step=step
     )
-    operation = arguments[0] if arguments else CODES["DO_READ"]
+    operation = arguments[0] if arguments else resumed if action == "resume" else CODES["DO_READ"]
     if action == "read":
         packet = packet._replace(bitmap=packet.bitmap & WORD)
     if action == "merge":
         packet = packet._replace(bitmap=packet.bitmap | held)
-    return Decision(cell, packet, operation, (held | flow) ^ everyone, generation)
+    return Decision(cell, packet, operation, (held | flow) ^ everyone, generation, held)
 
 
 def ingress(cell: Cell, packet: Packet, entry: Contribution | ReadOut) -> tuple[Cell, Outcome]:
     """One pass of one packet that label_table has sent to a slot: Slots, Values, Finish, in this order."""
     tables = static_tables()
-    cell, packet, operation, left, generation = slots(cell, packet, entry, tables)
+    cell, packet, operation, left, generation, _ = slots(cell, packet, entry, tables)
 
     # Values: the tables of all pairs have the same entries.
     action, _ = tables["value_00"].apply(operation=operation)

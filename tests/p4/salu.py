@@ -64,6 +64,9 @@ class Register:
             if name == "output" and "word1" in operands:
                 continue
             if name == "output" and holds(operands, true):
+                if operands[-1] == "predicate":
+                    output = 1
+                    continue
                 where, word = operands[-1].split("_")
                 output = memory[word] if where == "mem" else results.get(word, memory[word] if self.pairs else 0)
             elif name not in COMPARISONS and name not in OPERATIONS and name != "output":

@@ -34,6 +34,8 @@ from controlplane.targets.bri.schema import local
 from p4src.artifacts import SWITCH, Artifact
 from p4src.tofino_toolchain import CHIPS
 
+PROGRAMS = ("tna-64", "tna-128", "t2na-64", "t2na-128")
+"""The artifacts that tests run on a model of their chip."""
 VARIABLES = {"tna": "INART_TOFINO_MODEL", "t2na": "INART_TOFINO2_MODEL"}
 """Target -> environment variable with the program that drives a model of its chip."""
 THROUGH = "through"

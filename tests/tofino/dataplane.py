@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from typing import Any
 
-from controlplane.targets.bri.chip import PORTS_PER_PIPE
+from controlplane.targets.bri.chip import PORTS_PER_PIPE, TOFINO_1, TOFINO_1_FOLDED, TOFINO_2, TOFINO_2_FOLDED
 from p4src.protocol import Verdict
-from tests.model import folded
+from tests.model import folded, folded_flows
 from tests.model.packet import Packet
 from tests.model.tofino import LOOPBACK, Cell, Contribution, ReadOut, ingress
 
@@ -66,7 +67,15 @@ class FoldedSwitch(Switch):
 
     def __init__(self, labels: Labels, groups: Mapping[int, Collection[int]], loopback: Collection[int] = ()) -> None:
         super().__init__(labels, groups, loopback)
-        self.halves: dict[tuple[int, int], folded.Folded] = {}
+        self.halves: dict[tuple[int, int], Any] = {}
+
+    def ingress(
+        self, index: tuple[int, int], packet: Packet, fold: folded.Fold | None, entry: Contribution | ReadOut
+    ) -> folded.Outcome:
+        """A pass over the registers at an index."""
+        cell = self.halves.get(index, folded.Folded())
+        self.halves[index], outcome = folded.ingress(cell, packet, fold, entry, folded.tables())
+        return outcome
 
     def process(self, port: int, packet: Packet, fold: folded.Fold | None = None) -> list[tuple[int, Packet]]:
         action, data = self.labels.get((port, packet.label), ("", {}))
@@ -79,8 +88,7 @@ class FoldedSwitch(Switch):
             entry = Contribution(data["flow"], data["everyone"], *labels, data["port"])
             packet = packet.without_checksum()
         index = port // PORTS_PER_PIPE, data["slot_base"] ^ (packet.sequence & data["slot_mask"])
-        cell = self.halves.get(index, folded.Folded())
-        self.halves[index], outcome = folded.ingress(cell, packet, fold, entry, folded.tables())
+        outcome = self.ingress(index, packet, fold, entry)
         if outcome.verdict is not None:
             self.verdicts[outcome.verdict] += 1
         if outcome.packet is None:
@@ -91,3 +99,18 @@ class FoldedSwitch(Switch):
         loop = data.get("loopback", port)
         assert loop in self.loopback and loop // PORTS_PER_PIPE == port // PORTS_PER_PIPE
         return self.process(loop, outcome.packet, outcome.fold)
+
+
+class FoldedFlowsSwitch(FoldedSwitch):
+    """The same of Tofino 1."""
+
+    def ingress(
+        self, index: tuple[int, int], packet: Packet, fold: folded.Fold | None, entry: Contribution | ReadOut
+    ) -> folded.Outcome:
+        cell, tables = self.halves.get(index, folded_flows.FoldedFlows()), folded_flows.tables()
+        self.halves[index], outcome = folded_flows.ingress(cell, packet, fold, entry, tables)
+        return outcome
+
+
+PLANES = {TOFINO_1: Switch, TOFINO_1_FOLDED: FoldedFlowsSwitch, TOFINO_2: Switch, TOFINO_2_FOLDED: FoldedSwitch}
+"""What runs a program, by what it is for."""

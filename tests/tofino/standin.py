@@ -27,7 +27,7 @@ from p4src.protocol import Verdict
 from p4src.tofino_install import GENERATIONS
 from tests.model.packet import decode, ours
 from tests.tofino.chip import Chip, missing
-from tests.tofino.dataplane import FoldedSwitch, Switch
+from tests.tofino.dataplane import PLANES
 from tests.tofino.switch import TofinoSwitch
 from tests.tofino.wire import bri_wire_pb2 as pb
 from topologies.tofino_model import BRI_PORT, device_port
@@ -70,7 +70,7 @@ class Standin:
         )
         kind = Program.load(self.artifact.program).chip
         loops = {128 * (device // 128) + port for device in ports for port in kind.recirculation}
-        self.plane = (FoldedSwitch if kind.folded else Switch)({}, {}, loops)
+        self.plane = PLANES[kind]({}, {}, loops)
         self.sockets: dict[int, socket.socket] = {}
         for device, name in ports.items():
             self.sockets[device] = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))

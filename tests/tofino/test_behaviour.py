@@ -30,7 +30,7 @@ from tests.p4.test_behaviour import (
     test_what_passes_keeps_its_headers_and_a_sum_has_no_udp_checksum,
 )
 from tests.tofino import frames
-from tests.tofino.chip import Chip, missing
+from tests.tofino.chip import PROGRAMS, Chip, missing
 
 __all__ = [
     "test_a_newer_chunk_takes_the_slot_and_an_older_one_passes",
@@ -92,7 +92,7 @@ class ChipPair(Pair):
         return frames.endless(traffic)
 
 
-@pytest.fixture(scope="module", params=["tna-64", "t2na-64"])
+@pytest.fixture(scope="module", params=PROGRAMS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     target, _, values = request.param.partition("-")
     artifact = find(target, int(values))

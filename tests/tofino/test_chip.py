@@ -21,7 +21,7 @@ from tests.model.simulation import Harm
 from tests.model.tofino import TofinoSwitch
 from tests.p4.rig import Traffic
 from tests.tofino import frames
-from tests.tofino.chip import Chip, missing
+from tests.tofino.chip import PROGRAMS, Chip, missing
 from tests.tofino.chip_system import TREES, ChipSimulation
 from tests.tofino.conftest import TESTBED
 from tests.tofino.plans import deployment, with_front_panel
@@ -30,9 +30,10 @@ from tests.tofino.test_program import Network, all_reduce
 pytestmark = pytest.mark.timeout(1800)  # a model of a chip takes milliseconds for a packet
 
 
-@pytest.fixture(scope="module", params=["tna", "t2na"])
+@pytest.fixture(scope="module", params=PROGRAMS)
 def artifact(request: pytest.FixtureRequest) -> Artifact:
-    found = find(request.param)
+    target, _, values = request.param.partition("-")
+    found = find(target, int(values))
     reason = missing(found)
     if reason:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""The folded program for Tofino 2 (128 values, every contribution goes round): the same plans, through own ports."""
+"""The folded programs (128 values, every contribution goes round): the same plans, on Tofino 2 through own ports."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from controlplane.generators import parse_topology
 from controlplane.job import parse_job
 from controlplane.plan.limits import DoesNotFit
 from controlplane.strategies import get_strategy
-from controlplane.targets.bri.chip import TOFINO_2_FOLDED
+from controlplane.targets.bri.chip import TOFINO_1_FOLDED, TOFINO_2_FOLDED
 from controlplane.targets.bri.program import Program
 from controlplane.targets.bri.schema import local
 from controlplane.targets.kinds import TofinoKind
 from p4src.artifacts import find
 from tests.model.folded import VALUES
 from tests.tofino.conftest import TESTBED
-from tests.tofino.dataplane import FoldedSwitch
+from tests.tofino.dataplane import FoldedFlowsSwitch, FoldedSwitch
 from tests.tofino.plans import deployment, installed, with_front_panel
 from tests.tofino.test_program import Network, all_reduce, switch
 from tests.tofino.test_tofino2 import PLAN, TESTBED_2, one_pipe, two_pipes
@@ -39,6 +39,7 @@ def program() -> Program:
 
 def test_a_program_knows_that_it_is_folded(program):
     assert program.chip == TOFINO_2_FOLDED
+    assert Program.load(find("tna", VALUES).program).chip == TOFINO_1_FOLDED
     assert "loopback" in {local(name) for name in program.schema.table("label_table").action("aggregate").fields}
 
 
@@ -80,6 +81,15 @@ def test_sums_of_two_pipes_are_exact(program):
     assert all(switch.round > 0 for switch in network.switches.values())
 
 
+def test_sums_of_two_pipes_are_exact_on_tofino_1():
+    hardware = with_front_panel(parse_topology(TESTBED))
+    made = deployment(hardware)
+    program = Program.load(find("tna", VALUES).program)
+    network = Network(hardware, made.rulesets, program, values=4, make=partial(switch, kind=FoldedFlowsSwitch))
+    all_reduce(network, made, random.Random(3))
+    assert all(switch.round > 0 for switch in network.switches.values())
+
+
 def test_what_is_too_much_for_the_ports_inside_is_refused(topology):
     """200 Gbit/s of loopback carry two workers of 100 Gbit/s, not four; front-panel ports that loop help."""
     kind = TofinoKind(find("t2na", VALUES))
@@ -88,3 +98,19 @@ def test_what_is_too_much_for_the_ports_inside_is_refused(topology):
         kind.check(plan, topology)
     more = [{"front_panel": f"{30 + at}/0", "speed": "400G"} for at in range(3)]
     kind.check(plan, topology.replace(nodes={name: {"loopback_ports": more} for name in topology.switches}))
+
+
+@pytest.mark.parametrize(("loops", "fits"), [(1, False), (5, True)])
+def test_loopback_ports_of_tofino_1_must_carry_what_goes_round(loops, fits, tmp_path, capsys):
+    """Four workers of 50 Gbit/s and their sum: (4 * 0.6 + 1.8) * 50 = 210 Gbit/s."""
+    data = json.loads(Path(TESTBED).read_text())
+    for node in data["nodes"][:2]:
+        node["loopback_ports"] = [{"front_panel": f"{7 + at}/0", "speed": "50G"} for at in range(loops)]
+    for edge in data["edges"]:
+        edge.update(speed="50G", bandwidth_mbps=50_000)
+    file = tmp_path / "topology.json"
+    file.write_text(json.dumps(data))
+    one_server = ["--job", "workers=4,ps=1", "--strategy", "equal"]
+    options = ["--tofino", "--artifacts", f"tna-{VALUES}", "--topology", str(file), "--dry-run", *one_server]
+    assert main(options) == int(not fits)
+    assert ("Mbit/s of loopback ports, available are 50000" in capsys.readouterr().err) != fits

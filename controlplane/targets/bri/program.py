@@ -14,7 +14,7 @@ from pathlib import Path
 
 from controlplane.frontpanel import FrontPanelPort
 from controlplane.rules import Aggregate, Bridge, Forward, LabelEntry, MulticastGroup, Replicate, Route, RuleSet
-from controlplane.targets.bri.chip import TOFINO_1, TOFINO_2, TOFINO_2_FOLDED, Chip
+from controlplane.targets.bri.chip import TOFINO_1, TOFINO_1_FOLDED, TOFINO_2, TOFINO_2_FOLDED, Chip
 from controlplane.targets.bri.entries import DataValue, Entry, KeyValue, Masked, Port, Prefix
 from controlplane.targets.bri.points import Point, points
 from controlplane.targets.bri.ports import PortMap, port_data, read_port
@@ -31,8 +31,8 @@ ACTIONS = {
 }
 READ_OUT = "read_out"
 """What only a program has whose sums go round."""
-TICKETS = "slot_ticket"
-"""The register that only a folded program has."""
+FOLDED = {"slot_ticket": TOFINO_2_FOLDED, "half_owner": TOFINO_1_FOLDED}
+"""Registers that only a folded program has."""
 
 OF_THE_PROGRAM = ("MatchAction_Direct", "Register", "Counter")
 """Kinds of tables that the P4 program decides; others are the compiler's (snapshots, hashes, debugging)."""
@@ -78,8 +78,9 @@ class Program:
     @property
     def chip(self) -> Chip:
         """What the program is for."""
-        if TICKETS in map(local, self.own.tables):
-            return TOFINO_2_FOLDED
+        for name in map(local, self.own.tables):
+            if name in FOLDED:
+                return FOLDED[name]
         actions = map(local, self.own.table(LABEL_TABLE).actions)
         return TOFINO_1 if READ_OUT in actions else TOFINO_2
 

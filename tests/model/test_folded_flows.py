@@ -1,0 +1,209 @@
+"""The folded program of Tofino 1: a second half is the sum of the flows that it names, whatever happens on the way."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p4src.artifacts import REGISTERS, find
+from p4src.protocol import HEADER_OFFSET, VALUES_OFFSET, Flag, Verdict
+from tests.model import folded_flows
+from tests.model.folded import FOLD, FOLDED, LEAVES, READ, STAYS, VALUES
+from tests.model.folded_flows import FETCHES, FLOWS, OWNERS, FoldedFlowsSwitch
+from tests.model.folded_flows_search import FoldedFlowsSearch
+from tests.model.packet import Packet
+from tests.model.rounds import FoldedFlowsSimulation
+from tests.model.search import Found
+from tests.model.simulation import Harm, WrongResult
+from tests.model.switch import Switch
+from tests.model.test_folded import contribution, cut, going_round, three_flows
+from tests.model.test_simulation import harms, trees
+from tests.model.test_tofino import BOUNDED, arrivals, as_on_tofino, labels
+from tests.model.tofino import LOOPBACK
+from tests.model.tree import Tree, star, two_level
+from tests.p4 import salu
+from tests.p4.rig import GROUPS, ROUTES, SLOTS, Traffic
+
+WORDS = st.integers(0, 0xFFFFFFFF)
+WHOLE = len(Packet(0, 0, 0, 0, (0,) * 4).encode())
+
+
+@BOUNDED
+@given(trees(), st.sampled_from([1, 2, 4]), st.integers(1, 12), harms, st.integers(0, 2**32))
+def test_every_worker_gets_every_exact_result(tree: Tree, slots: int, chunks: int, harm: Harm, seed: int) -> None:
+    FoldedFlowsSimulation(tree, slots, chunks, harm, seed).run(limit=200_000)
+
+
+@BOUNDED
+@given(trees(), st.sampled_from([1, 4]), harms, st.integers(0, 2**32), st.integers(0, 300))
+def test_a_new_epoch_in_the_middle_of_anything(tree: Tree, slots: int, harm: Harm, seed: int, before: int) -> None:
+    FoldedFlowsSimulation(tree, slots, 8, harm, seed).run_with_new_epoch(5, before, limit=200_000)
+
+
+def joins_anything(flows: int, held: int, bitmap: int) -> tuple[int, int]:
+    """A second pass that does not ask which flows the half has already."""
+    return bitmap, 1
+
+
+def test_simulations_find_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FLOWS, "do_follow_half", joins_anything)
+    with pytest.raises(WrongResult):
+        for seed in range(200):
+            harm = Harm(loss=0.2, duplicate=0.2, reorder=0.3, stray=0.1)
+            FoldedFlowsSimulation(star(3), 1, 12, harm, seed).run(limit=200_000)
+
+
+@pytest.mark.parametrize("values", [4, 128])
+def test_a_long_sequence_of_workers_packets_is_treated_as_on_v1model(
+    monkeypatch: pytest.MonkeyPatch, values: int
+) -> None:
+    monkeypatch.setattr("tests.model.switch.aggregate", as_on_tofino)
+    configuration = (values, SLOTS, labels(), dict(GROUPS), dict(ROUTES))
+    switch, reference = FoldedFlowsSwitch(*configuration), Switch(*configuration)
+    wanted: Counter[Verdict] = Counter()
+    for arrival in arrivals(Traffic(random.Random(20), values, 1000), 4000 if values == 4 else 300):
+        before = Counter(reference.verdicts)
+        expected = sorted(reference.process(arrival.port, arrival.frame))
+        found = sorted(switch.process(arrival.port, arrival.frame))
+        if not cut(arrival.frame, values):
+            assert found == expected
+            wanted += reference.verdicts - before
+        else:
+            reference.reboot()
+            switch.reboot()
+            wanted = Counter(switch.verdicts)
+    assert switch.verdicts == wanted
+    assert values > 4 or all(switch.verdicts[verdict] >= 15 for verdict in Verdict), switch.verdicts
+
+
+def test_a_contribution_goes_round_once_and_a_sum_four_passes_long() -> None:
+    switch = three_flows(FoldedFlowsSwitch)
+    for port in (1, 2):
+        frame = going_round(switch, port)
+        assert len(frame) == WHOLE - 8 + FOLD.size and frame[VALUES_OFFSET] == STAYS
+        assert switch.process(LOOPBACK, frame) == []
+    frame = going_round(switch, 3)
+    for step in (LEAVES, FETCHES, READ):
+        assert len(frame) == WHOLE - 4 + FOLD.size and frame[VALUES_OFFSET] == step
+        ((out, frame),) = switch.process(LOOPBACK, frame)
+        assert out == (6 if step == READ else LOOPBACK)
+    assert frame == Packet(101, 9, 7, 0b111, (7,) * 4).encode()
+    assert switch.verdicts == Counter({Verdict.ABSORBED: 2, Verdict.COMPLETED: 1})
+    assert switch.overtaken == 0
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_second_half_that_is_lost_costs_the_sum_and_nothing_else(lost: int) -> None:
+    """Later contributions do not join the half that lacks it; resends pass, and the next chunk is added up again."""
+    switch = three_flows(FoldedFlowsSwitch)
+    for port in (1, 2, 3):
+        frame = going_round(switch, port)
+        if port != lost:
+            assert switch.process(LOOPBACK, frame) == []
+    assert switch.overtaken == (2 if lost == 1 else 1)
+    resent = contribution(1, flags=Flag.RESEND)
+    assert switch.process(1, resent) == [(6, Packet(201, 9, 7, 1, (1,) * 4, Flag.RESEND).encode())]
+    for port in (1, 2):
+        assert switch.process(LOOPBACK, going_round(switch, port, sequence=8)) == []
+    frame = going_round(switch, 3, sequence=8)
+    for _ in range(3):
+        ((out, frame),) = switch.process(LOOPBACK, frame)
+    assert (out, frame) == (6, Packet(101, 9, 8, 0b111, (7,) * 4).encode())
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2])
+def test_a_sum_whose_slot_was_taken_over_ends_on_its_way(passes: int) -> None:
+    switch = three_flows(FoldedFlowsSwitch)
+    for port in (1, 2):
+        switch.process(LOOPBACK, going_round(switch, port))
+    frame = going_round(switch, 3)
+    for _ in range(passes):
+        ((_, frame),) = switch.process(LOOPBACK, frame)
+    switch.process(LOOPBACK, going_round(switch, 1, sequence=8))
+    assert switch.process(LOOPBACK, frame) == []
+    assert switch.overtaken == 1
+
+
+def test_what_looks_as_if_it_went_round_is_refused_from_outside() -> None:
+    switch = three_flows(FoldedFlowsSwitch)
+    frame = going_round(switch, 1)
+    assert frame[HEADER_OFFSET] == FOLDED
+    cells = dict(switch.halves)
+    for port, label in ((1, 20), (4, 30), (5, 99)):
+        forged = frame[: HEADER_OFFSET + 4] + label.to_bytes(4, "big") + frame[HEADER_OFFSET + 8 :]
+        assert switch.process(port, forged) == []
+    assert switch.halves == cells
+    assert switch.verdicts == Counter({Verdict.ABSORBED: 1, Verdict.REFUSED: 3})
+
+
+@cache
+def compiled() -> dict[str, salu.Register]:
+    return salu.registers(find("tna", VALUES).directory / REGISTERS)
+
+
+def function_of(functions: dict[str, Any], action: str) -> Any:
+    (found,) = [function for name, function in functions.items() if action.endswith(name.removeprefix("do_"))]
+    return found
+
+
+@BOUNDED
+@given(WORDS, WORDS, WORDS, WORDS)
+def test_the_compiled_registers_do_the_same(one: int, other: int, first: int, second: int) -> None:
+    flows, owner = compiled()["half_flows"], compiled()["half_owner"]
+    assert flows.inputs[64].startswith("hdr.inart.bitmap.0-31") and flows.inputs[96].startswith("hdr.fold.held")
+    assert owner.inputs[64].startswith("hdr.inart.epoch") and owner.inputs[96].startswith("hdr.inart.sequence")
+    for action in flows.actions:
+        for cell in (one, first, second):
+            (after, _), output = flows.execute(action, (cell, 0), second, first)
+            assert (after, output) == function_of(FLOWS, action)(cell, first, second)
+    for action in owner.actions:
+        for pair in ((one, other), (first, second), (first, other), (one, second)):
+            assert owner.execute(action, pair, first, second) == function_of(OWNERS, action)(pair, first, second)
+
+
+@pytest.mark.parametrize(
+    ("tree", "slots", "chunks", "epochs", "history"),
+    [
+        (star(2), 1, 2, 1, None),
+        (star(2), 1, 1, 2, None),
+        (two_level(1, 1), 1, 1, 1, None),
+        (star(2), 1, 1, 1, 1),
+    ],
+    ids=str,
+)
+def test_no_reachable_state_is_wrong_or_stuck(
+    tree: Tree, slots: int, chunks: int, epochs: int, history: int | None
+) -> None:
+    statistics = FoldedFlowsSearch(tree, slots, chunks, epochs, history).run()
+    assert statistics.complete
+    assert statistics.states > 20
+
+
+def owns_anything(owner: tuple[int, int], epoch: int, sequence: int) -> tuple[tuple[int, int], int]:
+    """A second half that does not ask of which chunk it is."""
+    return owner, 1
+
+
+@pytest.mark.parametrize(
+    ("functions", "action", "mistake", "chunks"),
+    [(FLOWS, "do_follow_half", joins_anything, 1), (OWNERS, "do_check_owner", owns_anything, 2)],
+    ids=["flows", "owner"],
+)
+def test_the_search_finds_mistakes(
+    monkeypatch: pytest.MonkeyPatch, functions: dict[str, Any], action: str, mistake: Any, chunks: int
+) -> None:
+    monkeypatch.setitem(functions, action, mistake)
+    with pytest.raises(Found):
+        FoldedFlowsSearch(star(2), 1, chunks, history=1).run()
+
+
+def test_the_model_has_every_action() -> None:
+    found = folded_flows.tables()
+    assert {row.action for row in found["half_table"].rows} == {"join_anyway", *FLOWS}
+    assert {row.action for row in found["owner_table"].rows} == set(OWNERS)
