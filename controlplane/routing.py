@@ -207,3 +207,42 @@ def downwards(root: str, edges: Sequence[tuple[str, str]]) -> tuple[tuple[str, s
             ordered.append((node, child))
             queue.append(child)
     return tuple(ordered)
+
+
+def next_hops(topology: Topology) -> dict[str, dict[str, str]]:
+    """Per server, the next node on the way there from each node that reaches it.
+
+    Independent of plans. Shortest paths; per destination the next hop is the one over which the fewest servers' traffic
+    per Mbit/s runs so far, so that equal-cost paths share the load.
+    """
+    network = Network(topology)
+    load = [0.0] * len(network.ends)
+    result: dict[str, dict[str, str]] = {}
+    for server in topology.servers:
+        target = network.index[server]
+        distance = network.distances_to(target)
+        traffic = [0.0 if forwards else 1.0 for forwards in network.forwards]
+        reaching = sorted((u for u in range(len(network.names)) if distance[u] > 0), key=lambda u: -distance[u])
+        own = result[server] = {}
+        for u in reaching:
+            v, e = min(
+                network.next_hops(u, target),
+                key=lambda hop: ((load[hop[1]] + traffic[u]) / network.capacity[hop[1]], hop),
+            )
+            load[e] += traffic[u]
+            traffic[v] += traffic[u]
+            own[network.names[u]] = network.names[v]
+    return result
+
+
+def ways(topology: Topology) -> dict[tuple[str, str], list[str]]:
+    """The nodes that a packet between two servers passes by `next_hops`; pairs without a route are left out."""
+    hops = next_hops(topology)
+    found = {}
+    for target in topology.servers:
+        for source in topology.servers:
+            if source != target and source in hops[target]:
+                path = found[source, target] = [source]
+                while path[-1] != target:
+                    path.append(hops[target][path[-1]])
+    return found

@@ -12,7 +12,7 @@ from controlplane.frontpanel import FrontPanelPort
 from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in
 from controlplane.plan.model import Multicast, Plan, PlanError, Tree
 from controlplane.plan.slots import place_slots
-from controlplane.routing import Network
+from controlplane.routing import next_hops
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes, udp_port
 
@@ -476,28 +476,11 @@ def parts_of(tree: Tree, numbers: Mapping[str, int]) -> dict[str, tuple[tuple[in
 
 
 def routes(topology: Topology) -> dict[str, tuple[Route, ...]]:
-    """Per switch, an IPv4 /32 route to every server that it reaches.
-
-    Independent of plans. Shortest paths; per destination the next hop is the one over which the fewest servers' traffic
-    per Mbit/s runs so far, so that equal-cost paths share the load.
-    """
-    network = Network(topology)
-    load = [0.0] * len(network.ends)
+    """Per switch, an IPv4 /32 route to every server that it reaches, along `next_hops`."""
     result: dict[str, list[Route]] = {v: [] for v in topology.switches}
-    for server in topology.servers:
-        target = network.index[server]
-        distance = network.distances_to(target)
-        traffic = [0.0 if forwards else 1.0 for forwards in network.forwards]
-        reaching = sorted((u for u in range(len(network.names)) if distance[u] > 0), key=lambda u: -distance[u])
-        for u in reaching:
-            v, e = min(
-                network.next_hops(u, target),
-                key=lambda hop: ((load[hop[1]] + traffic[u]) / network.capacity[hop[1]], hop),
-            )
-            load[e] += traffic[u]
-            traffic[v] += traffic[u]
-            if network.forwards[u]:
-                switch, following = network.names[u], network.names[v]
-                route = Route(topology.address(server), 32, topology.mac(server), topology.port(switch, following))
-                result[switch].append(route)
+    for server, hops in next_hops(topology).items():
+        for node, following in hops.items():
+            if node in result:
+                port = topology.port(node, following)
+                result[node].append(Route(topology.address(server), 32, topology.mac(server), port))
     return {v: tuple(entries) for v, entries in result.items()}

@@ -14,10 +14,10 @@ from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from controlplane.plan.task import Edge, Task
+from controlplane.routing import ways
 from controlplane.simulate import Simulator
 from controlplane.strategies.wan.policy import (
     Alone,
@@ -127,8 +127,7 @@ class Simulation:
         capacities = [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
         pairs = [(u, v) for u in topology.servers for v in topology.servers if u != v]
         self.caps = {pair: len(capacities) + k for k, pair in enumerate(pairs)} if loss else {}
-        routes = dict(nx.all_pairs_shortest_path(topology.graph))
-        self.routes = {(u, v): routes[u][v] for u, v in pairs}
+        self.routes = ways(topology)  # as the switches are told
         if loss:
             for pair in pairs:
                 route = list(pairwise(self.routes[pair]))

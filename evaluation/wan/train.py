@@ -21,6 +21,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from controlplane.routing import ways
 from controlplane.strategies.wan.policy import Changed, Policy
 from controlplane.topology import Topology
 from evaluation.wan.emulated import Site, say
@@ -60,6 +61,7 @@ class Result:
     accuracy: tuple[tuple[float, float], ...]
     bytes: dict[str, int]
     per_round_s: tuple[float, ...]
+    simulated_per_round_s: tuple[float, ...]
 
 
 def changes(graph: nx.DiGraph, factor: float, seed: int) -> Change:
@@ -297,9 +299,6 @@ def _result(  # noqa: PLR0917
     if reached is not None and simulated_rounds:
         done = sum(point["at_s"] <= reached for point in points) / len(reports)
         pace = done * arguments.seconds / simulated_rounds
-    routes = {
-        (u, v): nx.shortest_path(topology.graph, u, v) for u in topology.servers for v in topology.servers if u != v
-    }
     return Result(
         network,
         name,
@@ -315,8 +314,9 @@ def _result(  # noqa: PLR0917
         curve[-1][1] if curve else None,
         idle,
         curve,
-        link_bytes(reports, routes),
+        link_bytes(reports, ways(topology)),
         tuple(measured),
+        tuple(simulated),
     )
 
 
