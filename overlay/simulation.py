@@ -153,7 +153,7 @@ class Simulation:
         """Until so many tasks are finished, or so much time is over; returns the time, s."""
         self.most = rounds
         for node in self.policy.nodes:
-            self._orders(self.policy.handle(Back(node), self.sim.now))
+            self.carry_out(self.policy.handle(Back(node), self.sim.now))
         for node in self.policy.nodes:
             self._train(node)
         if math.isinf(seconds):
@@ -171,7 +171,7 @@ class Simulation:
             default = self.defaults[self.values]
             for owner, chunk in self.scatters[node].begin(turn, default.blocks, default.chunk_values):
                 self._send_early(node, turn, owner, chunk)
-        self._orders(self.policy.handle(Ready(node, self.values, turn), self.sim.now))
+        self.carry_out(self.policy.handle(Ready(node, self.values, turn), self.sim.now))
 
     def _send_early(self, node: str, turn: int, owner: str, chunk: int) -> None:
         scatter, size = self.scatters[node], self.defaults[self.values].chunk_values
@@ -207,7 +207,8 @@ class Simulation:
         """The capacity of a link of the topology, from now on."""
         self.sim.set_capacity(self.links[u, v], mbps)
 
-    def _orders(self, orders: Sequence[Order]) -> None:
+    def carry_out(self, orders: Sequence[Order]) -> None:
+        """What the policy says, now."""
         for order in orders:
             if isinstance(order, Start):
                 self._begin(order.task)
@@ -275,7 +276,7 @@ class Simulation:
         if node not in task.awaited:
             return  # the sender of a copy
         self._without(task, (node,))
-        self._orders(self.policy.handle(Finished(node, task.number), self.sim.now))
+        self.carry_out(self.policy.handle(Finished(node, task.number), self.sim.now))
         if task.op != "copy":
             self._train(node)
 
@@ -291,11 +292,11 @@ class Simulation:
                 self.sim.stop()
 
     def _progress(self, task: Task, node: str, receiver: str, left: float) -> None:
-        self._orders(self.policy.handle(Progress(node, task.number, receiver, left), self.sim.now))
+        self.carry_out(self.policy.handle(Progress(node, task.number, receiver, left), self.sim.now))
 
     def tell(self, event: Event) -> None:
         """Something that the policy is to hear from outside."""
-        self._orders(self.policy.handle(event, self.sim.now))
+        self.carry_out(self.policy.handle(event, self.sim.now))
 
     # --- chunks under way ---
 
@@ -351,7 +352,7 @@ class Simulation:
                 chunk.through()
             mbps = line.throughput.arrived(began[0], self.sim.now, chunk.size)
             if mbps is not None and self.probe_values is not None and chunk.size / (BITS * 4) >= self.probe_values:
-                self._orders(self.policy.handle(Measured(*pair, mbps), self.sim.now))
+                self.carry_out(self.policy.handle(Measured(*pair, mbps), self.sim.now))
             self._hop(chunk, hop + 1)
 
         heapq.heappush(line.waiting, (chunk.task.priority, next(self._order), chunk, begin, arrived))

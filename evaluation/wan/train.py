@@ -2,7 +2,8 @@
 
 A namespace a site; links with the network's rates, scaled to the machine, delay and loss, redrawn on a schedule where
 asked for. Every site trains a PyTorch model on its own images; all systems get the same network, changes and seconds.
-Beside each: the same policy in the simulator, with the compute times that the sites had, and the same changes.
+Beside each, in the simulator with the same changes: the same policy with the compute times that the sites had (rounds,
+seconds to an accuracy), and the same tasks at the same times (seconds of a task; evaluation/wan/again.py).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import networkx as nx
 import numpy as np
 
 from controlplane.routing import ways
-from controlplane.strategies.wan.policy import Changed, Policy
+from controlplane.strategies.wan.policy import Changed, Order, Policy
 from controlplane.topology import Topology
+from evaluation.wan.again import Recorded, seconds_again
 from evaluation.wan.emulated import Site, say
 from evaluation.wan.workloads import RUNTIMES
 from overlay.coordinator import Coordinator
@@ -34,13 +36,17 @@ from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, redrawn, sca
 
 END_SECONDS = 120.0
 LATE_SECONDS = 240.0
+AFTER_SECONDS = 120.0
+"""A task may still take so long in the simulator when the time is over."""
+
 Change = Callable[[int], dict[tuple[Any, Any], float]]
 
 
 @dataclass(frozen=True)
 class Result:
     """One system. rounds: of a site, mean. round_s: seconds of a synchronisation (with waiting for the others), median;
-    task_s: from a task's announcement to its end, median. simulated_*: the same in the simulator. accuracy: (seconds,
+    task_s: from a task's announcement to its end, median. simulated_task_s: of the same tasks, begun at the same times;
+    simulated_rounds: of the same policy with the sites' compute times. per_round_s: of each task. accuracy: (seconds,
     mean over the sites) over time; target_s: seconds until `target` of it, None: not reached; simulated_target_s: the
     rounds that this took, at the simulator's pace. final_accuracy: None: not every site had a round. bytes: that agents
     sent, by link between sites."""
@@ -110,19 +116,24 @@ def simulate(
         policy, topology, values, compute=compute, loss=arguments.loss, finished=finished,
         probe_values=arguments.chunk // 2,
     )  # fmt: skip
-    if arguments.redraw:
-
-        def redraw(k: int) -> None:
-            for (u, v), mbps in change(k).items():
-                run.set_rate(f"dc{u}", f"dc{v}", mbps)
-                run.tell(Changed(f"h{u}", f"h{v}", mbps))
-            run.sim.after(arguments.redraw, partial(redraw, k + 1))
-
-        run.sim.after(arguments.redraw, partial(redraw, 1))
+    weather(run, change, arguments.redraw)
     run.run(10**9, seconds=arguments.seconds)
     while not seconds and run.sim.now < 100 * arguments.seconds:  # at least one, as in the sites
         run.sim.run(run.sim.now + 0.1)
     return rounds[0] / len(policy.nodes), seconds
+
+
+def weather(run: Simulation, change: Change, every: float) -> None:
+    """All links of the simulation are redrawn so often (0: never)."""
+
+    def redraw(k: int) -> None:
+        for (u, v), mbps in change(k).items():
+            run.set_rate(f"dc{u}", f"dc{v}", mbps)
+            run.tell(Changed(f"h{u}", f"h{v}", mbps))
+        run.sim.after(every, partial(redraw, k + 1))
+
+    if every:
+        run.sim.after(every, partial(redraw, 1))
 
 
 class Sites:
@@ -137,9 +148,12 @@ class Sites:
         self.zygote = Zygote(site.emulation, preload=preload)
         self.zygote.wait_ready()
 
-    def run(self, policy: Policy, lesson: dict[str, Any]) -> tuple[list[dict[str, Any]], list[float], float]:
-        """(each site's report, seconds of each task, part of the CPU that was idle)."""
-        tasks: list[float] = []
+    def run(
+        self, policy: Policy, lesson: dict[str, Any]
+    ) -> tuple[list[dict[str, Any]], dict[int, float], list[tuple[float, Order]], float]:
+        """(each site's report, seconds of each task, what was ordered when, part of the CPU that was idle)."""
+        recorded = Recorded(policy)
+        tasks: dict[int, float] = {}
         brought = [0]
         over = threading.Event()
 
@@ -148,11 +162,11 @@ class Sites:
                 say(line)
 
         def finished(task: Any, s: float) -> None:
-            tasks.append(s)
+            tasks[task.number] = s
             brought[0] += len(task.bringers)
 
         with Coordinator(
-            policy,
+            recorded,
             self.site.emulation.controller_host,
             log=log,
             probe_values=self.arguments.chunk // 2,
@@ -180,6 +194,7 @@ class Sites:
                 load = LoadMonitor(self.site.emulation)
                 weather = threading.Thread(target=self._redraw, args=(coordinator, over))
                 weather.start()
+                began = time.monotonic()
                 for process in processes:
                     process.send("begin")
                 over.wait(self.arguments.seconds)
@@ -195,7 +210,7 @@ class Sites:
             finally:
                 for process in processes:
                     process.end()
-        return reports, tasks, idle
+        return reports, tasks, [(at - began, order) for at, order in recorded.orders], idle
 
     def _redraw(self, coordinator: Coordinator, over: threading.Event) -> None:
         k = 0
@@ -266,10 +281,16 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
                 for name in systems:
                     make = maker(name, graph, values, **options)
                     lesson = asdict(base) | {"copies": name in COPIES}
-                    reports, measured, idle = sites.run(make(), lesson)
+                    reports, measured, orders, idle = sites.run(make(), lesson)
                     sites.restore()
-                    rounds, tasks = simulate(make(), topology, values, arguments, change, reports=reports)
-                    found.append(_result(network, name, arguments, reports, measured, idle, rounds, tasks, topology))
+                    rounds, _ = simulate(make(), topology, values, arguments, change, reports=reports)
+                    again = seconds_again(
+                        orders, tuple(topology.servers), topology, values, loss=arguments.loss,
+                        until=arguments.seconds + AFTER_SECONDS,
+                        weather=partial(weather, change=change, every=arguments.redraw),
+                    )  # fmt: skip
+                    both = [(s, again[number]) for number, s in measured.items() if number in again]
+                    found.append(_result(network, name, arguments, reports, both, idle, rounds, topology))
                     say(line_of(found[-1]))
             finally:
                 sites.close()
@@ -285,12 +306,12 @@ def _result(  # noqa: PLR0917
     name: str,
     arguments: argparse.Namespace,
     reports: list[dict[str, Any]],
-    measured: list[float],
+    both: list[tuple[float, float]],
     idle: float,
     simulated_rounds: float,
-    simulated: list[float],
     topology: Topology,
 ) -> Result:
+    measured, simulated = [s for s, _ in both], [s for _, s in both]
     curve = mean_accuracy(reports)
     points = [point for report in reports for point in report["points"]]
     reached = next((at for at, value in curve if value >= arguments.target), None)

@@ -23,6 +23,8 @@ NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
 }
 TOTAL_MBPS = 400.0  # of all links together: what two cores forward and add with time to spare
 HOST_MBPS = 1000.0
+START_SEGMENTS = 64
+"""The window with which connections between sites start: 90 KB."""
 
 
 def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
@@ -71,6 +73,8 @@ class Wan:
         try:
             self._fabric = Fabric(self.emulation).__enter__()
             self._fabric.install_routes()
+            for host in self.topology.servers:
+                self._long_transfers(host)
             for u, v in self.topology.links:
                 if self.topology.kind(u) == self.topology.kind(v) == "switch":
                     # A bucket's credit, small beside what a fabric carries, is a chunk of ours on these slow links.
@@ -84,6 +88,16 @@ class Wan:
         """What makes the switches copy multicasts, for one coordinator."""
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in self.emulation.switch_addresses.items()]
         return p4runtime(self.topology, addresses)
+
+    def _long_transfers(self, host: str) -> None:
+        """Connections send as in the middle of a long transfer. Scaled down, a model is a few windows of packets: how
+        they grow, and which of two that cross on a link has grown first (and lets the other's acknowledgements wait),
+        would be what is measured."""
+        settings = ("tcp_congestion_control=reno", "tcp_slow_start_after_idle=0")
+        self.emulation.run(host, ["sysctl", "-q", "-w", *(f"net.ipv4.{setting}" for setting in settings)])
+        route = self.emulation.run(host, ["ip", "-4", "route", "show", "default"]).stdout.split()
+        window = ["initcwnd", str(START_SEGMENTS), "initrwnd", str(START_SEGMENTS)]
+        self.emulation.run(host, ["ip", "-4", "route", "change", *route, *window])
 
     def __exit__(self, *_: object) -> None:
         if self._fabric is not None:

@@ -1,0 +1,69 @@
+"""The tasks that a run had, again in the simulator: each begun when it was begun, whatever became of those before it.
+
+Where groups form as their members become ready, a simulation by itself soon has other groups than what was measured,
+and compares the luck of both. This compares the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from controlplane.plan.task import Task
+from controlplane.strategies.wan.policy import Event, Order, Policy
+from controlplane.topology import Topology
+from overlay.simulation import Simulation
+
+NEVER = 1e9
+
+
+class Recorded:
+    """A policy; what it has ordered so far, and when, is in `orders`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.nodes = policy, policy.nodes
+        self.orders: list[tuple[float, Order]] = []
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        orders = self.policy.handle(event, now)
+        self.orders += [(now, order) for order in orders]
+        return orders
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+
+class _Told:
+    """Decides nothing."""
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        self.nodes = nodes
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        return ()
+
+
+def seconds_again(
+    orders: Sequence[tuple[float, Order]],
+    nodes: tuple[str, ...],
+    topology: Topology,
+    values: int,
+    *,
+    loss: float = 0.0,
+    until: float,
+    weather: Callable[[Simulation], None] = lambda run: None,
+) -> dict[int, float]:
+    """Simulated seconds of each task, by its number. orders: with seconds since the beginning. until: s at which tasks
+    that have not ended are left out. weather: sets the changes of links."""
+    found: dict[int, float] = {}
+
+    def finished(task: Task, seconds: float) -> None:
+        found[task.number] = seconds
+
+    run = Simulation(_Told(nodes), topology, values, compute=lambda node: NEVER, loss=loss, finished=finished)
+    for at, order in orders:
+        run.sim.at(max(0.0, at), partial(run.carry_out, [order]))
+    weather(run)
+    run.run(10**9, seconds=until)
+    return found
