@@ -13,6 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+OLDEST = 2, 6
+if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:  # process groups are made in another way there
+    raise ImportError(f"InArt needs torch 2.6 or later, this is {torch.__version__}: pip install 'torch>=2.6'")
+
 TIMEOUT = timedelta(minutes=30)
 """As torch.distributed's default."""
 
