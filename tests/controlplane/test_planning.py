@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.generators import fattree, random_topology, testbed
+from controlplane.generators import fattree, parse_topology, random_topology, testbed
 from controlplane.job import place_job
 from controlplane.plan import report
 from controlplane.plan.__main__ import main
@@ -51,6 +51,17 @@ def test_what_is_proven_holds(instance):
         return
     proven = proven_bound(topology, job)
     assert plan.rate_mbps <= proven.mbps * (1 + 1e-6) <= cheap_bound(topology, job).mbps * (1 + 2e-6)
+
+
+def test_a_worker_and_a_server_behind_one_thin_link_are_proven():
+    """All that goes in or out of their part of the network crosses it: results of the one, sums for the other."""
+    topology = parse_topology("random:switches=8,servers=12,links=3,seed=5003")
+    job = place_job(topology, 9, 2, seed=5003)
+    thin = topology.residual_bandwidth_mbps("v3", "v4")
+    assert topology.neighbours("v4") == ("h3", "h11", "v3", "v7") and topology.neighbours("v7") == ("h2", "v4")
+    assert {"h2", "h11"} <= {*job.workers, *job.parameter_servers} and thin < cheap_bound(topology, job).mbps
+    assert get_strategy("inart")(topology, job).rate_mbps == pytest.approx(thin)
+    assert proven_bound(topology, job).mbps == pytest.approx(thin)
 
 
 def test_exact_keeps_what_it_has_when_time_is_over(capsys):

@@ -7,6 +7,8 @@ location for the way up (points may feed points), and a Steiner arborescence for
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from controlplane.job import Job
@@ -33,7 +35,7 @@ def column_bound(master: Master, prices: Prices) -> float:
         price = sum(master.frozen_split.get(s, 0.0) * p for s, p in zip(job.parameter_servers, least, strict=True))
     else:
         price = min(least)
-    return total / price * master.scale
+    return total / price * master.scale if price > 0 else math.inf
 
 
 def _optimum(program: Program) -> float:
@@ -45,7 +47,8 @@ def _optimum(program: Program) -> float:
 
 
 def _way_up(pricing: Pricing, root: int) -> float:
-    """Facility location with points that feed points, relaxed."""
+    """Facility location with points that feed points, relaxed. There, points may feed each other in a ring at no cost,
+    so it is at least what any worker's way to the root costs."""
     direct, final = pricing.to_root(root)
     points = [int(f) for f in np.flatnonzero(np.isfinite(final))]
     costs = np.column_stack([direct, pricing.rack_cost[:, points]])
@@ -72,7 +75,8 @@ def _way_up(pricing: Pricing, root: int) -> float:
             program.add_row([*members, opened], [*ones, -1.0], 0.0, 0.0)
         for f in range(count):
             program.add_row([first + 1 + f, f], [1.0, -1.0], upper=0.0)
-    return base + _optimum(program)
+    farthest = pricing.from_rack[:, len(pricing.switches) + root].max() + pricing.root_price[root]
+    return max(base + _optimum(program), float(farthest))
 
 
 def _results(pricing: Pricing, network: Network, job: Job, root: int) -> float:
