@@ -1,4 +1,4 @@
-"""`python -m evaluation.wan run | train | through | compare | scaling | headline`."""
+"""`python -m evaluation.wan run | train | measured | through | compare | scaling | headline`."""
 
 import sys
 from functools import partial
@@ -21,6 +21,10 @@ if sys.argv[1:2] == ["train"]:
     from evaluation.wan.train import main as train
 
     sys.exit(train("wan", sys.argv[2:]))
+if sys.argv[1:2] == ["measured"]:
+    from evaluation.wan.measured import main as measured
+
+    sys.exit(measured(sys.argv[2:]))
 if sys.argv[1:2] == ["through"]:
     from evaluation.wan.through import main as through
 

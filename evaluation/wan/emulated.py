@@ -52,6 +52,7 @@ class Measured:
     error: float
     cpu_idle: float
     per_round_s: tuple[float, ...]
+    loss: float
 
 
 def policy_of(plan: Plan, planned_on: Topology, chunk: int, window: int) -> FollowPlan:
@@ -139,6 +140,7 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
                         error,
                         idle,
                         tuple(seconds),
+                        arguments.loss,
                     )
                 )
                 say(line_of(found[-1]))
