@@ -1,4 +1,6 @@
-"""Synchronous training over a changing WAN, as a policy on the flow-level simulator (NetStorm paper, IV to VI, IX).
+"""Synchronous training over a changing WAN on the flow-level simulator (NetStorm paper, IV to VI, IX).
+
+What is believed of links, when that is decided upon, roots and trees are those of the policy that runs for real.
 
 Chunks climb their root's tree (a node passes a chunk on when its children's have come), and come back down. Hops store
 and forward whole chunks: small ones pipeline, one chunk per root is Theorem 1's model.
@@ -18,7 +20,7 @@ import numpy as np
 from controlplane.simulate import Simulator
 from controlplane.strategies.wan.apsp.algorithm import Node, Path
 from controlplane.strategies.wan.netstorm import algorithm as netstorm
-from controlplane.strategies.wan.policy import rates_changed
+from controlplane.strategies.wan.netstorm.policy import NetStorm
 from overlay.simulation import mathis_mbps
 
 ALEXNET_PARAMETERS = 61.0  # million
@@ -101,12 +103,16 @@ class Training:
     ) -> None:
         self.setup = setup
         self.graph = graph
-        self.belief = graph.copy()
+        belief = graph.copy()
         if not setup.known:
             rng = np.random.default_rng([guesses, len(graph)])
-            for _, _, data in self.belief.edges(data=True):
+            for _, _, data in belief.edges(data=True):
                 data["mbps"] = float(rng.integers(20, 156))
-        self.decided = self.belief.copy()
+        self.policy = NetStorm(
+            belief, topology=setup.topology, roots=setup.roots, root=root, counts=setup.counts,
+            aware=setup.awareness != "none", auxiliary=False, update=0.0, update_rate=setup.update_rate,
+            probes=setup.probe_count,
+        )  # fmt: skip
         self.links = {link: k for k, link in enumerate(graph.edges)}
         capacities = [data["mbps"] for _, _, data in graph.edges(data=True)]
         # Overlay links that are no links of the network go along the fewest hops.
@@ -119,55 +125,28 @@ class Training:
                         self.connections[u, v] = len(capacities)
                         capacities.append(tcp_mbps(len(route) - 1, setup.rtt_ms, setup.loss))
         self.sim = Simulator(capacities, "fcfs")
-        self.change, self.interval, self.root = change, interval, root
-        if setup.topology == "FAPT":
-            self.roots = netstorm.choose_roots(self.belief, setup.roots, setup.counts)
-            if setup.roots == 1 and root is not None:
-                self.roots = (root,)
-        else:
-            self.roots = (next(iter(graph.nodes)) if root is None else root,)
+        self.change, self.interval = change, interval
         self.senders: dict[tuple[Node, Node], _Sender] = {}
-        self.probes = dict.fromkeys(self.links, 0)
         self.ends: list[float] = []
         self.begins: list[float] = []
         self.stale = False  # the trees, when the policy has changed since
-        self.trees = self._decide()
+        self.trees = self.policy.trees
         self.paths: dict[tuple[Node, Node], list[Path]] = {}
 
     # --- what the scheduler knows and decides ---
 
-    def _decide(self) -> tuple[netstorm.AggregationTree, ...]:
-        root = self.roots[0]
-        if self.setup.topology == "STAR":
-            return (netstorm.star(self.graph, root),)
-        if self.setup.topology == "BKT":
-            return (netstorm.balanced_tree(self.graph, root),)
-        if self.setup.topology == "MST":
-            return (netstorm.widest_tree(self.decided, root),)
-        return netstorm.multi_root(self.decided, self.roots, self.setup.counts)
-
     def _measure(self, u: Node, v: Node, size: float) -> None:
-        """A chunk has come over u -> v. Enough large ones: the scheduler knows the link's present throughput."""
+        """A chunk has come over u -> v; if it is large enough, it tells the link's present throughput."""
         if self.setup.awareness == "passive" and size >= self.setup.probe_size * MBIT:
-            self.probes[u, v] += 1
-            if self.probes[u, v] >= self.setup.probe_count:
-                self.probes[u, v] = 0
-                self.belief.edges[u, v]["mbps"] = self.graph.edges[u, v]["mbps"]
+            self.policy.measured((u, v), self.graph.edges[u, v]["mbps"])
 
     def _update(self) -> None:
-        if self.setup.awareness != "none":
-            if self.setup.awareness == "full":
-                self.belief = self.graph.copy()
-            if self._changed():
-                self.decided = self.belief.copy()
-                self.stale = True
-                self.paths = {}  # auxiliary paths change at once, trees at the next push
+        if self.setup.awareness == "full":
+            self.policy.belief = self.graph.copy()
+        if self.policy.refresh(self.sim.now):
+            self.stale = True
+            self.paths = {}  # auxiliary paths change at once, trees at the next push
         self.sim.after(self.setup.update, self._update)
-
-    def _changed(self) -> bool:
-        """By more than UPDATE_RATE since the policy was made. The paper's 0 makes it anew in any case, but the same
-        knowledge gives the same policy."""
-        return rates_changed(self.decided, self.belief, self.setup.update_rate)
 
     def _vary(self) -> None:
         assert self.change is not None
@@ -197,7 +176,7 @@ class Training:
             else:
                 pair = (u, v)
                 if pair not in self.paths:
-                    self.paths[pair] = netstorm.auxiliary_paths(self.decided, u, v)
+                    self.paths[pair] = netstorm.auxiliary_paths(self.policy.decided, u, v)
                 found = (p for p in self.paths[pair] if sender.auxiliary.get(p, 0) < setup.auxiliary_length)
                 path = next(found, None if setup.lazy else ())
             if path is None:
@@ -238,8 +217,8 @@ class Training:
     def _iteration(self) -> None:
         """All nodes have computed: push and pull all chunks, with one policy for the whole iteration."""
         self.begins.append(self.sim.now)
-        if self.stale and self.setup.topology in ("FAPT", "MST"):
-            self.trees = self._decide()
+        if self.stale:
+            self.trees = self.policy.trees
             self.stale = False
         sizes = []
         for left in self.setup.tensors or (self.setup.parameters,):

@@ -160,7 +160,7 @@ def test_passive_awareness_only_learns_links_that_carry_probes() -> None:
         data["mbps"] *= 3
     run = Training(Setup(roots=1, auxiliary=False, probe_count=1), graph, change=lambda now: faster, interval=5.0)
     run.run(200.0)
-    learnt = {link for link in graph.edges if run.belief.edges[link]["mbps"] == faster.edges[link]["mbps"]}
+    learnt = {link for link in graph.edges if run.policy.belief.edges[link]["mbps"] == faster.edges[link]["mbps"]}
     assert learnt and learnt != set(graph.edges)
 
 
@@ -168,7 +168,7 @@ def test_probes_that_are_too_small_teach_nothing() -> None:
     graph = random_network(5, np.random.default_rng(1))
     run = Training(Setup(roots=1, probe_size=2.0, parameters=4), graph)
     run.run(50.0)
-    assert all(run.probes[link] == 0 for link in graph.edges)
+    assert not run.policy.samples
 
 
 @pytest.mark.parametrize("lazy", [True, False])
@@ -188,13 +188,13 @@ def test_guesses_are_replaced_by_what_the_links_do() -> None:
     """Static network, guessed throughputs: without awareness they stay, with it the policy follows what was measured,
     and not before it differs by more than UPDATE_RATE."""
     graph = random_network(6, np.random.default_rng(4))
-    guessed = Training(Setup(awareness="none", roots=6), graph).decided
+    guessed = Training(Setup(awareness="none", roots=6), graph).policy.decided
     assert any(guessed.edges[link] != graph.edges[link] for link in graph.edges)
     for rate, follows in ((0.0, True), (1e9, False)):
         run = Training(Setup(probe_count=1, roots=6, update_rate=rate), graph)
         run.run(120.0)
-        assert any(run.belief.edges[link]["mbps"] == graph.edges[link]["mbps"] for link in graph.edges)
-        moved = any(run.decided.edges[link] != guessed.edges[link] for link in graph.edges)
+        assert any(run.policy.belief.edges[link]["mbps"] == graph.edges[link]["mbps"] for link in graph.edges)
+        moved = any(run.policy.decided.edges[link] != guessed.edges[link] for link in graph.edges)
         assert moved is follows
 
 

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import networkx as nx
 
 from controlplane.plan.task import Edge, SumTree, Task
+from controlplane.strategies.wan.apsp.algorithm import Node
 from controlplane.strategies.wan.netstorm.algorithm import (
     AggregationTree,
+    Counts,
     auxiliary_paths,
     balanced_tree,
     choose_roots,
@@ -28,9 +30,10 @@ class NetStorm(Rounds):
 
     graph: nodes are agents, "mbps" what is believed of each directed link at the start. topology: FAPT (NetStorm), or a
     baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: of FAPT; they are fixed by the first
-    decision, so that no key range moves later. aware: throughputs are measured (Eq. (17): the mean of size over one-way
-    time, over `probes` chunks) and decided upon every `update` s when one has changed by more than `update_rate`.
-    auxiliary: chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
+    decision, so that no key range moves later. root: of the baselines, and of FAPT with one root (else the first agent,
+    or the best). counts: whose delays roots and trees are chosen by, up and down or up only. aware: throughputs are
+    measured (Eq. (17): the mean of size over one-way time, over `probes` chunks) and decided upon every `update` s when
+    one has changed by more than `update_rate`. auxiliary: chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
     A round keeps its trees; auxiliary paths too, since they belong to its task.
     """
 
@@ -40,6 +43,8 @@ class NetStorm(Rounds):
         *,
         topology: str = "FAPT",
         roots: int | None = None,
+        root: Node | None = None,
+        counts: Counts = "both",
         aware: bool = True,
         auxiliary: bool = True,
         update: float = 5.0,
@@ -58,8 +63,15 @@ class NetStorm(Rounds):
         self.update, self.update_rate, self.probes = update, update_rate, probes
         self.busy_bound, self.auxiliary_length = busy_bound, auxiliary_length
         self.chunk_values, self.window = chunk_values, window
-        self.roots = choose_roots(graph, roots or len(graph)) if topology == "FAPT" else (self.nodes[0],)
-        self.samples: dict[tuple[str, str], list[float]] = {}
+        self.counts: Counts = counts
+        self.roots: tuple[Node, ...]
+        if root is not None and (topology != "FAPT" or roots == 1):
+            self.roots = (root,)
+        elif topology == "FAPT":
+            self.roots = choose_roots(graph, roots or len(graph), counts)
+        else:
+            self.roots = (self.nodes[0],)
+        self.samples: dict[tuple[Node, Node], list[float]] = {}
         self.cut: dict[tuple[str, str], float] = {}  # broken links, and what was believed of them
         self.updated = 0.0
         self.decisions = 1
@@ -75,8 +87,12 @@ class NetStorm(Rounds):
             self.updated = -math.inf
         if isinstance(event, Changed) or not self.aware or not self.belief.has_edge(*link):
             return
+        self.measured(link, event.mbps)
+
+    def measured(self, link: tuple[Node, Node], mbps: float) -> None:
+        """A chunk met this throughput on a link that exists."""
         samples = self.samples.setdefault(link, [])
-        samples.append(event.mbps)
+        samples.append(mbps)
         if len(samples) >= self.probes:
             self.belief.edges[link]["mbps"] = sum(samples) / len(samples)
             samples.clear()
@@ -89,15 +105,18 @@ class NetStorm(Rounds):
                 self.samples.pop(link, None)
                 self.updated = -math.inf
 
-    def _refresh(self, now: float) -> None:
+    def refresh(self, now: float) -> bool:
+        """Decides anew where it is time to and what is believed has changed; whether it did."""
         if (not self.aware and not self.cut) or now < self.updated + self.update:
-            return
+            return False
         if rates_changed(self.decided, self.belief, self.update_rate):
             self.updated = now
             self.decided = self.belief.copy()
             self.decisions += 1
             self.trees = self._decide()
             self.detours = self._detours()
+            return True
+        return False
 
     # --- decisions ---
 
@@ -108,7 +127,7 @@ class NetStorm(Rounds):
             return (balanced_tree(self.decided, self.roots[0]),)
         if self.topology == "MST":
             return (widest_tree(self.decided, self.roots[0]),)
-        return multi_root(self.decided, self.roots)
+        return multi_root(self.decided, self.roots, self.counts)
 
     def _detours(self) -> tuple[Edge, ...]:
         if not self.auxiliary:
@@ -122,7 +141,7 @@ class NetStorm(Rounds):
         )
 
     def task(self, number: int, values: int, now: float) -> Task:
-        self._refresh(now)
+        self.refresh(now)
         chunks = max(1, round(values / self.chunk_values))
         owners = chunk_roots(self.trees, chunks)
         counts = [owners.count(k) for k in range(len(self.trees))]
