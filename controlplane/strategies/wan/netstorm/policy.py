@@ -33,7 +33,8 @@ class NetStorm(Rounds):
     decision, so that no key range moves later. root: of the baselines, and of FAPT with one root (else the first agent,
     or the best). counts: whose delays roots and trees are chosen by, up and down or up only. aware: throughputs are
     measured (Eq. (17): the mean of size over one-way time, over `probes` chunks) and decided upon every `update` s when
-    one has changed by more than `update_rate`. auxiliary: chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
+    one has changed by more than `update_rate`. auxiliary: chunks may take idle links
+    (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
     A round keeps its trees; auxiliary paths too, since they belong to its task.
     """
 
