@@ -9,23 +9,20 @@ import sys
 from functools import cached_property
 from typing import Any
 
-from p4src.protocol import Verdict
 from tests.model import folded_flows
-from tests.model.folded import FOLD, Fold
+from tests.model.fold_search import FoldSearch
 from tests.model.folded_flows import FoldedFlows
 from tests.model.merge import WORD, Values
-from tests.model.packet import Packet
 from tests.model.search import Search, State, main, with_link
 from tests.model.tofino import CLOSED, StaticTable
-from tests.model.tofino_search import GONE, ROUND, TofinoSearch
+from tests.model.tofino_search import GONE, ROUND
 
 
-class FoldedFlowsSearch(TofinoSearch):
-    """The search over switches with this program, packets of four values. What goes round goes through at once, or,
-    with ``history``, is a packet on the link like others: it may come late, twice or never.
-    """
+class FoldedFlowsSearch(FoldSearch):
+    """The search over switches with this program, packets of four values."""
 
     fresh: Any = FoldedFlows()
+    ingress = staticmethod(folded_flows.ingress)
 
     @cached_property
     def tables(self) -> dict[str, StaticTable]:
@@ -37,26 +34,6 @@ class FoldedFlowsSearch(TofinoSearch):
     def check(self, bits: int, epoch: int, chunk: int, values: Values, where: str) -> None:
         for value in values:
             Search.check(self, bits, epoch, chunk, (value,), where)
-
-    def at_slot(self, slot: Any, point: int, packet: Packet) -> tuple[Any, Packet | None, Verdict | None]:
-        fold = Fold(*FOLD.unpack(packet.outer)) if packet.job == ROUND else None
-        cell, leaving, verdict = slot, packet._replace(job=0, outer=b""), None
-        while True:
-            entry = self.entries[point][leaving.label]
-            cell, outcome = folded_flows.ingress(cell, leaving, fold, entry, self.tables)
-            verdict = outcome.verdict if verdict is None else verdict
-            if outcome.packet is None:
-                leaving = None
-                break
-            leaving, fold = outcome.packet, outcome.fold
-            if fold is None:
-                workers = self.tree.workers_of(point, leaving.bitmap)
-                self.check(workers, leaving.epoch, leaving.sequence, leaving.values, "packet")
-                break
-            if self.history is not None:
-                leaving = leaving._replace(job=ROUND, outer=FOLD.pack(*fold))
-                break
-        return self.checked(cell, point), leaving, verdict
 
     def checked(self, cell: FoldedFlows, point: int) -> FoldedFlows:
         """Each half holds the sum of the flows that it names; the same without what nobody reads any more."""

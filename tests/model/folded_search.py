@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from p4src.protocol import Verdict
 from tests.model import folded
+from tests.model.fold_search import FoldSearch
 from tests.model.folded import Fold, Folded
 from tests.model.packet import Packet
 from tests.model.search import State, main, with_link
 from tests.model.tofino import CLOSED, StaticTable
-from tests.model.tofino_search import ROUND, TofinoSearch
+from tests.model.tofino_search import ROUND
 
 APART = 2
 """Tickets that are further from each other are as good as these."""
@@ -24,35 +24,15 @@ NEWEST = 64
 """The ticket of every slot's first half in a state, so that states that differ by a number only are one."""
 
 
-class FoldedSearch(TofinoSearch):
-    """The search over switches with this program, packets of two values. What goes round goes through at once, or, with
-    ``history``, is a packet on the link like others: it may come late, twice or never.
-    """
+class FoldedSearch(FoldSearch):
+    """The search over switches with this program, packets of two values."""
 
     fresh: Any = Folded(tickets=(NEWEST, NEWEST))
+    ingress = staticmethod(folded.ingress)
 
     @cached_property
     def tables(self) -> dict[str, StaticTable]:
         return folded.tables()
-
-    def at_slot(self, slot: Any, point: int, packet: Packet) -> tuple[Any, Packet | None, Verdict | None]:
-        fold = Fold(*folded.FOLD.unpack(packet.outer)) if packet.job == ROUND else None
-        cell, leaving, verdict = slot, packet._replace(job=0, outer=b""), None
-        while True:
-            cell, outcome = folded.ingress(cell, leaving, fold, self.entries[point][leaving.label], self.tables)
-            verdict = outcome.verdict if verdict is None else verdict
-            if outcome.packet is None:
-                leaving = None
-                break
-            leaving, fold = outcome.packet, outcome.fold
-            if fold is None:
-                workers = self.tree.workers_of(point, leaving.bitmap)
-                self.check(workers, leaving.epoch, leaving.sequence, leaving.values, "packet")
-                break
-            if self.history is not None:
-                leaving = leaving._replace(job=ROUND, outer=folded.FOLD.pack(*fold))
-                break
-        return self.checked(cell, point), leaving, verdict
 
     def checked(self, cell: Folded, point: int) -> Folded:
         """Both halves of an open slot hold its flows; the same without what nobody reads any more."""

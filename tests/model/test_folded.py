@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -18,67 +17,21 @@ from tests.model import folded
 from tests.model.folded import FOLDED, STAYS, FoldedSwitch
 from tests.model.folded_search import FoldedSearch
 from tests.model.packet import Packet
-from tests.model.rounds import FoldedSimulation
 from tests.model.search import Found
-from tests.model.simulation import Harm, WrongResult
-from tests.model.switch import Aggregate, Forward, Switch
-from tests.model.test_simulation import harms, trees
-from tests.model.test_tofino import BOUNDED, arrivals, as_on_tofino, labels
+from tests.model.switch import Aggregate, Forward
+from tests.model.test_tofino import BOUNDED
 from tests.model.tofino import LOOPBACK
 from tests.model.tree import Tree, star, two_level
 from tests.p4 import salu
-from tests.p4.rig import GROUPS, ROUTES, SLOTS, Traffic
+from tests.p4.rig import SLOTS
 
 WORDS = st.integers(0, 0xFFFFFFFF)
 Action = Callable[[int, int, int], tuple[int, int]]
 
 
-@BOUNDED
-@given(trees(), st.sampled_from([1, 2, 4]), st.integers(1, 12), harms, st.integers(0, 2**32))
-def test_every_worker_gets_every_exact_result(tree: Tree, slots: int, chunks: int, harm: Harm, seed: int) -> None:
-    FoldedSimulation(tree, slots, chunks, harm, seed).run(limit=200_000)
-
-
-@BOUNDED
-@given(trees(), st.sampled_from([1, 4]), harms, st.integers(0, 2**32), st.integers(0, 300))
-def test_a_new_epoch_in_the_middle_of_anything(tree: Tree, slots: int, harm: Harm, seed: int, before: int) -> None:
-    FoldedSimulation(tree, slots, 8, harm, seed).run_with_new_epoch(5, before, limit=200_000)
-
-
 def joins_anything(cell: int, ticket: int, previous: int) -> tuple[int, int]:
     """A second pass that does not ask what the half has already."""
     return ticket, 1
-
-
-def test_simulations_find_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(folded.TICKETS, "do_follow_ticket", joins_anything)
-    with pytest.raises(WrongResult):
-        for seed in range(200):
-            harm = Harm(loss=0.2, duplicate=0.2, reorder=0.3, stray=0.1)
-            FoldedSimulation(star(3), 1, 12, harm, seed).run(limit=200_000)
-
-
-@pytest.mark.parametrize("values", [4, 128])
-def test_a_long_sequence_of_workers_packets_is_treated_as_on_v1model(
-    monkeypatch: pytest.MonkeyPatch, values: int
-) -> None:
-    monkeypatch.setattr("tests.model.switch.aggregate", as_on_tofino)
-    configuration = (values, SLOTS, labels(), dict(GROUPS), dict(ROUTES))
-    switch, reference = FoldedSwitch(*configuration), Switch(*configuration)
-    wanted: Counter[Verdict] = Counter()
-    for arrival in arrivals(Traffic(random.Random(20), values, 1000), 4000 if values == 4 else 300):
-        before = Counter(reference.verdicts)
-        expected = sorted(reference.process(arrival.port, arrival.frame))
-        found = sorted(switch.process(arrival.port, arrival.frame))
-        if not cut(arrival.frame, values):
-            assert found == expected
-            wanted += reference.verdicts - before
-        else:
-            reference.reboot()
-            switch.reboot()
-            wanted = Counter(switch.verdicts)
-    assert switch.verdicts == wanted
-    assert values > 4 or all(switch.verdicts[verdict] >= 15 for verdict in Verdict), switch.verdicts
 
 
 def cut(frame: bytes, values: int) -> bool:
