@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,19 @@ class Channel:
             data += part
         return data
 
+    def send_self(self) -> None:
+        """A descriptor of this process, and its id. Before all messages."""
+        socket.send_fds(self._connection, [b"p"], [os.pidfd_open(os.getpid())])
+        self.send({"pid": os.getpid()})
+
+    def receive_process(self, timeout: float | None = None) -> tuple[int, int]:
+        """What `send_self` sent: (descriptor, id). Raises as `receive` does."""
+        self._connection.settimeout(timeout)
+        _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
+        if not descriptors:
+            raise EOFError("the other side of the channel is gone")
+        return descriptors[0], self.receive(timeout)["pid"]
+
     def close(self) -> None:
         self._connection.close()
 
@@ -75,6 +89,8 @@ class HostProcess:
         self.log = log
         self._channel = channel
         self._pid: int | None = None
+        # Ids are given out again, within seconds on a busy machine; a descriptor is of this process for ever.
+        self._descriptor: int | None = None
         self._ended = False
 
     @property
@@ -96,18 +112,21 @@ class HostProcess:
             raise HostFailure(f"{self.host}: {reply['error']}")
         return reply["message"]
 
+    def _send(self, number: signal.Signals) -> None:
+        self._learn_pid(START_SECONDS)
+        assert self._descriptor is not None
+        signal.pidfd_send_signal(self._descriptor, number)
+
     def end(self, timeout: float = 5.0) -> None:
         """SIGTERM, and SIGKILL when it has not ended after `timeout` seconds. Nothing happens when it has ended."""
         if self._ended:
             return
         self._ended = True
         try:
-            self._learn_pid(START_SECONDS)
-            assert self._pid is not None
-            os.kill(self._pid, signal.SIGTERM)
+            self._send(signal.SIGTERM)
             self._drain(timeout)
         except TimeoutError:
-            os.kill(self._pid or 0, signal.SIGKILL)
+            self.kill()
         except (HostFailure, ProcessLookupError):
             pass
         finally:
@@ -120,9 +139,7 @@ class HostProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send it this signal. Nothing happens when it has ended."""
         with contextlib.suppress(HostFailure, ProcessLookupError):
-            self._learn_pid(START_SECONDS)
-            assert self._pid is not None
-            os.kill(self._pid, number)
+            self._send(number)
 
     def _drain(self, timeout: float) -> None:
         """Read until the process has closed its end, that is, has ended."""
@@ -131,12 +148,16 @@ class HostProcess:
                 self._channel.receive(timeout)
 
     def _learn_pid(self, timeout: float) -> None:
-        if self._pid is None:
-            self._pid = self._next(timeout)["pid"]
+        if self._descriptor is None:
+            self._descriptor, self._pid = self._answer(timeout, self._channel.receive_process)
+            weakref.finalize(self, os.close, self._descriptor)
 
     def _next(self, timeout: float) -> Any:
+        return self._answer(timeout, self._channel.receive)
+
+    def _answer(self, timeout: float, receive: Callable[[float], Any]) -> Any:
         try:
-            return self._channel.receive(timeout)
+            return receive(timeout)
         except TimeoutError:
             raise self._failure(f"has not answered for {timeout:.0f} s") from None
         except (EOFError, OSError):
@@ -237,7 +258,7 @@ def _child(request: Mapping[str, Any], channel: Channel) -> None:
     """Enter the namespace, call, answer, exit; never returns."""
     status = 1
     try:
-        channel.send({"pid": os.getpid()})
+        channel.send_self()
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -143,3 +144,32 @@ def test_processes_in_hosts_report_their_end() -> None:
         stuck.end(timeout=0.2)
         with pytest.raises(HostFailure):
             stuck.receive(30)
+
+
+def test_ending_a_process_that_has_ended_harms_no_other_that_has_its_id_now() -> None:
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    if not last.exists():
+        pytest.skip("this kernel cannot be told which process id comes next (CONFIG_CHECKPOINT_RESTORE)")
+    with Emulation(small(), "softswitch") as emulation, Zygote(emulation) as zygote:
+        gone = zygote.spawn("h1", "tests.emulation.functions:die", {})
+        with pytest.raises(HostFailure, match="has ended"):
+            gone.receive(30)
+        echo = zygote.spawn(LONG, "tests.emulation.functions:echo", {})  # before that, what has ended is reaped
+        echo.send("here")
+        assert echo.receive(30) == "here"
+        for _ in range(1000):  # others fork, too
+            last.write_text(str(gone.pid - 1))
+            other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            if other.pid == gone.pid:
+                break
+            other.communicate()
+        else:
+            pytest.skip(f"process id {gone.pid} was not to be had")
+        try:
+            gone.kill()
+            gone.end()
+            said, _ = other.communicate(b"alive")
+            assert said == b"alive"
+        finally:
+            other.kill()
+            other.wait()
