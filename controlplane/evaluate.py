@@ -18,10 +18,8 @@ A plan of multicasts loads every link of theirs with 1 per unit of f, and nothin
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
 from typing import Any
 
 from controlplane.job import Job
@@ -156,13 +154,10 @@ def unit_loads(
     roots: dict[str, float] = {}
     for tree in plan.trees:
         share, root = tree.share, tree.root
-        ends = Counter([a.point for a in tree.assignments])
-        ends.update([r.next for r in tree.relays])
-        for node, count in ends.items():
+        for node, count in tree.ends().items():
             loaded = roots if node == root else switches
             loaded[node] = loaded.get(node, 0.0) + count * share
-        routes = chain((a.route for a in tree.assignments), (r.route for r in tree.relays))
-        crossed = Counter(chain.from_iterable(map(pairwise, routes)))
+        crossed = tree.crossed()
         if results_on_links:
             crossed.update(tree.return_edges)
         for pair, count in crossed.items():

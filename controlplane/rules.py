@@ -181,21 +181,6 @@ def build(
     others (None: where the plan gains by it, and there is room). Both `limits` and what the topology's switches have
     of their own (controlplane/plan/limits.py) hold. Raises DoesNotFit, PlanError, TopologyError.
     """
-    if gathers is None and plan.gather_speed > 1:
-        try:
-            return build(
-                plan,
-                topology,
-                limits,
-                job_id=job_id,
-                epoch=epoch,
-                first_label=first_label,
-                taken=taken,
-                places=places,
-                gathers=True,
-            )
-        except DoesNotFit:
-            pass  # what does not fit without them either is named below
     plan.check(topology)
     if plan.multicasts:
         return build_multicasts(plan.multicasts, topology, limits, first_label=first_label, taken=taken)
@@ -207,13 +192,24 @@ def build(
         for point, flows in fan_in(tree).items():
             if limits.fan_in is not None and flows > limits.fan_in:
                 raise DoesNotFit(point, Resource.FLOWS, flows, limits.fan_in)
-    builder = _Builder(plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {}, places=places)
-    for index, tree in enumerate(plan.trees):
-        builder.add_tree(index, tree)
-    if gathers and len(plan.job.workers) > 1:  # last: what they are numbered changes no other label
+
+    def built(others: bool) -> Deployment:
+        builder = _Builder(
+            plan, topology, limits, job_id=job_id, first_label=first_label, taken=taken or {}, places=places
+        )
         for index, tree in enumerate(plan.trees):
-            builder.add_others(index, tree)
-    return builder.deployment(epoch)
+            builder.add_tree(index, tree)
+        if others and len(plan.job.workers) > 1:  # last: what they are numbered changes no other label
+            for index, tree in enumerate(plan.trees):
+                builder.add_others(index, tree)
+        return builder.deployment(epoch)
+
+    if gathers is None and plan.gather_speed > 1:
+        try:
+            return built(True)
+        except DoesNotFit:
+            return built(False)  # what does not fit without them either is named
+    return built(bool(gathers))
 
 
 def build_multicasts(

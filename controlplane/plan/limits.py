@@ -203,8 +203,7 @@ def label_entries(tree: Tree) -> Counter[str]:
 
 def fan_in(tree: Tree) -> Counter[str]:
     """Flows that are added per aggregation point of a tree."""
-    found = Counter([a.point for a in tree.assignments])
-    found.update([r.next for r in tree.relays])
+    found = tree.ends()
     del found[tree.root]
     return found
 

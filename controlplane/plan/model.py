@@ -7,10 +7,11 @@ Immutable, comparable, JSON round trip. A route is the tuple of nodes from its f
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -75,6 +76,17 @@ class Tree:
             [Flow(a.worker, a.point, a.route) for a in self.assignments]
             + [Flow(r.node, r.next, r.route) for r in self.relays]
         )
+
+    def ends(self) -> Counter[str]:
+        """Flows that end at each aggregation point, and at the root."""
+        found = Counter([a.point for a in self.assignments])
+        found.update([r.next for r in self.relays])
+        return found
+
+    def crossed(self) -> Counter[tuple[str, str]]:
+        """Flows over each link, upwards."""
+        routes = chain((a.route for a in self.assignments), (r.route for r in self.relays))
+        return Counter(chain.from_iterable(map(pairwise, routes)))
 
     def way(self, point: str) -> tuple[str, ...]:
         """Nodes from an aggregation point along the relays to the root. Routes in a row may cross a link twice: what is

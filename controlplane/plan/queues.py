@@ -8,7 +8,6 @@ import numpy as np
 
 from controlplane.plan.model import Plan
 from controlplane.plan.round_trips import Credit
-from controlplane.plan.slots import link_flows
 from controlplane.topology import Topology
 
 
@@ -33,7 +32,7 @@ class Queues:
         numbers: dict[tuple[str, str], int] = {}
         tree, link, flows = [], [], []
         for index, each in enumerate(plan.trees):
-            used = link_flows(each)
+            used = each.crossed()
             if topology.results_on_links:
                 used.update(each.return_edges)
             for pair, count in used.items():

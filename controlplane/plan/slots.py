@@ -12,7 +12,6 @@ is the shortest, and a busy host takes longer: slots are given out for HOST_MS a
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -65,11 +64,6 @@ def with_host_ms(topology: Topology, ms: float) -> Topology:
     return topology.replace(nodes={server: {"host_ms": ms} for server in unknown})
 
 
-def link_flows(tree: Tree) -> Counter[Edge]:
-    """Flows upwards on every link of the tree."""
-    return Counter(pair for flow in tree.flows for pair in pairwise(flow.route))
-
-
 def hosts_ms(tree: Tree, topology: Topology, assumed: float = HOST_MS, least: float = 0.0) -> float:
     """What the slowest worker and the parameter server of a tree add together; the rest as `host_ms` has it."""
     slowest = max(host_ms(topology, a.worker, assumed, least) for a in tree.assignments)
@@ -79,7 +73,7 @@ def hosts_ms(tree: Tree, topology: Topology, assumed: float = HOST_MS, least: fl
 def round_trip(tree: Tree, topology: Topology, packet_bits: int, assumed: float = HOST_MS) -> list[Level]:
     """The levels of a chunk's longest way up and down again; their sum is the round trip in an empty network. assumed:
     as `host_ms` has it."""
-    flows = link_flows(tree)
+    flows = tree.crossed()
 
     def way(route: Sequence[str]) -> float:
         time = wait = 0.0

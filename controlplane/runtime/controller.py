@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 import grpc
@@ -28,6 +27,7 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
 from controlplane.runtime.roster import Refused, Roster
 from controlplane.runtime.running import Jobs, JobsError, RunningJob, job_state
+from controlplane.runtime.switches import everywhere
 from controlplane.runtime.update import Update, UpdateError
 from controlplane.targets.base import TargetError
 from controlplane.terms import Terms
@@ -201,10 +201,7 @@ class Controller:
             for agent in reply.agents:
                 if agent.node in times:
                     agent.host_ms = times[agent.node]
-        if self.network is not None and self.network.switches.keepers:
-            keepers = self.network.switches.keepers
-            with ThreadPoolExecutor(min(32, len(keepers))) as pool:
-                reply.switches.extend(pool.map(Keeper.status, keepers))
+            reply.switches.extend(everywhere(self.network.switches.keepers, Keeper.status).values())
         if isinstance(self._log, EventLog):
             reply.events.extend(pb.LogEvent(time=e.time, text=e.text) for e in self._log.last(EVENTS_IN_STATUS))
         return reply

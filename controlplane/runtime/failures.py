@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from controlplane.runtime.congestion import Congestion, packets
@@ -20,6 +19,7 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
 from controlplane.runtime.ports import PortWatch
 from controlplane.runtime.running import LOST
+from controlplane.runtime.switches import everywhere
 from controlplane.runtime.update import Version
 from controlplane.targets.base import Counters, TargetError
 from controlplane.topology import Topology
@@ -207,11 +207,7 @@ class Watch:
                 return None
 
         asked = [keeper for keeper in self.network.switches.keepers if keeper.target.name in switches and keeper.ready]
-        if not asked:
-            return {}
-        with ThreadPoolExecutor(min(32, len(asked)), thread_name_prefix="counters") as pool:
-            found = zip(asked, pool.map(read, asked), strict=True)
-            return {keeper.target.name: one for keeper, one in found if one is not None}
+        return {keeper.target.name: one for keeper, one in everywhere(asked, read).items() if one is not None}
 
 
 def dead_links(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
+from controlplane.runtime.switches import everywhere
 from controlplane.targets.base import TargetError
 
 LOOK_SECONDS = 0.2
@@ -117,8 +117,6 @@ class PortWatch:
 
     def _read(self) -> dict[str, dict[int, bool]]:
         keepers = [k for k in self.network.switches.keepers if k.ready and k.target.name not in self._silent]
-        if not keepers:
-            return {}
 
         def read(keeper: Keeper) -> dict[int, bool] | None:
             try:
@@ -126,8 +124,6 @@ class PortWatch:
             except TargetError:
                 return {}
 
-        with ThreadPoolExecutor(min(32, len(keepers)), thread_name_prefix="ports") as pool:
-            found: Iterable[tuple[Keeper, dict[int, bool] | None]] = zip(keepers, pool.map(read, keepers), strict=True)
-            states = {keeper.target.name: one for keeper, one in found}
+        states = {keeper.target.name: one for keeper, one in everywhere(keepers, read).items()}
         self._silent.update(name for name, one in states.items() if one is None)
         return {name: one for name, one in states.items() if one}

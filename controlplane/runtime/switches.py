@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from controlplane.bridging import is_flood
 from controlplane.rules import RuleSet, Taken
@@ -13,6 +14,8 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.room import part, union
 from controlplane.targets import fabric
 from controlplane.targets.base import InstallError, SwitchTarget, TargetError, empty
+
+T = TypeVar("T")
 
 
 class Switches:
@@ -160,7 +163,7 @@ class Switches:
             self._want(keeper)
         before = {keeper: keeper.holds for keeper in self.keepers}
         concerned = [keeper for keeper in self.keepers if keeper.holds is not keeper.rules]
-        done = _everywhere(concerned, _write_one)
+        done = everywhere(concerned, _write_one)
         failures = {keeper: result for keeper, result in done.items() if isinstance(result, TargetError)}
         if not failures:
             return sum(result for result in done.values() if isinstance(result, int))
@@ -171,7 +174,7 @@ class Switches:
                 keeper.rules = held
             return _write_one(keeper)
 
-        left = [k for k, result in _everywhere(concerned, restore).items() if isinstance(result, TargetError)]
+        left = [k for k, result in everywhere(concerned, restore).items() if isinstance(result, TargetError)]
         words = "\n".join(str(error) for error in failures.values())
         end = "all switches are as they were before"
         if left:
@@ -211,9 +214,8 @@ def _write_one(keeper: Keeper) -> int | TargetError:
         keeper.lock.release()
 
 
-def _everywhere(
-    keepers: Sequence[Keeper], work: Callable[[Keeper], int | TargetError]
-) -> dict[Keeper, int | TargetError]:
+def everywhere(keepers: Sequence[Keeper], work: Callable[[Keeper], T]) -> dict[Keeper, T]:
+    """What `work` says of each, at all at once."""
     if not keepers:
         return {}
     with ThreadPoolExecutor(max_workers=min(64, len(keepers)), thread_name_prefix="switch") as pool:

@@ -29,11 +29,11 @@ from evaluation.wan.networks import whole_job
 from overlay.__main__ import amount
 from overlay.coordinator import Coordinator
 from overlay.simulation import Simulation
+from overlay.systems import HEADROOM
 from topologies.load import LoadMonitor
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
 
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "apsp", "crew", "wan")
-HEADROOM = 0.05  # of the plan's rate: TCP's and our headers, and time to drain a queue
 ROUND_SECONDS = 300.0
 
 

@@ -10,11 +10,9 @@ ways as there are, and how much each carries is left to the master program.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
 
 import numpy as np
 
@@ -99,10 +97,7 @@ class Lifting:
     def columns(self, tree: Tree, *, most: bool) -> Iterator[tuple[Column, float]]:
         """The tree, once for every member of one of the merged switches in it (of that with the most, or the fewest),
         and each one's part of the tree's share."""
-        routes = chain((a.route for a in tree.assignments), (r.route for r in tree.relays))
-        edges: Counter[Edge] = Counter(chain.from_iterable(map(pairwise, routes)))
-        points = Counter(a.point for a in tree.assignments)
-        points.update(r.next for r in tree.relays)
+        edges, points = tree.crossed(), tree.ends()
         if self.network.topology.results_on_links:
             edges.update(tree.return_edges)
         members, rest = self.merged.members, np.zeros(self.master.split_row0)
