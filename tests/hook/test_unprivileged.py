@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory, network: Network) -> Iterat
     yield {**os.environ, "INART_CACHE": str(cache), "HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def alike(workers: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
+    """What the workers print; they have ended well, with the same sum."""
+    found = []
+    for worker in workers:
+        out, err = worker.communicate(timeout=SECONDS)
+        assert worker.returncode == 0, err
+        found.append(json.loads(out))
+    assert found[0]["digest"] == found[1]["digest"]
+    return found
+
+
 @pytest.mark.namespaces
 def test_ordinary_users_run_a_whole_job(network: Network, shared: dict[str, str]) -> None:
     user = ordinary_user()
@@ -65,12 +78,7 @@ def test_ordinary_users_run_a_whole_job(network: Network, shared: dict[str, str]
         assert status["Uid"].split() == [str(NOBODY)] * 4
         # Of those that matter to a network: CAP_NET_BIND_SERVICE, _BROADCAST, _ADMIN, _RAW are bits 10 to 13.
         assert int(status["CapEff"], 16) >> 10 & 0b1111 == 0
-    found = []
-    for worker in workers:
-        out, err = worker.communicate(timeout=SECONDS)
-        assert worker.returncode == 0, err
-        found.append(json.loads(out))
-    assert found[0]["digest"] == found[1]["digest"]
+    found = alike(workers)
     assert all(0 <= result["error"] <= result["error_bound"] for result in found)
     assert network.switch.verdicts()["completed"] > 0, "the switch has summed"
 
@@ -84,12 +92,7 @@ def test_one_capability_is_enough_for_packet_sockets(network: Network, shared: d
         network.run(node, "worker_agent", "allreduce", *raw, "--bytes", "1M", "--json", before=user, env=shared)
         for node in ("w0", "w1")
     ]
-    found = []
-    for worker in workers:
-        out, err = worker.communicate(timeout=SECONDS)
-        assert worker.returncode == 0, err
-        found.append(json.loads(out))
-    assert found[0]["digest"] == found[1]["digest"]
+    alike(workers)
     assert server.poll() is None
     assert network.switch.verdicts()["completed"] > 0, "the switch has summed"
 

@@ -21,7 +21,7 @@ from tests.model.search import Found
 from tests.model.switch import Aggregate, Forward
 from tests.model.test_tofino import BOUNDED
 from tests.model.tofino import LOOPBACK
-from tests.model.tree import Tree, star, two_level
+from tests.model.tree import star
 from tests.p4 import salu
 from tests.p4.rig import SLOTS
 
@@ -159,24 +159,6 @@ def order(register: salu.Register, ticket: int, previous: int) -> tuple[int, int
     """The operands as the compiler has put them."""
     first = ticket if register.inputs[64].startswith("hdr.fold.ticket") else previous
     return first, previous if first is ticket else ticket
-
-
-@pytest.mark.parametrize(
-    ("tree", "slots", "chunks", "epochs", "history"),
-    [
-        (star(2), 1, 2, 1, None),
-        (star(2), 1, 1, 2, None),
-        (two_level(1, 1), 1, 1, 1, None),
-        (star(2), 1, 1, 1, 1),
-    ],
-    ids=str,
-)
-def test_no_reachable_state_is_wrong_or_stuck(
-    tree: Tree, slots: int, chunks: int, epochs: int, history: int | None
-) -> None:
-    statistics = FoldedSearch(tree, slots, chunks, epochs, history).run()
-    assert statistics.complete
-    assert statistics.states > 20
 
 
 def keeps_its_ticket(cell: int, ticket: int, previous: int) -> tuple[int, int]:

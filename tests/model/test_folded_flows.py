@@ -21,7 +21,7 @@ from tests.model.search import Found
 from tests.model.test_folded import contribution, going_round, three_flows
 from tests.model.test_tofino import BOUNDED
 from tests.model.tofino import LOOPBACK
-from tests.model.tree import Tree, star, two_level
+from tests.model.tree import star
 from tests.p4 import salu
 
 WORDS = st.integers(0, 0xFFFFFFFF)
@@ -116,24 +116,6 @@ def test_the_compiled_registers_do_the_same(one: int, other: int, first: int, se
     for action in owner.actions:
         for pair in ((one, other), (first, second), (first, other), (one, second)):
             assert owner.execute(action, pair, first, second) == function_of(OWNERS, action)(pair, first, second)
-
-
-@pytest.mark.parametrize(
-    ("tree", "slots", "chunks", "epochs", "history"),
-    [
-        (star(2), 1, 2, 1, None),
-        (star(2), 1, 1, 2, None),
-        (two_level(1, 1), 1, 1, 1, None),
-        (star(2), 1, 1, 1, 1),
-    ],
-    ids=str,
-)
-def test_no_reachable_state_is_wrong_or_stuck(
-    tree: Tree, slots: int, chunks: int, epochs: int, history: int | None
-) -> None:
-    statistics = FoldedFlowsSearch(tree, slots, chunks, epochs, history).run()
-    assert statistics.complete
-    assert statistics.states > 20
 
 
 def owns_anything(owner: tuple[int, int], epoch: int, sequence: int) -> tuple[tuple[int, int], int]:

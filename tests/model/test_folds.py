@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,15 @@ from p4src.protocol import Verdict
 from tests.model import test_folded, test_folded_flows
 from tests.model.folded import TICKETS, FoldedSwitch
 from tests.model.folded_flows import FLOWS, FoldedFlowsSwitch
+from tests.model.folded_flows_search import FoldedFlowsSearch
+from tests.model.folded_search import FoldedSearch
 from tests.model.rounds import FoldedFlowsSimulation, FoldedSimulation
 from tests.model.simulation import Harm, Simulation, WrongResult
 from tests.model.switch import Switch
 from tests.model.test_simulation import harms, trees
 from tests.model.test_tofino import BOUNDED, arrivals, as_on_tofino, labels
-from tests.model.tree import Tree, star
+from tests.model.tofino_search import TofinoSearch
+from tests.model.tree import Tree, star, two_level
 from tests.p4.rig import GROUPS, ROUTES, SLOTS, Traffic
 
 sizes = st.tuples(trees(), st.sampled_from([1, 2, 4]))  # a tree, its slots
@@ -32,14 +36,25 @@ class Program:
 
     switch: type[FoldedSwitch]
     simulation: type[Simulation]
+    search: type[TofinoSearch]
     mistake: tuple[dict[str, Callable[[int, int, int], tuple[int, int]]], str, Callable[..., tuple[int, int]]]
 
 
 PROGRAMS = pytest.mark.parametrize(
     "program",
     [
-        Program(FoldedSwitch, FoldedSimulation, (TICKETS, "do_follow_ticket", test_folded.joins_anything)),
-        Program(FoldedFlowsSwitch, FoldedFlowsSimulation, (FLOWS, "do_follow_half", test_folded_flows.joins_anything)),
+        Program(
+            FoldedSwitch,
+            FoldedSimulation,
+            FoldedSearch,
+            (TICKETS, "do_follow_ticket", test_folded.joins_anything),
+        ),
+        Program(
+            FoldedFlowsSwitch,
+            FoldedFlowsSimulation,
+            FoldedFlowsSearch,
+            (FLOWS, "do_follow_half", test_folded_flows.joins_anything),
+        ),
     ],
     ids=["tickets", "flows"],
 )
@@ -95,3 +110,20 @@ def test_a_long_sequence_of_workers_packets_is_treated_as_on_v1model(
             wanted = Counter(switch.verdicts)
     assert switch.verdicts == wanted
     assert values > 4 or all(switch.verdicts[verdict] >= 15 for verdict in Verdict), switch.verdicts
+
+
+@PROGRAMS
+@pytest.mark.parametrize(
+    "size",
+    [
+        (star(2), 1, 2, 1, None),
+        (star(2), 1, 1, 2, None),
+        (two_level(1, 1), 1, 1, 1, None),
+        (star(2), 1, 1, 1, 1),
+    ],
+    ids=str,
+)
+def test_no_reachable_state_is_wrong_or_stuck(program: Program, size: tuple[Any, ...]) -> None:
+    statistics = program.search(*size).run()
+    assert statistics.complete
+    assert statistics.states > 20
