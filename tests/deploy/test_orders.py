@@ -165,14 +165,14 @@ def test_what_does_not_change_is_not_written(rig):
 
 def test_keeper_that_looks_at_its_switch_meanwhile_leaves_an_order_to_who_gave_it(rig, monkeypatch):
     """Else what a switch refuses would be nobody's, and the order would count as carried out."""
-    everywhere = switches_module._everywhere
+    everywhere = switches_module.everywhere
 
     def looked(keepers, work):  # type: ignore[no-untyped-def]
         for keeper in keepers:
             keeper._catch_up()
         return everywhere(keepers, work)
 
-    monkeypatch.setattr(switches_module, "_everywhere", looked)
+    monkeypatch.setattr(switches_module, "everywhere", looked)
     victim = rig.adding(rig.add(ONE))
     rig.network.remove("one")
     assert not any("that it lacked" in line for line in rig.log), rig.log
