@@ -719,7 +719,7 @@ class Agent:
             self._hold(header, values)
         elif header.kind in (Kind.SENT, Kind.MISSING):
             sender = header.path[0]
-            if header.tree < len(execution.parts) and sender < len(self._names):
+            if sender < len(self._names):
                 if header.kind == Kind.SENT:
                     self._ask(execution, header.tree, header.path)
                 else:
