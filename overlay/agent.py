@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 from weakref import WeakSet
 
@@ -25,7 +25,8 @@ from overlay.execution import Execution, Post, Values
 from overlay.loop import new_event_loop
 from overlay.membership import Membership
 from overlay.message import Header, Kind
-from overlay.multicast import Assembly, Carrier, Multicast, Packet
+from overlay.multicast import Carrier, Packet
+from overlay.reliable_multicast import NOTHING, ReliableMulticast
 from overlay.scatter import EARLY_PRIORITY, Blocks, Scatter
 from overlay.tls import Security
 from overlay.transport import Inbound, Peer, end_all
@@ -37,10 +38,6 @@ ALONE_SECONDS = 1.0
 
 ENDED = 256
 """Tasks that are over, of which an agent knows how they ended."""
-
-NOTHING = np.empty(0, np.float32)
-QUIET_SECONDS = 0.1
-"""Without a packet of a tree that switches copy, nothing of it is on its way any more."""
 
 HELD_BYTES = 1 << 30
 """Of messages for tasks that have not been announced here yet."""
@@ -111,9 +108,6 @@ class Agent:
         self._peers: dict[str, Peer] = {}
         self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
         self._held_bytes = 0
-        self._multicast: Multicast | None = None  # where switches copy
-        self._copied: Counter[str] = Counter()  # bytes by link of the network
-        self._assembling: dict[tuple[int, int], Assembly] = {}  # by task and tree
         self._ahead: dict[tuple[int, int], list[Packet]] = {}  # of tasks that have not been announced here yet
         self._scatter: Scatter[Values] = Scatter(node)
         # Others must not take them for those before a restart.
@@ -139,6 +133,10 @@ class Agent:
         )  # fmt: skip
         self._tell = self._membership.tell
         self._loop = new_event_loop()
+        self._multicast = ReliableMulticast(
+            node, listen[0], self._loop, received=self._copied, control=self._control, counters=self.counters,
+            log=lambda line: self._log(f"{node}: {line}"),
+        )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"overlay {node}", daemon=True)
         self._thread.start()
 
@@ -181,7 +179,7 @@ class Agent:
     def statistics(self) -> dict[str, Any]:
         """Bytes sent per neighbour, those that switches copied by link of the network, and what was counted."""
         sent = {name: peer.bytes_sent for name, peer in list(self._peers.items())}
-        return {"node": self.node, "bytes_sent": sent, "bytes_copied": dict(self._copied), **self.counters}
+        return {"node": self.node, "bytes_sent": sent, "bytes_copied": dict(self._multicast.copied), **self.counters}
 
     def leave(self, timeout: float = 30.0) -> None:
         """Closes when nobody needs this agent for a task any more: it may pass on what others still wait for."""
@@ -222,8 +220,7 @@ class Agent:
             each.close()
         for peer in self._peers.values():
             peer.close()
-        if self._multicast is not None:
-            self._multicast.close()
+        self._multicast.close()
         self._fail_all(OverlayError(f"{self.node}: the agent was closed"))
         self._membership.close()
         await end_all()
@@ -277,8 +274,7 @@ class Agent:
             return
         self._log(f"{self.node}: task {number} is discarded: {reason}")
         for name in sorted(execution.task.nodes & self._peers.keys()) if tell else ():
-            path = self._numbers[self.node], self._numbers[name]
-            self._dispatch(execution.task.priority, Header(Kind.DISCARD, self._epoch, number, path, 1), NOTHING)
+            self._control(Kind.DISCARD, execution.task, name, 0, NOTHING)
         self.counters["discarded"] += 1
         self._abort(number, reason)
 
@@ -324,7 +320,8 @@ class Agent:
             if members.get(name) != peer.address:
                 peer.close()
                 del self._peers[name]
-        self._carry(message.get("multicast"))
+        copying = message.get("multicast")
+        self._multicast.carry(Carrier(copying["job"], copying["packet_values"]) if copying is not None else None)
         self._members = members
         self._names = sorted(message["everyone"])
         self._numbers = {name: k for k, name in enumerate(self._names)}
@@ -369,7 +366,7 @@ class Agent:
             execution.partial(tree, chunk, bit, values)
         for packet in self._ahead.pop((self._epoch, number), []):
             self._held_bytes -= packet.values.nbytes
-            self._got(packet)
+            self._copied(packet)
         held = self._held.pop((self._epoch, number), [])
         for header, values in held:
             self._held_bytes -= values.nbytes
@@ -410,10 +407,7 @@ class Agent:
             while len(self._ended) > ENDED:
                 del self._ended[next(iter(self._ended))]
             self.counters.update(execution.counters)
-            for index, tree in enumerate(execution.task.trees):
-                self._assembling.pop((number, index), None)
-                if self._multicast is not None and tree.label:
-                    self._multicast.forget(tree.label)
+            self._multicast.forget(execution.task)
             if execution.fresh is not None and commit:
                 self._state = execution.fresh
             elif commit and any(t.state is not None and t.state.sender == self.node for t in execution.task.trees):
@@ -554,87 +548,13 @@ class Agent:
             if not execution.closed:
                 self._send(execution, post, way, taken)
 
-        if post.edge is None:
-            self._cast(execution, post)
-        else:
+        if post.edge is not None:
             self._ways.send(execution.task, post.edge, go)
-
-    # --- what switches copy ---
-
-    def _carry(self, told: dict[str, int] | None) -> None:
-        carrier = None if told is None else Carrier(told["job"], told["packet_values"])
-        if self._multicast is not None and self._multicast.carrier != carrier:
-            self._multicast.close()
-            self._multicast = None
-        if carrier is not None and self._multicast is None:
-            try:
-                self._multicast = Multicast(self._loop, self.listen[0], carrier, self._got)
-            except OSError as error:
-                self._log(f"{self.node}: cannot send multicasts from {self.listen[0]}: {error}")
-
-    def _cast(self, execution: Execution, post: Post) -> None:
-        task, tree = execution.task, execution.task.trees[post.tree]
-
-        def sent() -> None:
-            execution.sent(post)
-            if post.chunk == task.chunks(post.tree) - 1 and not execution.closed:
-                for edge in execution.parts[post.tree].down:
-                    path = self._numbers[self.node], self._numbers[edge.receiver]
-                    header = Header(Kind.SENT, self._epoch, task.number, path, 1, post.tree)
-                    self._dispatch(task.priority, header, NOTHING)
-
-        if self._multicast is None:
-            self._tell(type="failed", task=task.number, reason=f"{self.node} cannot send multicasts")
             return
-        first = post.chunk * self._multicast.carrier.packets(task.chunk_values)
-        packet = Packet(tree.label, self._epoch, task.number, first, post.values)
-        self._multicast.send(packet, tree.rate_mbps, sent)
-        size = self._multicast.carrier.bytes(len(post.values))
-        for u, v in {pair for route in tree.routes for pair in pairwise(route)}:
-            self._copied[f"{u}->{v}"] += size
-
-    def _got(self, packet: Packet) -> None:
-        """A packet that switches have copied."""
-        execution = self._tasks.get(packet.task) if packet.epoch == self._epoch else None
-        if execution is None:
-            if (packet.epoch, packet.task) > (self._epoch, self._newest) and packet.epoch >= self._epoch:
-                if self._held_bytes + packet.values.nbytes <= HELD_BYTES:
-                    self._ahead.setdefault((packet.epoch, packet.task), []).append(packet)
-                    self._held_bytes += packet.values.nbytes
-            else:
-                self.counters["old task"] += 1
-            return
-        labels = [tree.label for tree in execution.task.trees]
-        if execution.closed or packet.label not in labels or self._multicast is None:
-            return
-        tree, carrier = labels.index(packet.label), self._multicast.carrier
-        assembly = self._assembling.get((packet.task, tree))
-        if assembly is None:
-            assembly = self._assembling[packet.task, tree] = Assembly(carrier, execution.task.chunk_values)
-        assembly.heard = self._loop.time()
-        part = execution.parts[tree]
-        chunk, number = assembly.place(packet.sequence)
-        if not part.receiver or chunk >= part.chunks or chunk in part.answered:
-            return
-        whole = assembly.add(chunk, number, packet.values, lambda: execution.place(Kind.DOWN, tree, chunk))
-        if whole is not None:
-            execution.result(tree, chunk, whole)
-
-    def _ask(self, execution: Execution, tree: int, path: tuple[int, ...]) -> None:
-        """The root has sent everything: what has not come is asked for, when nothing is on its way any more."""
-        if execution.closed:
-            return
-        assembly = self._assembling.get((execution.task.number, tree))
-        quiet = self._loop.time() - assembly.heard if assembly is not None else math.inf
-        missing = execution.missing(tree)
-        if missing and quiet < QUIET_SECONDS:
-            self._loop.call_later(QUIET_SECONDS - quiet, self._ask, execution, tree, path)
-        elif missing:
-            self.counters["missing"] += len(missing)
-            chunks = np.array(missing, np.uint32).view(np.float32)
-            back, task = (path[-1], path[0]), execution.task
-            header = Header(Kind.MISSING, self._epoch, task.number, back, 1, tree, 0, len(chunks))
-            self._dispatch(task.priority, header, chunks)
+        try:
+            self._multicast.send(execution, post, self._epoch)
+        except OverlayError as error:
+            self._tell(type="failed", task=execution.task.number, reason=str(error))
 
     def _send(self, execution: Execution, post: Post, edge: Edge, sent: Callable[[], None]) -> None:
         task = execution.task
@@ -643,6 +563,11 @@ class Agent:
             post.kind, self._epoch, task.number, path, 1, post.tree, post.chunk, len(post.values), post.contributors
         )
         self._dispatch(task.priority, header, post.values, sent, lambda: execution.sends_to(edge.receiver))
+
+    def _control(self, kind: Kind, task: Task, receiver: str, tree: int, values: Values) -> None:
+        """What agents say to each other about a task, directly."""
+        path = self._numbers[self.node], self._numbers[receiver]
+        self._dispatch(task.priority, Header(kind, self._epoch, task.number, path, 1, tree, 0, len(values)), values)
 
     def _dispatch(
         self,
@@ -678,6 +603,18 @@ class Agent:
             self._arrived(execution, header, values)
         elif (header.epoch, header.task) > (self._epoch, self._newest) and header.epoch >= self._epoch:
             self._hold(header, values)
+        else:
+            self.counters["old task"] += 1
+
+    def _copied(self, packet: Packet) -> None:
+        """A packet that switches have copied."""
+        execution = self._tasks.get(packet.task) if packet.epoch == self._epoch else None
+        if execution is not None:
+            self._multicast.arrived(execution, packet)
+        elif (packet.epoch, packet.task) > (self._epoch, self._newest) and packet.epoch >= self._epoch:
+            if self._held_bytes + packet.values.nbytes <= HELD_BYTES:
+                self._ahead.setdefault((packet.epoch, packet.task), []).append(packet)
+                self._held_bytes += packet.values.nbytes
         else:
             self.counters["old task"] += 1
 
@@ -721,9 +658,9 @@ class Agent:
             sender = header.path[0]
             if sender < len(self._names):
                 if header.kind == Kind.SENT:
-                    self._ask(execution, header.tree, header.path)
+                    self._multicast.ask(execution, header.tree, self._names[sender])
                 else:
-                    execution.again(header.tree, values.view(np.uint32).tolist(), self._names[sender])
+                    self._multicast.again(execution, header.tree, values, self._names[sender])
         elif not execution.takes(header.tree, header.chunk, header.values):
             self.counters["no such chunk"] += 1
         elif header.kind == Kind.UP:
@@ -731,9 +668,7 @@ class Agent:
         elif header.kind == Kind.STATE:
             execution.kept(header.tree, header.chunk, values)
         else:
-            assembly = self._assembling.get((header.task, header.tree))
-            if assembly is not None:
-                assembly.forget(header.chunk)
+            self._multicast.unicast(header.task, header.tree, header.chunk)
             execution.result(header.tree, header.chunk, values)
 
     def met(self, header: Header, transport: asyncio.BaseTransport) -> None:

@@ -2,8 +2,7 @@
 
 A packet has one of the program's sizes. Its label says to switches where it goes, and to receivers of which tree it is;
 the epoch is the task's number, the sequence the packet's in the tree, the bitmap the overlay's epoch. Values are in the
-hosts' byte order. Packets may be lost: when all of a tree has left, its root asks over TCP (`Kind.SENT`), whoever has
-not got a chunk answers which (`Kind.MISSING`), and gets it over TCP.
+hosts' byte order. Packets may be lost: overlay/reliable_multicast.py.
 """
 
 from __future__ import annotations
