@@ -40,14 +40,23 @@ FOLLOWED_AT_MOST_SECONDS = 4.0
 LOOK_SECONDS = 0.1
 SENT_AT_LEAST = 2
 """Packets that must have gone into a link, of which none came out, before it counts as lost."""
+NO_WAY_SECONDS = 5.0
+"""As PROBATION_SECONDS, where a job has no way without what was found silent: better tried than given up."""
 
 
 @dataclass
 class Followed:
-    """A job whose packets are being followed: when entries were looked at, and what they had counted then."""
+    """A job whose packets are being followed: when entries had been looked at, and what they had counted then.
+
+    Switches are not read all at the same time. So what came out of links is counted from the first look on, and what
+    went in from the second, which follows at once: nothing that counts as gone in had come out before.
+
+    took: how long the last look took, seconds. A machine on which switches answer late may be as late with packets.
+    """
 
     versions: tuple[Version, ...]
     looks: list[tuple[float, dict[Entry, int]]]
+    took: float
     pause: float = FOLLOW_SECONDS
 
 
@@ -124,25 +133,30 @@ class Watch:
             if followed is not None and followed.versions != versions:
                 del self._followed[job.name]
                 continue
-            if followed is not None and now - followed.looks[-1][0] < followed.pause:
+            if followed is not None and now - followed.looks[-1][0] < max(followed.pause, followed.took):
                 continue
             topology = self.network.topology
             hops = [hop for version in versions for hop in hops_of(version.plan, version.deployment, topology)]
-            counted = self._count({entry[0] for hop in hops for entry in (*hop.into, hop.out)})
+            switches = {entry[0] for hop in hops for entry in (*hop.into, hop.out)}
+            counted = self._count(switches)
             if followed is None:
-                self._followed[job.name] = Followed(versions, [(time.monotonic(), counted)])
+                began, first = time.monotonic(), counted
+                counted = self._count(switches)
+                ended = time.monotonic()
+                self._followed[job.name] = Followed(versions, [(began, first), (ended, counted)], ended - began)
                 continue
             looks = [*followed.looks, (time.monotonic(), counted)]
-            if len(looks) > 2:
-                (_, first), (_, last_but_one) = looks[0], looks[-2]
-                dead = silent(hops, first, counted, last_but_one) - set(self.network.off)
+            followed.took = looks[-1][0] - now
+            if len(looks) > 3:
+                (_, first), (_, second), (_, last_but_one) = looks[0], looks[1], looks[-2]
+                dead = silent(hops, first, counted, last_but_one, second) - set(self.network.off)
                 # Where nothing at all has moved since, it may be the machine that waits.
                 if dead and any(count > last_but_one.get(entry, count) for entry, count in counted.items()):
                     self._followed.pop(job.name)
                     self._lose_silent(dead, topology)
                     continue
                 followed.pause = min(1.5 * followed.pause, FOLLOW_SLOWLY_SECONDS)
-            while len(looks) > 2 and looks[-1][0] - looks[1][0] > FOLLOWED_AT_MOST_SECONDS:
+            while len(looks) > 3 and looks[-1][0] - looks[1][0] > FOLLOWED_AT_MOST_SECONDS:
                 del looks[0]
             followed.looks = looks
 
@@ -174,12 +188,12 @@ class Watch:
             else f"nothing comes out of link {name}"
             for name in sorted(dead)
         }
+        least = PROBATION_SECONDS if self.network.lose(causes, "silent") else NO_WAY_SECONDS
         now = time.monotonic()
         for name in causes:
-            _, before = self._probation.get(name, (0.0, PROBATION_SECONDS / 2))
-            pause = min(2 * before, LONGEST_PROBATION_SECONDS)
+            _, before = self._probation.get(name, (0.0, 0.0))
+            pause = min(max(2 * before, least), LONGEST_PROBATION_SECONDS)
             self._probation[name] = now + pause, pause
-        self.network.lose(causes, "silent")
 
     def _end_probation(self) -> None:
         """What was silent is tried again after some time: nothing but a job's own packets tells whether it carries."""
@@ -215,22 +229,25 @@ def dead_links(
     before: Mapping[Entry, int],
     after: Mapping[Entry, int],
     between: Mapping[Entry, int] | None = None,
+    since: Mapping[Entry, int] | None = None,
 ) -> set[str]:
     """Links into which packets went and out of which none came, by what the entries counted meanwhile: none of any
     flow, as a queue may hold one flow's packets back for long.
 
     between: counted before `after`, by the time that a packet may be under way: what went in until then counts.
+    since: counted after `before`: what went in from then on counts (default: from `before` on).
     """
-    sent = after if between is None else between
-    arrived = {entry[:2] for entry, count in after.items() if count > before.get(entry, count)}
+    sent, begin = after if between is None else between, before if since is None else since
+    # A switch that has begun to count anew says nothing.
+    arrived = {entry[:2] for entry, count in after.items() if count != before.get(entry, count)}
     found: dict[str, bool] = {}
     for hop in hops:
-        if any(entry not in before or entry not in after or entry not in sent for entry in (*hop.into, hop.out)):
+        if any(entry not in counts for entry in (*hop.into, hop.out) for counts in (before, begin, sent, after)):
             continue
         if hop.out[:2] in arrived:
             found[hop.link] = False
         # A point of aggregation keeps what the others send while one's packets are lost elsewhere.
-        elif min(sent[entry] - before[entry] for entry in hop.into) >= SENT_AT_LEAST:
+        elif min(sent[entry] - begin[entry] for entry in hop.into) >= SENT_AT_LEAST:
             found.setdefault(hop.link, True)
     return {link for link, dead in found.items() if dead}
 
@@ -240,9 +257,10 @@ def silent(
     before: Mapping[Entry, int],
     after: Mapping[Entry, int],
     between: Mapping[Entry, int] | None = None,
+    since: Mapping[Entry, int] | None = None,
 ) -> set[str]:
     """As `dead_links`; instead of its links, a switch into which packets went over several and that counted none."""
-    dead = dead_links(hops, before, after, between)
+    dead = dead_links(hops, before, after, between, since)
     into: dict[str, set[str]] = {}
     for hop in hops:
         if hop.link in dead:

@@ -590,23 +590,26 @@ class Network:
             raise JobsError("there is no job")
         return next((update for update in made if update.changed), made[0])
 
-    def lose(self, causes: Mapping[str, str], reason: str) -> None:
-        """Something has failed: what runs is led around it, and then planned again. causes: what was seen, by name."""
+    def lose(self, causes: Mapping[str, str], reason: str) -> bool:
+        """Something has failed: what runs is led around it, and then planned again. Whether every job was led around.
+        causes: what was seen, by name."""
         with self._lock:
             self.off = self.off | dict.fromkeys(causes, reason)
             self.disturbed = time.monotonic()
         for cause in causes.values():
             self.answers["switches and links lost"] += 1
             self.log(f"lost: {cause}")
-        self._lead_around()
+        every = self._lead_around()
         self._replan_soon()
+        return every
 
     def restore(self, names: Sequence[str], why: str) -> None:
-        """Something is back and is used again."""
+        """Something is back and is used again: also by a job that had found no way around what else is gone."""
         with self._lock:
             self.off = {one: reason for one, reason in self.off.items() if one not in names}
             self.disturbed = time.monotonic()
         self.log(f"{', '.join(names)} can be used again: {why}")
+        self._lead_around()
         self._replan_soon()
 
     def _agent_lost(self, job: RunningJob, node: str, reason: str) -> None:
@@ -670,7 +673,9 @@ class Network:
         self.log(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
         self._replan_soon()
 
-    def _lead_around(self) -> None:
+    def _lead_around(self) -> bool:
+        """Lead every job around what is kept off; whether that was done wherever it was needed."""
+        every = True
         for job in self.jobs:
             if job.updater is None:
                 continue
@@ -681,6 +686,7 @@ class Network:
                 trees, moved = job.updater.repair(self.state_of(job))
             except (UpdateError, ValueError) as error:
                 self.log(f"job {job.name} {error}")
+                every = False
                 continue
             if trees:
                 self.answers["trees led around"] += trees
@@ -690,6 +696,7 @@ class Network:
                     words.append(f"at {now:.4g} of {before:.4g} Mbit/s, which is what these ways carry")
                 took = f"{1e3 * (time.monotonic() - began):.0f} ms"
                 self.log("; ".join([f"job {job.name}: {trees} trees led around it in {took}", *words]))
+        return every
 
     def _reshared(self, job: RunningJob) -> bool:
         """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""

@@ -452,13 +452,15 @@ class Updater:
                 raise
         epoch = first = 0
         held, repeated = 0.0, (0, 0)
+        # What could not be led around never ends what is under way: that is done again.
+        broken = not all(intact(tree, topology) for tree in self.plan.trees)
         try:
             back = [n for n, c in new.agents.items() if c.role == "worker" and n not in old.agents]
             if back:
                 self._roster.restart(new.agents, f"the job begins anew, with {', '.join(back)}")
             elif not self._roster.exchange(new.agents):
                 asked = time.monotonic()
-                handover = self._roster.prepare(new.agents, PREPARE_SECONDS)
+                handover = self._roster.prepare(new.agents, PREPARE_SECONDS, again=broken)
                 first, epoch = self._roster.switch_over(handover), handover.epoch
                 held = time.monotonic() - asked
         except HandoverError as error:

@@ -116,6 +116,47 @@ def test_link_that_swallows_packets_is_found_by_what_its_ends_count(data):
     assert dead_links(hops, before, unknown) == set(), "a switch that does not answer is another matter"
 
 
+@settings(max_examples=examples(100), deadline=None)
+@given(st.data())
+def test_link_is_not_blamed_for_when_its_ends_were_read(data):
+    """Packets pass while a look is under way: one end has been read already, the other has not."""
+    deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
+    hop = data.draw(st.sampled_from(list(hops_of(PLAN, deployment, TREE))))
+    times = st.integers(0, 100)
+    under_way = 5
+    sent = data.draw(st.lists(times, max_size=8))
+    ends = sorted(data.draw(st.lists(times, min_size=6, max_size=6)))
+    looks = [*zip(ends[::2], ends[1::2], strict=True)]
+    looks.append((looks[-1][1] + under_way, looks[-1][1] + 30))
+
+    def read(look):
+        begin, end = look
+        when = {v: data.draw(st.integers(begin, end)) for v in hop.ends}
+        gone_in = sum(at <= when[hop.ends[0]] for at in sent)
+        come_out = sum(at + under_way <= when[hop.ends[1]] for at in sent)
+        return dict.fromkeys(hop.into, gone_in) | {hop.out: come_out}
+
+    before, since, between, after = map(read, looks)
+    assert dead_links([hop], before, after, between, since) == set()
+
+
+def test_packets_that_pass_in_the_middle_of_the_first_look_are_not_missed():
+    """The near end was read before they came, the far end after they had passed; then all is quiet."""
+    deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
+    hop = next(iter(hops_of(PLAN, deployment, TREE)))
+    first = dict.fromkeys(hop.into, 100) | {hop.out: 109}
+    later = dict.fromkeys((*hop.into, hop.out), 109)
+    assert dead_links([hop], first, later, later) == {hop.link}, "one look alone does not tell"
+    assert dead_links([hop], first, later, later, later) == set()
+
+
+def test_switch_that_counts_anew_is_not_blamed():
+    deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
+    hop = next(iter(hops_of(PLAN, deployment, TREE)))
+    before = dict.fromkeys((*hop.into, hop.out), 100)
+    assert dead_links([hop], before, dict.fromkeys(hop.into, 103) | {hop.out: 0}) == set()
+
+
 def test_point_that_keeps_what_the_others_send_is_not_blamed_for_the_one_that_is_missing():
     deployment = rules.build(PLAN, TREE, LIMITS, job_id=3, epoch=7)
     hops = list(hops_of(PLAN, deployment, TREE))

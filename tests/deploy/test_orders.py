@@ -197,6 +197,19 @@ def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
         assert victim.name not in {node for tree in one.updater.plan.trees for node in tree.points}
 
 
+def test_job_without_a_way_is_led_around_as_soon_as_there_is_one(rig, monkeypatch):
+    monkeypatch.setattr(rig.network, "_replan_soon", lambda: None)
+    one = rig.add(ONE)
+    victim = rig.adding(one).name
+    others = [name for name in TREE.switches if name.startswith("c") and name != victim]
+    assert rig.network.lose({others[0]: "it died"}, "silent")
+    assert not rig.network.lose(dict.fromkeys([victim, *others[1:]], "it died"), "silent"), "no spine is left"
+    rig.network.restore(others, "tried again")
+    assert one.updater is not None
+    assert victim not in {node for tree in one.updater.plan.trees for flow in tree.flows for node in flow.route}
+    assert rig.as_wanted()
+
+
 def test_job_is_removed_though_a_change_of_its_plan_waits_for_it(rig):
     one = rig.add(ONE)
     rig.join(one)

@@ -81,7 +81,9 @@ class Rig:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            print("\n".join(self.log))  # pytest shows it
         try:
             self.service.__exit__()
             self.fabric.__exit__()

@@ -5,6 +5,8 @@ import time
 import pytest
 
 from controlplane.generators import fattree
+from controlplane.plan.repair import CannotRepair, Repair
+from controlplane.runtime import update
 from controlplane.topology import Topology
 from tests.emulation.rig import Rig
 from tests.emulation.test_allreduce import SIZE
@@ -49,6 +51,21 @@ def test_switch_that_dies_in_the_middle_is_gone_around_and_no_sum_is_lost() -> N
         print(f"{switch} died: {took:.2f} s instead of {usual:.2f} s")
         assert any("led around it" in line for line in rig.log), rig.log
         assert not any("gave up" in line or "is gone" in line for line in rig.log), "no agent noticed"
+
+
+def test_what_was_under_way_is_done_again_when_no_switch_can_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Repair:
+        raise CannotRepair("no switch has room to add")
+
+    monkeypatch.setattr(update, "repair", full)
+    with Rig("softswitch", tree(), "inart", answers_failures=True) as rig:
+        rig.start_all()
+        rig.submit(SIZE)
+        dead(rig, spine(rig))
+        rig.collect().check()
+        rig.allreduce(SIZE // 4).check()
+        assert any("no switch has room to add" in line for line in rig.log), rig.log
+        assert not any("gave up" in line or "has left" in line for line in rig.log), "no agent noticed"
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
