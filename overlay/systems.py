@@ -18,10 +18,14 @@ from controlplane.strategies.wan.netstorm.policy import NetStorm
 from controlplane.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
 from controlplane.strategies.wan.selmcast.algorithm import Layer
 from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastPlans
+from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
+from overlay.framing import MTU, tcp_framing
 
-HEADROOM = 0.05  # of a paced plan's rate: TCP's and our headers, and time to drain a queue
+HEADROOM = 0.01
+"""Of a paced plan's rate, beside headers and acknowledgements, which the plan counts: time to drain a queue."""
+
 PAPERS = {  # each paper's own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
     "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
@@ -51,9 +55,12 @@ def widest(graph: nx.DiGraph) -> np.ndarray:
     return found
 
 
-def make(name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed: int, update: float = 5.0) -> Policy:
+def make(
+    name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed: int, update: float = 5.0, mtu: int = MTU
+) -> Policy:
     """A new policy. graph: sites 0, 1, .. with "mbps"; values: float32 values of the model; p: the size of a group
-    (CREW and its baselines), or of receivers (SelMcast); update: NetStorm's UPDATE_TIME, s."""
+    (CREW and its baselines), or of receivers (SelMcast); update: NetStorm's UPDATE_TIME, s; mtu: bytes of the network's
+    packets (wan counts their headers)."""
     named = nx.relabel_nodes(graph, {node: f"h{node}" for node in graph})
     nodes = tuple(named.nodes)
     if name in ("apsp", "apsp-random", "apsp-connected"):
@@ -88,13 +95,14 @@ def make(name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed:
             headroom=COPIED_HEADROOM, scheme="SelMcast" if name.startswith("selmcast") else "Orpheus",
         )  # fmt: skip
 
-    def plan(topology: Topology) -> Plan:
-        return get_strategy(name)(topology, job, seed=seed)
-
     network, options = overlay(graph), {"chunk_values": chunk, "window": 64}
     if name == "wan":  # only its rates are meant to be kept; the others send as fast as TCP lets them
+
+        def plan(topology: Topology) -> Plan:
+            return wan(topology, job, seed=seed, framing=tcp_framing(chunk, mtu))
+
         return FollowNetwork(plan, network, link=_link, paced=True, headroom=HEADROOM, **options)
-    return FollowPlan(plan(network), network, paced=False, **options)
+    return FollowPlan(get_strategy(name)(network, job, seed=seed), network, paced=False, **options)
 
 
 def _link(sender: str, receiver: str) -> tuple[str, str]:

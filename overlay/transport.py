@@ -31,6 +31,10 @@ UNSENT_BYTES = 4096, 1 << 17
 """What a connection's kernel holds that has not left, at least and at most; between them, half a chunk. More would hide
 from the sender how far the network is (stamps, NetStorm's busy bound, what is urgent)."""
 
+JOINED_BYTES = 1 << 16
+"""Header and values up to so many bytes are given to the kernel as one: a header by itself would be a frame by itself.
+Larger ones are not worth a copy."""
+
 
 async def end_all() -> None:
     """Cancels what else runs in this loop, and waits for it."""
@@ -214,8 +218,12 @@ class Peer:
                     continue
                 data = memoryview(values.data).cast("B")
                 line.hold(len(data) // 2)
-                line.transport.write(header.stamped(self._clock()).pack())
-                line.transport.write(data)
+                head = header.stamped(self._clock()).pack()
+                if len(data) <= JOINED_BYTES:
+                    line.transport.write(b"".join((head, data)))
+                else:
+                    line.transport.write(head)
+                    line.transport.write(data)
                 self.bytes_sent += HEADER_BYTES + len(data)
                 sent()
 

@@ -108,6 +108,9 @@ class Bmv2:
     def drops(self) -> dict[str, dict[str, int]]:
         return {}
 
+    def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
+        return {}
+
     def host_counters(self, server: str) -> InterfaceCounters | None:
         return None
 

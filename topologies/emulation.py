@@ -44,13 +44,16 @@ class Emulation:
     However the process ends (exception, Ctrl-C, SIGTERM, SIGKILL), a reaper process ends what was made.
 
     switch: "softswitch", "bmv2" or None (environment variable SWITCH, else bmv2 where installed).
-    seed: of the faults that the switches inject. threads: of the softswitch process.
+    seed: of the faults that the switches inject. threads: of the softswitch process. mtu: bytes of an IP packet on the
+    hosts' links; what the switches carry between them is then as large.
     """
 
     controller_host = MANAGEMENT_ROOT  # a controller that listens here is reached by every host
 
-    def __init__(self, topology: Topology, switch: str | None = None, *, seed: int = 0, threads: int = 1) -> None:
-        self.topology = topology
+    def __init__(
+        self, topology: Topology, switch: str | None = None, *, seed: int = 0, threads: int = 1, mtu: int = network.MTU
+    ) -> None:
+        self.topology, self.mtu = topology, mtu
         self.kind = choice.choose(switch)
         self.switch_addresses: dict[str, SwitchAddress] = {}
         self._seed, self._threads = seed, threads
@@ -91,6 +94,7 @@ class Emulation:
                 lifetime,
                 veth_fabric=not self._switches.links_in_memory,
                 offloads=self._switches.takes_offloads,
+                mtu=self.mtu,
             )
         finally:
             os.environ.pop(MARK)
@@ -216,6 +220,11 @@ class Emulation:
                 fields = [int(field) for field in numbers.split()]
                 return InterfaceCounters(fields[0], fields[1], fields[8], fields[9])
         raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
+
+    def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
+        """What the port of each switch to each neighbour has taken in (rx) and sent (tx), all read at once;
+        empty where the switches cannot tell."""
+        return self._running_switches().link_counters()
 
     def ping(self, pairs: Iterable[tuple[str, str]] | None = None, timeout: float = 60.0) -> list[tuple[str, str]]:
         """Ping once for each (from, to), by default all; returns the pairs without an answer."""

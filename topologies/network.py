@@ -21,6 +21,7 @@ from p4src.protocol import PROTOCOL
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 
 GATEWAY = "169.254.1.1"
+MTU = 1500
 MANAGEMENT_INTERFACE = "ctl0"
 # A bucket of 15 KB, Mininet's own, holds TCP far below the rate of the link (and would flatter our paced packets).
 # Slower links get a smaller one, or short transfers would never meet the link's rate.
@@ -126,9 +127,10 @@ class P4Switch(Switch):
         """Nothing: one process may be many switches."""
 
 
-def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: bool) -> Mininet:
+def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: bool, mtu: int = MTU) -> Mininet:
     """All hosts and links. veth_fabric: links between switches as veth pairs, else only listed. offloads: hosts leave
-    segmentation and checksums to the switches, which must be able to do that.
+    segmentation and checksums to the switches, which must be able to do that. mtu: bytes of an IP packet on the hosts'
+    links.
 
     Raises:
         EmulationError: the kernel or a tool refused something.
@@ -142,6 +144,7 @@ def build(topology: Topology, lifetime: Lifetime, veth_fabric: bool, offloads: b
             network.addSwitch(switch, dpid=f"{number:x}")
         for server in topology.servers:
             _add_host(network, topology, lifetime, server, ShapedIntf if offloads else PlainIntf)
+            _set_mtu(network, topology, lifetime, server, mtu)
         _add_fabric(network, topology, lifetime, veth_fabric)
     except EmulationError:
         raise
@@ -205,6 +208,13 @@ def _add_host(
         f"ip link set {root} up",
         f"ip route add {own}/32 dev {root} src {MANAGEMENT_ROOT}",
     )
+
+
+def _set_mtu(network: Mininet, topology: Topology, lifetime: Lifetime, server: str, mtu: int) -> None:
+    """Both ends of a host's link: the switch's end drops what is larger than its own."""
+    _run(network[server], f"ip link set {data_interface(server)} mtu {mtu}")
+    end = lifetime.interface("h", topology.servers.index(server))
+    _run(network[topology.access_switch(server)], f"ip link set {end} mtu {mtu}")
 
 
 def _add_fabric(network: Mininet, topology: Topology, lifetime: Lifetime, veth: bool) -> None:

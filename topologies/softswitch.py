@@ -136,6 +136,17 @@ class Softswitch:
         port = device["ports"][str(self._topology.port(switch, server))]
         return InterfaceCounters(port["tx_bytes"], port["tx_packets"], port["rx_bytes"], port["rx_packets"])
 
+    def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
+        assert self._topology is not None
+        found = {}
+        for device in self._call("stats")["devices"].values():
+            switch = device["name"]
+            for neighbour in self._topology.neighbours(switch):
+                port = device["ports"][str(self._topology.port(switch, neighbour))]
+                counted = port["rx_bytes"], port["rx_packets"], port["tx_bytes"], port["tx_packets"]
+                found[switch, neighbour] = InterfaceCounters(*counted)
+        return found
+
     def drops(self) -> dict[str, dict[str, int]]:
         result: dict[str, dict[str, int]] = {}
         for device in self._call("stats")["devices"].values():

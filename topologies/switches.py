@@ -73,6 +73,9 @@ class Switches(Protocol):
     def drops(self) -> dict[str, dict[str, int]]:
         """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
 
+    def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
+        """What each switch's port to each neighbour has taken in and sent; empty where it cannot tell."""
+
     def host_counters(self, server: str) -> InterfaceCounters | None:
         """What the link of a host has carried; None: what the host's interface counts, right without offloads."""
 

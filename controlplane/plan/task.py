@@ -22,6 +22,7 @@ CHUNK_VALUES = 65_536
 """Default size of a chunk, float32 values: 256 KB, so that a few are under way on a long link and many make a model."""
 
 WINDOW_CHUNKS = 32
+ALIGNED_VALUES = 16  # 64 bytes
 
 
 class TaskError(ValueError):
@@ -351,7 +352,7 @@ def task_of(
         trees, done, share = [], 0, 0.0
         for tree in plan.trees:
             share += tree.share
-            end = values if tree is plan.trees[-1] else min(values, round_to_chunk(share * values, chunk_values))
+            end = values if tree is plan.trees[-1] else min(values, _aligned(share * values))
             rate = plan.rate_mbps * tree.share * (1 - headroom) if paced else 0.0
             trees.append(_tree(tree, agents, plan.job.workers, range(done, max(done, end)), rate))
             done = max(done, end)
@@ -371,8 +372,10 @@ def _detours(plan: Plan, agents: Agents) -> tuple[Edge, ...]:
     return tuple(found)
 
 
-def round_to_chunk(values: float, chunk_values: int) -> int:
-    return round(values / chunk_values) * chunk_values if values >= chunk_values else round(values)
+def _aligned(values: float) -> int:
+    """Trees begin at cache lines. At whole chunks, small trees would get chunks more or less than their shares, and the
+    plan's links would not be full at once."""
+    return round(values / ALIGNED_VALUES) * ALIGNED_VALUES
 
 
 def _tree(tree: Tree, agents: Agents, workers: tuple[str, ...], values: range, rate: float) -> SumTree:

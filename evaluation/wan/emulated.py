@@ -10,7 +10,9 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,14 +25,20 @@ from controlplane.plan import Plan
 from controlplane.plan.task import Task
 from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.policy import FollowPlan, Policy
+from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
+from evaluation.wan.apart import HEAD as HEAD_APART
+from evaluation.wan.apart import Sampler, taken_apart
+from evaluation.wan.apart import line_of as line_of_parts
 from evaluation.wan.networks import whole_job
 from overlay.__main__ import amount
 from overlay.coordinator import Coordinator
+from overlay.framing import segment_bytes, tcp_framing
 from overlay.simulation import Simulation
 from overlay.systems import HEADROOM
 from topologies.load import LoadMonitor
+from topologies.network import MTU
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
 
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "apsp", "crew", "wan")
@@ -64,15 +72,42 @@ def policy_of(plan: Plan, planned_on: Topology, chunk: int, window: int) -> Foll
 class Site(Wan):
     """Runs one policy after the other."""
 
-    def run(self, policy: Policy, values: int, rounds: int, connections: int) -> tuple[list[float], float, float]:
-        """(seconds of each round, largest error of any agent's mean, part of the CPU that was idle)."""
+    def run(
+        self, policy: Policy, values: int, rounds: int, connections: int, *, apart: bool = False
+    ) -> tuple[list[float], float, float]:
+        """(seconds of each round, largest error of any agent's mean, part of the CPU that was idle). apart: says where
+        the time of each round went."""
         seconds: list[float] = []
+        ended: list[tuple[Task, float]] = []
+
+        def finished(task: Task, s: float) -> None:
+            seconds.append(s)
+            ended.append((task, time.monotonic()))
+
+        with ExitStack() as stack:
+            sampler = stack.enter_context(Sampler(self.emulation)) if apart else None
+            found = self._run(policy, values, rounds, connections, finished)
+        for (task, end), s in zip(ended, seconds, strict=True):
+            if sampler is not None:
+                self._say_parts(task, (end - s, end), sampler)
+        return seconds, *found
+
+    def _say_parts(self, task: Task, span: tuple[float, float], sampler: Sampler) -> None:
+        links = [(u, v) for u, v in self.topology.links if self.topology.kind(u) == self.topology.kind(v) == "switch"]
+        mbps = {(u, v): self.topology.bandwidth_mbps(u, v) for u, v in links}
+        say(HEAD_APART)
+        for parts in taken_apart(task, span, sampler.samples, mbps, segment_bytes(self.mtu)):
+            say(line_of_parts(parts))
+
+    def _run(
+        self, policy: Policy, values: int, rounds: int, connections: int, finished: Callable[[Task, float], None]
+    ) -> tuple[float, float]:
         seeds = [str(k) for k in range(len(policy.nodes))]
         with Coordinator(
             policy,
             self.emulation.controller_host,
             log=lambda line: None,
-            finished=lambda task, s: seconds.append(s),
+            finished=finished,
         ) as coordinator:
             host, port = coordinator.address
             load = LoadMonitor(self.emulation)
@@ -100,7 +135,7 @@ class Site(Wan):
                     raise RuntimeError(f"the agent in {node} ended with {process.returncode}: {words.strip()[-400:]}")
                 errors.append(max(line["error"] for line in lines[:-1]))
             idle = load.stop().idle
-        return seconds, max(errors), idle
+        return max(errors), idle
 
 
 def measure(arguments: argparse.Namespace) -> list[Measured]:
@@ -111,10 +146,15 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
         values = arguments.values
         job: Job = whole_job(graph, 4 * values)
         say(f"{network}: {len(graph)} sites, {len(graph.edges)} directed links, rates times {factor:.3g}")
-        plans = {name: get_strategy(name)(planned_on, job, seed=arguments.seed) for name in arguments.strategies}
-        bound = max((plan.proven_mbps or 0.0 for plan in plans.values()), default=0.0)
-        bound = bound or get_strategy("wan")(planned_on, job).proven_mbps or float("nan")
-        with Site(topology, arguments.loss, arguments.seed) as site:
+        framing = tcp_framing(arguments.chunk, arguments.mtu)
+        plans = {
+            name: get_strategy(name)(planned_on, job, seed=arguments.seed)
+            if name != "wan"
+            else wan(planned_on, job, seed=arguments.seed, framing=framing)
+            for name in arguments.strategies
+        }
+        bound = wan(planned_on, job).proven_mbps or float("nan")  # payload over the links' rates
+        with Site(topology, arguments.loss, arguments.seed, mtu=arguments.mtu) as site:
             for name, plan in plans.items():
                 make = partial(policy_of, plan, planned_on, arguments.chunk, arguments.window)
                 simulated: list[float] = []
@@ -126,7 +166,9 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
                     loss=arguments.loss,
                     finished=partial(_append, simulated),
                 ).run(arguments.rounds)
-                seconds, error, idle = site.run(make(), values, arguments.rounds, arguments.connections)
+                seconds, error, idle = site.run(
+                    make(), values, arguments.rounds, arguments.connections, apart=arguments.apart
+                )
                 found.append(
                     Measured(
                         network,
@@ -206,6 +248,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
     parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS, help="of all links: scales their rates")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mtu", type=int, default=MTU, help=f"bytes of an IP packet on links (default {MTU})")
+    parser.add_argument("--apart", action="store_true", help="say where the time went on the links that bind")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--plot", type=Path, metavar="PNG")
     arguments = parser.parse_args(argv)

@@ -19,6 +19,17 @@ def test_systems_across_an_emulated_wan(capsys, tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+def test_large_frames_and_where_the_time_went(capsys):
+    options = ["--values", "400k", "--rounds", "1", "--chunk", "4096", "--delay-ms", "1", "--mtu", "9000", "--apart"]
+    assert main(["--strategies", "wan", *options]) == 0
+    words = capsys.readouterr().err.splitlines()
+    at = next(k for k, line in enumerate(words) if line.split()[:2] == ["link", "Mbit/s"])
+    link, _, planned, payload, headers, *_ = words[at + 1].split()
+    assert link.startswith("dc") and float(planned) == 1.0
+    # 66 bytes of headers a frame of 9,000, and ours: of full frames only, so that the frames were as large as that.
+    assert 0 < float(headers) < 0.02 * float(payload)
+
+
 def test_rows_as_json_carry_every_round(capsys):
     assert main(["--strategies", "star", "--values", "20k", "--rounds", "2", "--delay-ms", "0", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)

@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 
 from controlplane.evaluate import evaluate
 from controlplane.job import Job
+from controlplane.plan.framing import PAYLOAD, Framing, payload_mbps
 from controlplane.plan.model import Plan
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import STRATEGIES, Infeasible
@@ -20,6 +21,7 @@ from controlplane.strategies.wan.errors import WanError
 from controlplane.strategies.wan.tree_packing.algorithm import pack
 from controlplane.strategies.wan.tree_packing.arborescence import arborescence
 from controlplane.strategies.wan.tree_packing.steiner import Exact, cleaned, dual_ascent, short_tree
+from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
 from evaluation.wan.networks import by_distance, overlay, whole_job
 from tests.controlplane.instances import examples, instances, troubled_instances
@@ -344,3 +346,37 @@ def test_stored_hops_add_up() -> None:
     plan = STRATEGIES["netstorm"](topology, job, frozen_split={"p0": 1.0})
     assert synchronisation_seconds(plan, topology) == pytest.approx(1.0)
     assert synchronisation_seconds(plan, topology, stored=True) == pytest.approx(4.0, rel=1e-4)
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(networks(4), st.floats(0.0, 0.3))
+def test_packing_leaves_room_for_what_goes_back(graph: nx.DiGraph, back: float) -> None:
+    """Acknowledgements fit beside the payload on every link, and the rate is what the bound allows."""
+    if len(graph) == 1:
+        return
+    packing = pack(graph, back=back, gap=1e-6)
+    load = dict.fromkeys(graph.edges, 0.0)
+    for tree in packing.trees:
+        for u, v in [*tree.up.items(), *((above, v) for v, above in tree.down.items())]:
+            load[u, v] += tree.mbps
+            if graph.has_edge(v, u):
+                load[v, u] += back * tree.mbps
+    assert all(value <= graph.edges[link]["mbps"] * (1 + 1e-6) for link, value in load.items())
+    assert packing.gap <= 1e-4
+    assert pack(graph).rate / (1 + back) <= packing.rate * (1 + 1e-3)
+    assert packing.rate <= pack(graph).rate * (1 + 1e-3)
+
+
+def test_a_plan_with_framing_keeps_its_rate_on_the_links() -> None:
+    """On a fast link beside a slow one of the other direction, acknowledgements are what decides."""
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, mbps=100.0)
+    graph.add_edge(1, 0, mbps=100.0)
+    topology, job = overlay(graph), whole_job(graph, 4_000_000)
+    framing = Framing(headers=0.05, acknowledgements=0.02)
+    plan = wan(topology, job, framing=framing)
+    # Each link carries half of the sums and half of the results: the model, and the other's acknowledgements.
+    assert plan.rate_mbps == pytest.approx(100 / 1.07, rel=1e-3)
+    assert plan.rate_mbps == pytest.approx(payload_mbps(plan, topology, framing), rel=1e-9)
+    assert payload_mbps(plan, topology, PAYLOAD) == pytest.approx(100, rel=1e-3)
+    assert plan.proven_mbps is not None and plan.rate_mbps <= plan.proven_mbps * (1 + 1e-9)

@@ -14,6 +14,7 @@ from controlplane.wan_networks import aws, by_distance, netstorm_draw
 from overlay.replication import Replication, p4runtime
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
+from topologies.network import MTU
 
 NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
     "b4": lambda seed: by_distance("b4", seed=seed or None),
@@ -61,9 +62,9 @@ def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
 class Wan:
     """The emulated network with its routes."""
 
-    def __init__(self, topology: Topology, loss: float, seed: int) -> None:
-        self.topology, self.loss = topology, loss
-        self.emulation = Emulation(topology, "softswitch", seed=seed)
+    def __init__(self, topology: Topology, loss: float, seed: int, *, mtu: int = MTU) -> None:
+        self.topology, self.loss, self.mtu = topology, loss, mtu
+        self.emulation = Emulation(topology, "softswitch", seed=seed, mtu=mtu)
         self._fabric: Fabric | None = None
 
     def __enter__(self) -> Self:

@@ -59,7 +59,12 @@ class _Problem:
     """The links as arcs between numbers, and the cheapest trees of a root under prices."""
 
     def __init__(
-        self, graph: nx.DiGraph, roots: Sequence[Node], terminals: Sequence[Node] | None, results: bool
+        self,
+        graph: nx.DiGraph,
+        roots: Sequence[Node],
+        terminals: Sequence[Node] | None,
+        results: bool,
+        back: float = 0.0,
     ) -> None:
         network = usable(graph)
         self.nodes = list(network.nodes)
@@ -67,6 +72,10 @@ class _Problem:
         self.arcs: list[Arc] = [(self.index[u], self.index[v]) for u, v in network.edges]
         self.reversed: list[Arc] = [(v, u) for u, v in self.arcs]
         self.capacity = np.array([data["mbps"] for _, _, data in network.edges(data=True)])
+        at = {arc: k for k, arc in enumerate(self.arcs)}
+        self.back = back
+        # The link the other way of each, where there is one.
+        self.opposite = np.array([at.get((v, u), -1) for u, v in self.arcs])
         self.roots = [self.index[root] for root in roots]
         self.terminals = [self.index[v] for v in (self.nodes if terminals is None else dict.fromkeys(terminals))]
         spanned = len(self.terminals) >= len(self.nodes) - 1 and all(
@@ -89,6 +98,12 @@ class _Problem:
                     f"(not both ways: {self.nodes[there]})"
                 )
 
+    def with_back(self, cost: np.ndarray) -> np.ndarray:
+        """What a tree pays for each link, that part of the link the other way included which it takes there."""
+        if not self.back:
+            return cost
+        return cost + self.back * np.where(self.opposite >= 0, cost[self.opposite], 0.0)
+
     def costs(self, price: np.ndarray) -> tuple[np.ndarray, float]:
         """(the links' prices with a little of their scarcity, so that free links are not taken at random and all are
         positive; by how much a tree can cost more than under prices that a bound may use). A bound may use these costs
@@ -96,7 +111,8 @@ class _Problem:
         grain = 1e-8 * max(float(price.max(initial=0.0)), 1e-6)
         extra = grain * (self.capacity.min(initial=1.0) / self.capacity + 1e-3)
         unlimited = extra[~np.isfinite(self.capacity)]
-        return price + extra, 2 * len(self.nodes) * float(unlimited.max(initial=0.0))
+        slack = 2 * len(self.nodes) * (1 + self.back) * float(unlimited.max(initial=0.0))
+        return price + extra, slack
 
     def _one_way(self, arcs: Sequence[Arc], cost: np.ndarray, exact: bool) -> tuple[list[list[int]], np.ndarray | None]:
         """(a tree of each root, what the cheapest costs at least or None: not known)."""
@@ -146,12 +162,15 @@ class _Master:
         for _ in range(0 if part is None else len(part) - 1):
             self._program.add_row(lower=0.0, upper=0.0)
 
-    def add(self, root: int, links: Sequence[int]) -> None:
+    def add(self, root: int, links: Sequence[int], back: float, opposite: np.ndarray) -> None:
+        """back: the part of what a tree sends over a link that also goes over the opposite one (-1: none)."""
         entries: dict[int, float] = {}
-        for item in (*links, self.links + root):
+        loads = [(item, 1.0) for item in (*links, self.links + root)]
+        loads += [(int(opposite[link]), back) for link in links if back and opposite[link] >= 0]
+        for item, load in loads:
             if self._finite[item]:
                 row = int(self._row[item])
-                entries[row] = entries.get(row, 0.0) + 1.0
+                entries[row] = entries.get(row, 0.0) + load
         if self.part is not None:
             for k, share in enumerate(self.part[:-1].tolist()):
                 if (value := float(k == root) - share) != 0:
@@ -177,6 +196,7 @@ def pack(
     shares: Mapping[Node, float] | None = None,
     root_mbps: Mapping[Node, float] | None = None,
     results: bool = True,
+    back: float = 0.0,
     gap: float = 1e-3,
     rounds: int = 500,
 ) -> Packing:
@@ -184,7 +204,8 @@ def pack(
     the result (all); every other node may be passed through, and adds what meets there.
 
     shares: the part of the model that each root has to carry (None: whatever is best). root_mbps: what a root takes in
-    at most. results: whether their way down counts on the links. Stops when the rate is within `gap` of the bound.
+    at most. results: whether their way down counts on the links. back: the part of what a link carries that also goes
+    over the link the other way (acknowledgements). Stops when the rate is within `gap` of the bound.
     Raises WanError for unreachable nodes and wrong input.
     """
     candidates = list(graph.nodes) if roots is None else list(dict.fromkeys(roots))
@@ -198,7 +219,7 @@ def pack(
     unknown = [] if terminals is None else [v for v in terminals if v not in graph]
     if unknown or (terminals is not None and not terminals):
         raise WanError(f"{unknown} are no nodes of the network" if unknown else "no node takes part")
-    problem = _Problem(graph, candidates, terminals, results)
+    problem = _Problem(graph, candidates, terminals, results, back)
     intake = np.array([np.inf if root_mbps is None else root_mbps.get(root, np.inf) for root in candidates])
     alone = [k for k, root in enumerate(problem.roots) if set(problem.terminals) == {root}]
     free = [k for k in alone if len(candidates) == 1 or (shares is None and np.isinf(intake[k]))]
@@ -219,7 +240,7 @@ def pack(
             return False
         known.add(key)
         columns.append((k, up, down))
-        master.add(k, [*up, *down] if results else up)
+        master.add(k, [*up, *down] if results else up, problem.back, problem.opposite)
         return True
 
     limits = np.concatenate([problem.capacity, intake]) / scale
@@ -233,7 +254,7 @@ def pack(
     for _ in range(rounds):
         rates, price = master.solve()
         cost, slack = problem.costs(price[: len(problem.capacity)])
-        pairs, least = problem.trees(cost, exact)
+        pairs, least = problem.trees(problem.with_back(cost), exact)
         fresh = False
         for k, (up, down) in enumerate(pairs):
             fresh |= add(k, up, down)

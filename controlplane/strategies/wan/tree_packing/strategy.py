@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.job import Job
+from controlplane.plan.framing import PAYLOAD, Framing, payload_mbps
 from controlplane.plan.model import Plan
 from controlplane.strategies.common import Infeasible, Split, finish
 from controlplane.strategies.wan.errors import WanError
@@ -44,11 +45,19 @@ def _given(trees: Sequence[PackedTree], limits: Mapping[str, float]) -> list[tup
     return given
 
 
-def wan(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
+def wan(
+    topology: Topology,
+    job: Job,
+    *,
+    seed: int = 0,
+    frozen_split: Split | None = None,
+    framing: Framing = PAYLOAD,
+) -> Plan:
     """Column generation over trees (algorithm.py here): optimal for up to twelve sites with workers, or where every
     site has some; beyond that with a proven bound.
 
-    Sites' aggregation capacities are not part of the packing; the evaluator's rate counts them.
+    Sites' aggregation capacities are not part of the packing; the evaluator's rate counts them. framing: what links
+    carry beside the payload; the trees' shares, the rate and its bound are then those that leave room for it.
     """
     view = sites(topology, job)
     limits = _limits(view)
@@ -60,6 +69,8 @@ def wan(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
         intake = {site: min(limits[server] / part for server, part in own) for site, own in members.items()}
     try:
         network = needed(view, list(intake))
+        for _, _, data in network.edges(data=True):
+            data["mbps"] /= 1 + framing.headers
         packing = pack(
             network,
             list(intake),
@@ -67,6 +78,7 @@ def wan(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
             shares=split,
             root_mbps=intake,
             results=topology.results_on_links,
+            back=framing.acknowledgements / (1 + framing.headers),
             gap=1e-4,
         )
     except WanError as error:
@@ -80,4 +92,7 @@ def wan(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | No
     trees = [
         aggregation_tree(view, server, mbps / total, tree.up, tree.down) for tree, server, mbps in given if mbps > 0
     ]
-    return replace(finish(topology, job, "wan", trees, seed), proven_mbps=packing.bound)
+    plan = replace(finish(topology, job, "wan", trees, seed), proven_mbps=packing.bound)
+    if framing == PAYLOAD:
+        return plan
+    return replace(plan, rate_mbps=min(plan.rate_mbps, payload_mbps(plan, topology, framing)))

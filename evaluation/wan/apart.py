@@ -1,0 +1,126 @@
+"""Where the time of a synchronisation goes: what each link carried while it ran, from the switches' counters.
+
+A plan's bound counts payload (float32 values) over the rate of links. What keeps a run from it, on the links that the
+plan fills: frames' headers and our own, acknowledgements of the other direction, the time until a link's first bytes
+(the pipeline fills) and after its last (it drains), and what was left idle in between.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+from controlplane.plan.task import Task
+from overlay.message import HEADER_BYTES
+from topologies.emulation import Emulation
+from topologies.switches import InterfaceCounters
+
+EVERY_SECONDS = 0.1
+FILLED = 0.97
+"""Of what the plan gives the fullest link: links above are those that the bound hangs on."""
+
+BEGUN = 0.005
+"""The part of a link's bytes before which it has not begun, or after which it is done: greetings and stray frames."""
+
+HEADERS = 14 + 20 + 20 + 12  # Ethernet, IPv4, TCP with time stamps
+
+Link = tuple[str, str]
+Sample = tuple[float, dict[Link, InterfaceCounters]]
+
+
+class Sampler:
+    """Reads all links' counters again and again while it is open."""
+
+    def __init__(self, emulation: Emulation) -> None:
+        self._emulation = emulation
+        self.samples: list[Sample] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            before = time.monotonic()
+            counted = self._emulation.link_counters()
+            self.samples.append(((before + time.monotonic()) / 2, counted))
+            self._over.wait(EVERY_SECONDS)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of one link's capacity over one task, parts of the whole: they sum to 1."""
+
+    link: Link
+    mbps: float
+    planned: float  # payload that the task gives the link over what the fullest gets
+    payload: float
+    headers: float  # frames' and ours, of what carries payload
+    rest: float  # acknowledgements of the other direction, and what was sent again
+    fill: float  # before its first bytes
+    drain: float  # after its last
+    idle: float  # in between
+
+
+def payload_bytes(task: Task) -> dict[Link, tuple[int, int]]:
+    """(bytes of values, messages) that the task sends over each hop between agents."""
+    found: dict[Link, tuple[int, int]] = {}
+    for index, tree in enumerate(task.trees):
+        for edge in (*tree.up, *tree.down):
+            for hop in pairwise((edge.sender, *edge.via, edge.receiver)):
+                values, messages = found.get(hop, (0, 0))
+                found[hop] = values + 4 * tree.count, messages + task.chunks(index)
+    return found
+
+
+def taken_apart(
+    task: Task, span: tuple[float, float], samples: Sequence[Sample], mbps: dict[Link, float], segment: int
+) -> list[Parts]:
+    """The links that the plan fills, the fullest first. span: when the task began and ended, on time.monotonic's clock;
+    mbps: of each link between sites (dcX, dcY); segment: payload bytes of a full frame."""
+    began, ended = span
+    carried = payload_bytes(task)
+    load = {link: carried.get((f"h{link[0][2:]}", f"h{link[1][2:]}"), (0, 0)) for link in mbps}
+    most = max(values / mbps[link] for link, (values, _) in load.items())
+    during = [sample for sample in samples if began - EVERY_SECONDS <= sample[0] <= ended + EVERY_SECONDS]
+    found = []
+    for link, (values, messages) in load.items():
+        planned = values / mbps[link] / most
+        if planned < FILLED:
+            continue
+        first, last = during[0][1][link].tx_bytes, during[-1][1][link].tx_bytes
+        total = last - first
+        start = next(t for t, s in during if s[link].tx_bytes - first > BEGUN * total)
+        end = next(t for t, s in during if s[link].tx_bytes - first >= (1 - BEGUN) * total)
+        capacity = mbps[link] * 1e6 / 8 * (ended - began)
+        stream = values + messages * HEADER_BYTES
+        headers = stream - values + -(-stream // segment) * HEADERS
+        fill, drain = (max(0.0, start - began) / (ended - began), max(0.0, ended - end) / (ended - began))
+        used = total / capacity
+        found.append(
+            Parts(
+                link, mbps[link], planned, values / capacity, headers / capacity, used - (values + headers) / capacity,
+                fill, drain, 1 - used - fill - drain,
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda parts: -parts.planned)
+
+
+HEAD = f"{'link':<14} {'Mbit/s':>7} {'planned':>8} {'payload':>8} {'headers':>8} {'acks':>6} {'fill':>6} {'drain':>6} {'idle':>6}"  # noqa: E501
+
+
+def line_of(parts: Parts) -> str:
+    return (
+        f"{'-'.join(parts.link):<14} {parts.mbps:>7.2f} {parts.planned:>8.3f} {parts.payload:>8.3f} "
+        f"{parts.headers:>8.3f} {parts.rest:>6.3f} {parts.fill:>6.3f} {parts.drain:>6.3f} {parts.idle:>6.3f}"
+    )
