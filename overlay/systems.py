@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import networkx as nx
@@ -10,9 +10,11 @@ import numpy as np
 
 from controlplane.job import Job
 from controlplane.plan.model import Plan
+from controlplane.routing import ways
 from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.apsp.algorithm import most_connected
 from controlplane.strategies.wan.apsp.policy import Apsp
+from controlplane.strategies.wan.crew.links import Links
 from controlplane.strategies.wan.crew.policy import Crew
 from controlplane.strategies.wan.netstorm.policy import NetStorm
 from controlplane.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
@@ -44,15 +46,16 @@ COPIES = ("selmcast", "orpheus")
 """Whoever is ready sends to some and goes on (SSP); the others' trainers get the mean in place."""
 
 
-def widest(graph: nx.DiGraph) -> np.ndarray:
-    """(n, n) Mbit/s between sites as their hosts see them alone: over the way of fewest hops, its narrowest link."""
-    nodes = list(graph.nodes)
-    found = np.full((len(nodes), len(nodes)), np.inf)
-    for i, (_, routes) in enumerate(nx.all_pairs_shortest_path(graph)):
-        for j, node in enumerate(nodes):
-            if i != j:
-                found[i, j] = min(graph.edges[link]["mbps"] for link in nx.utils.pairwise(routes[node]))
-    return found
+def links(graph: nx.DiGraph) -> Links:
+    """The links between sites under the names of their hosts, and which of them each connection between hosts takes."""
+    topology = overlay(graph)
+    nodes = [f"h{node}" for node in graph]
+
+    def hosts(route: Sequence[str]) -> list[str]:
+        return [f"h{name[2:]}" for name in route if name.startswith("dc")]
+
+    routes = {pair: hosts(route) for pair, route in ways(topology).items()}
+    return Links(nodes, routes, {(f"h{u}", f"h{v}"): data["mbps"] for u, v, data in graph.edges(data=True)})
 
 
 def make(
@@ -78,10 +81,12 @@ def make(
             update=update,
             chunk_values=chunk,
         )
-    if name == "crew-early":  # its scatter does not block
-        return Crew(nodes, widest(graph), p, blocking=False, chunk_values=chunk)
-    if name in ("crew", "opr", "a2a"):
-        return Crew(nodes, widest(graph), p, scheme=name.upper(), network_aware=name == "crew", chunk_values=chunk)
+    if name in ("crew", "crew-early", "opr", "a2a"):
+        known = links(graph)
+        return Crew(
+            nodes, known.narrowest(), p, scheme="CREW" if name == "crew-early" else name.upper(),
+            blocking=name != "crew-early", links=known, chunk_values=chunk,
+        )  # fmt: skip
     if name in COPIES:
         out = [sum(data["mbps"] for _, _, data in graph.out_edges(node, data=True)) for node in graph]
         into = [sum(data["mbps"] for _, _, data in graph.in_edges(node, data=True)) for node in graph]

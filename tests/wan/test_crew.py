@@ -17,7 +17,10 @@ from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.crew import algorithm as crew
 from controlplane.strategies.wan.crew import all_reduce as allreduce
+from controlplane.strategies.wan.crew.links import Links
+from controlplane.strategies.wan.crew.policy import Crew
 from controlplane.strategies.wan.errors import WanError
+from controlplane.strategies.wan.policy import Back, Changed
 from evaluation.crew.figures import faulty, rounds, tree_seconds
 from evaluation.crew.training import CONTROLLER, Fault, Setup, Training, one_reduce
 from evaluation.wan.networks import overlay
@@ -58,6 +61,67 @@ def test_closed_form_is_the_lp_optimum(matrix: np.ndarray, data: st.DataObject) 
     assert split.weights.sum() == pytest.approx(1) and (split.weights >= 0).all()
     assert split.time == pytest.approx(optimum, rel=1e-6)
     assert sum(crew.phase_times(matrix, members, split.weights)) <= split.time * (1 + 1e-9)
+
+
+def own_links(matrix: np.ndarray) -> Links:
+    """Every connection has a link to itself."""
+    nodes = [f"h{k}" for k in range(len(matrix))]
+    pairs = {(u, v): [u, v] for u in nodes for v in nodes if u != v}
+    return Links(nodes, pairs, {(u, v): float(matrix[int(u[1:]), int(v[1:])]) for u, v in pairs})
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(matrices, st.data())
+def test_a_row_for_each_link_is_lp_2_where_connections_share_none(matrix: np.ndarray, data: st.DataObject) -> None:
+    members = data.draw(st.lists(st.integers(0, len(matrix) - 1), min_size=2, unique=True))
+    everyone = range(len(matrix))
+    optimum = lp_time(matrix, members)
+    if optimum is None:
+        with pytest.raises(WanError):
+            own_links(matrix).split(members, everyone)
+        return
+    split = own_links(matrix).split(members, everyone)
+    assert split.time == pytest.approx(optimum, rel=1e-6)
+    assert sum(crew.phase_times(matrix, members, split.weights)) <= split.time * (1 + 1e-6)
+
+
+def line(*mbps: float) -> Links:
+    """h0 - h1 - h2 .., each link with its rate both ways."""
+    nodes = [f"h{k}" for k in range(len(mbps) + 1)]
+    step = {True: 1, False: -1}
+    routes = {
+        (u, v): nodes[i : j + 1] if j > i else nodes[i : j - 1 if j else None : -1]
+        for i, u in enumerate(nodes) for j, v in enumerate(nodes) if i != j
+    }  # fmt: skip
+    ends = [(nodes[k + (not up)], nodes[k + (not up) + step[up]]) for k in range(len(mbps)) for up in (True, False)]
+    return Links(nodes, routes, dict(zip(ends, np.repeat(mbps, 2).tolist(), strict=True)))
+
+
+def test_where_connections_share_a_link_the_split_counts_all_of_them() -> None:
+    # h0, h1 and, beyond them, h2 and h3: LP (2) takes what h0 sends to h1, h2 and h3 for three ways of 10 and 5. It is
+    # one link, and what does not cross it costs nothing.
+    links = line(10, 5, 5)
+    assert crew.optimal_split(links.narrowest(), [0, 1]).weights[2:].sum() == pytest.approx(1 / 3)
+    shared = links.split([0, 1], range(4))
+    assert shared.weights[2:] == pytest.approx([0, 0], abs=1e-9)
+    assert shared.time == pytest.approx(2 * 0.5 / 10)
+    for members in ([0, 1], [0, 3], [0, 1, 2, 3]):
+        together, apart = links.split(members, range(4), pipelined=True).time, links.split(members, range(4)).time
+        assert apart / 2 - 1e-9 <= together <= apart + 1e-9  # both phases at once: between the longer and the sum
+
+
+def test_the_policy_follows_what_the_network_tells_of_links() -> None:
+    links = line(100, 100)
+    policy = Crew(["h0", "h1", "h2"], links.narrowest(), 2, links=links)
+    for node in policy.nodes:
+        policy.handle(Back(node), 0.0)
+    before = links.split([0, 2], range(3)).time
+    for link in (("h0", "h1"), ("h1", "h0")):
+        policy.handle(Changed(*link, 10.0), 1.0)
+    assert policy.belief[0, 2] == policy.belief[2, 0] == 10.0 and policy.belief[1, 2] == 100.0
+    assert links.split([0, 2], range(3)).time == pytest.approx(10 * before)
+    policy.handle(Changed("h0", "h2", 1.0), 2.0)  # no link
+    assert policy.belief[0, 2] == 10.0
 
 
 def test_harmonic_split_is_worse_where_links_are_not_symmetric() -> None:

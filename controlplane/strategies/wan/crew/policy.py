@@ -11,11 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies.wan.crew import algorithm
+from controlplane.strategies.wan.crew.links import Links
 from controlplane.strategies.wan.errors import WanError
 from controlplane.strategies.wan.policy import (
     Abort,
     Alone,
     Back,
+    Changed,
     Default,
     Event,
     Failed,
@@ -36,7 +38,9 @@ class Crew:
 
     nodes: the agents; bandwidth_mbps: (n, n), [i, j] from i to j, as believed. scheme: CREW (all workers add), OPR
     (only the group does), A2A (everyone sends everything to everyone of the group, who add by themselves).
-    network_aware: blocks by LP (2), else equal ones (E-D).
+    network_aware: blocks by LP (2), else equal ones (E-D). links: where connections share links, which the LP then
+    counts, and that agents add chunk by chunk; follows what the network tells of their rates (`Changed`, by the names
+    of the agents at their ends).
 
     Failover (IV-B): when an agent is lost that adds a block of a task, or its connection with a member, another one
     adds that block, by Eq. (3); the rest of the task goes on. Where nobody can, and where an agent is lost while it is
@@ -60,11 +64,13 @@ class Crew:
         chunk_values: int = 65_536,
         budget: float = 0.0,
         blocking: bool = True,
+        links: Links | None = None,
     ) -> None:
         if not blocking and scheme != "CREW":
             raise ValueError("scatter that does not block is CREW's")
         self.budget, self.blocking = budget, blocking
         self.defaults: dict[int, tuple[algorithm.Ranges, ...]] = {}  # values -> what whoever is ready sends to whom
+        self.links = links
         self.nodes = tuple(nodes)
         n = len(self.nodes)
         self.belief = algorithm.mesh(bandwidth_mbps)
@@ -99,6 +105,10 @@ class Crew:
                 k = self.index[node]
                 self.cut[k, :] = self.cut[:, k] = False
                 return self._preset_all()
+            case Changed(sender, receiver, mbps) if self.links is not None:
+                if (sender, receiver) in self.links.index:
+                    self.links.change((sender, receiver), mbps)
+                    self.belief = algorithm.mesh(self.links.narrowest())
             case Failed(number, reason) if number in self.running:
                 del self.running[number]
                 return [Abort(number, reason)]
@@ -186,7 +196,7 @@ class Crew:
             return []
         weights = algorithm.even_split(len(self.nodes), present)
         if self.network_aware and len(present) > 1:
-            weights = algorithm.optimal_split(self.belief, present, present).weights
+            weights = self._optimal(self.belief, present, present)
         chunks = -(-values // self.chunk_values)
         default = self.defaults[values] = algorithm.split_model(weights, chunks)
         return [Default(values, self.chunk_values, self._blocks(default, values))]
@@ -237,8 +247,15 @@ class Crew:
         if not able:
             raise WanError(f"nobody has connections with all of {[self.nodes[k] for k in members]}")
         if self.network_aware:
-            return algorithm.optimal_split(belief, members, able).weights
+            return self._optimal(belief, members, able)
         return algorithm.even_split(len(self.nodes), able)
+
+    def _optimal(
+        self, belief: NDArray[np.float64], members: Sequence[int], able: Sequence[int]
+    ) -> NDArray[np.float64]:
+        if self.links is not None:
+            return self.links.split(members, able, pipelined=True).weights
+        return algorithm.optimal_split(belief, members, able).weights
 
     def _task(self, number: int, members: Sequence[str], values: int) -> Task:
         if self.scheme == "A2A":

@@ -1,0 +1,86 @@
+"""LP (2) where connections share links.
+
+CREW's paper takes connections for independent of one another, as between clouds; over a network of few links they are
+not: what one pair gets hangs on who else sends. The LP is the same with a row for each link instead of one for each
+connection, and equal to `optimal_split` where every connection has a link to itself and all of a block is added before
+any of it is sent back. Where blocks are added chunk by chunk, results leave while others still come: both cross a link
+in the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from controlplane.strategies.wan.crew.algorithm import Split
+from controlplane.strategies.wan.errors import WanError
+
+Link = tuple[str, str]
+
+
+class Links:
+    """The network's links, and which of them each connection crosses.
+
+    nodes: the n workers. routes: the network's nodes from one worker to another, of every pair. mbps: of each link on
+    the routes; others bind nobody.
+    """
+
+    def __init__(
+        self, nodes: Sequence[str], routes: Mapping[Link, Sequence[str]], mbps: Mapping[Link, float]
+    ) -> None:
+        n = len(nodes)
+        self.index = {link: k for k, link in enumerate(mbps)}
+        self.mbps = np.array(list(mbps.values()), dtype=float)
+        self.crosses = np.zeros((n, n, len(mbps)), dtype=bool)
+        """[i, j, e]: what i sends to j goes over link e."""
+        for i, sender in enumerate(nodes):
+            for j, receiver in enumerate(nodes):
+                if i != j:
+                    for link in pairwise(routes[sender, receiver]):
+                        if link in self.index:
+                            self.crosses[i, j, self.index[link]] = True
+
+    def change(self, link: Link, mbps: float) -> None:
+        """From now on."""
+        self.mbps[self.index[link]] = mbps
+
+    def narrowest(self) -> NDArray[np.float64]:
+        """(n, n) Mbit/s: what each connection gets when nobody else sends."""
+        return np.where(self.crosses, self.mbps, np.inf).min(axis=2, initial=np.inf)
+
+    def split(self, initiators: Sequence[int], aggregators: Sequence[int], *, pipelined: bool = False) -> Split:
+        """With the least time for scatter and then multicast; pipelined: for both at once, given as `scatter`. Raises
+        WanError when nobody can add for all."""
+        n, group, able = len(self.crosses), list(initiators), list(aggregators)
+        up = self.crosses[group].sum(axis=0)  # (n, links): how often aggregator j's block crosses each link
+        down = self.crosses[:, group].sum(axis=1)
+        dead = ((up + down) * (self.mbps <= 0)).any(axis=1)
+        able = [j for j in able if not dead[j]]
+        if not able:
+            raise WanError(f"no worker has bandwidth from and to all of the initiators {group}")
+        weights = np.zeros(n)
+        if len(group) == 1:  # needs nobody
+            weights[group[0] if group[0] in able else able[0]] = 1.0
+            return Split(weights, 0.0, 0.0)
+        binds = (self.mbps > 0) & ((up + down)[able].sum(axis=0) > 0)
+        rate = self.mbps[binds] / self.mbps[binds].min()  # as numbers about 1: the solver's tolerances are absolute
+        m, k = len(rate), len(able)
+        rows = np.zeros((2 * m, k + 2))  # each block's part, seconds of scatter, seconds of multicast
+        rows[:m, :k], rows[m:, :k] = (up[able][:, binds] / rate).T, (down[able][:, binds] / rate).T
+        rows[:m, k] = rows[m:, k + 1] = -1
+        if pipelined:
+            rows = rows[:m] + rows[m:]
+            rows[:, k + 1] = 0
+        found = linprog(
+            [0.0] * k + [1.0, 1.0], A_ub=rows, b_ub=np.zeros(len(rows)), A_eq=[[1.0] * k + [0.0, 0.0]], b_eq=[1.0]
+        )
+        if not found.success:
+            raise WanError(f"LP (2) with a row for each link: {found.message}")
+        weights[able] = np.maximum(found.x[:k], 0)
+        weights /= weights.sum()
+        scale = float(self.mbps[binds].min())
+        return Split(weights, float(found.x[k]) / scale, float(found.x[k + 1]) / scale)
