@@ -35,8 +35,8 @@ from controlplane.runtime.end_signal import EndSignal
 from controlplane.runtime.epochs import EpochStore, default_file
 from controlplane.runtime.events import EventLog
 from controlplane.runtime.failures import Watch
-from controlplane.runtime.network import Network, deployment_of, found
-from controlplane.runtime.room import JOB_IDS
+from controlplane.runtime.network import Network
+from controlplane.runtime.room import JOB_IDS, deployment_of, found
 from controlplane.runtime.running import JobsError
 from controlplane.runtime.switches import Switches
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy

@@ -30,7 +30,8 @@ from controlplane.listening import add_listen_arguments, open_listening
 from controlplane.rpc.client import ControllerError
 from controlplane.runtime.epochs import EpochStore, default_file
 from controlplane.runtime.events import EventLog
-from controlplane.runtime.network import Network, found
+from controlplane.runtime.network import Network
+from controlplane.runtime.room import found
 from controlplane.runtime.running import JobsError
 from controlplane.runtime.settled import MOST, STEADY
 from controlplane.runtime.state import StateError, StateFolder, default_folder

@@ -10,8 +10,7 @@ from controlplane.plan.limits import Limits
 from controlplane.plan.model import Multicast
 from controlplane.plan.task import Task
 from controlplane.rules import Deployment, RuleSet, Taken, build_multicasts, routes
-from controlplane.runtime.network import found
-from controlplane.runtime.room import first_label, last_label, union
+from controlplane.runtime.room import first_label, found, last_label, union
 from controlplane.runtime.switches import Switches
 from controlplane.targets.base import SwitchTarget, empty
 from controlplane.targets.kinds import P4RuntimeKind

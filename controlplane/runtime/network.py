@@ -16,11 +16,11 @@ from controlplane.plan.limits import limited
 from controlplane.plan.measured import RoundTrips, host_times_ms, with_measured
 from controlplane.plan.repair import intact
 from controlplane.plan.replan import replan
-from controlplane.rules import Deployment, RuleSet, Taken, routes
+from controlplane.rules import Deployment, RuleSet
 from controlplane.runtime.changeover import Late, Work, change_over
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.residual import only_switch, slowed, unneeded, with_loads, with_taken, without
-from controlplane.runtime.room import JOB_IDS, place, split
+from controlplane.runtime.room import JOB_IDS, base_rules, deployment_of
 from controlplane.runtime.roster import Known, Roster
 from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
 from controlplane.runtime.settled import MOST, STEADY, unsettled
@@ -826,23 +826,6 @@ class Network:
         self.close()
 
 
-def deployment_of(
-    plan: Plan,
-    topology: Topology,
-    kind: Kind,
-    job_id: int,
-    *,
-    taken: Mapping[str, Taken] | None = None,
-    installed: Mapping[str, RuleSet] | None = None,
-    pace: float = 1.0,
-) -> Deployment:
-    """What a plan puts on the switches beside what is taken there. Raises DoesNotFit, PlanError."""
-    paced = replace(plan, rate_mbps=plan.rate_mbps * pace)
-    deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken, installed=installed)
-    kind.check(plan, topology)
-    return deployment
-
-
 def used(plan: Plan, kind: str, topology: Topology) -> set[str]:
     """Resources of this kind that a plan uses, as `evaluate` names them."""
     links, switches, roots = unit_loads(plan, topology.results_on_links)
@@ -892,26 +875,3 @@ def moved(before: Plan, update: Update, seconds: float) -> str:
     words.append(f"{operations} operations of {nbytes / 1e6:.4g} MB are done again, after {1e3 * seconds:.0f} ms")
     words.append(f"{before.rate_mbps:.4g} Mbit/s before, {after.rate_mbps:.4g} now")
     return "; ".join(words)
-
-
-def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:
-    """What belongs to the network and not to a job: IPv4 routes, bridging if wanted, and ports of hardware switches."""
-    found = {}
-    for switch, entries in routes(topology).items():
-        panel = (
-            (*topology.front_panel(switch).values(), *topology.loopback_ports(switch))
-            if kind.limits.front_panel
-            else ()
-        )
-        found[switch] = RuleSet(switch, (), (), entries, tuple(sorted(panel)))
-    return kind.bridged(found, topology)
-
-
-def found(targets: Sequence[SwitchTarget]) -> dict[int, dict[str, RuleSet]]:
-    """What each job, by number, has on switches that run our program. Raises TargetError."""
-    jobs: dict[int, dict[str, RuleSet]] = {}
-    for target in targets:
-        if target.runs_program():
-            for job, rules in split(target.read()).items():
-                jobs.setdefault(job, {})[target.name] = rules
-    return jobs

@@ -6,7 +6,7 @@ switch itself, by any controller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.bridging import is_flood
@@ -20,8 +20,10 @@ from controlplane.rules import (
     RuleSet,
     Taken,
     build,
+    routes,
 )
-from controlplane.targets.base import difference, empty
+from controlplane.targets.base import SwitchTarget, difference, empty
+from controlplane.targets.kinds import Kind
 from controlplane.topology import Topology
 
 JOB_IDS = 1 << 16
@@ -125,6 +127,46 @@ def build_beside(
     if taken is None:
         taken = {v: Taken.by(rules) for v, rules in old.rulesets.items()}
     return place(plan, topology, limits, job_id=job_id, taken=taken, installed=old.rulesets, fresh=True)
+
+
+def deployment_of(
+    plan: Plan,
+    topology: Topology,
+    kind: Kind,
+    job_id: int,
+    *,
+    taken: Mapping[str, Taken] | None = None,
+    installed: Mapping[str, RuleSet] | None = None,
+    pace: float = 1.0,
+) -> Deployment:
+    """What a plan puts on the switches beside what is taken there. Raises DoesNotFit, PlanError."""
+    paced = replace(plan, rate_mbps=plan.rate_mbps * pace)
+    deployment = place(paced, topology, kind.limits, job_id=job_id, taken=taken, installed=installed)
+    kind.check(plan, topology)
+    return deployment
+
+
+def base_rules(topology: Topology, kind: Kind) -> dict[str, RuleSet]:
+    """What belongs to the network and not to a job: IPv4 routes, bridging if wanted, and ports of hardware switches."""
+    found = {}
+    for switch, entries in routes(topology).items():
+        panel = (
+            (*topology.front_panel(switch).values(), *topology.loopback_ports(switch))
+            if kind.limits.front_panel
+            else ()
+        )
+        found[switch] = RuleSet(switch, (), (), entries, tuple(sorted(panel)))
+    return kind.bridged(found, topology)
+
+
+def found(targets: Sequence[SwitchTarget]) -> dict[int, dict[str, RuleSet]]:
+    """What each job, by number, has on switches that run our program. Raises TargetError."""
+    jobs: dict[int, dict[str, RuleSet]] = {}
+    for target in targets:
+        if target.runs_program():
+            for job, rules in split(target.read()).items():
+                jobs.setdefault(job, {})[target.name] = rules
+    return jobs
 
 
 def _labels(rulesets: Mapping[str, RuleSet]) -> set[int]:
