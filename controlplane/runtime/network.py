@@ -197,7 +197,7 @@ class Network:
 
     def admit(self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL) -> Admission:
         """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
-        self._check_name(job.name)
+        self.jobs.check_name(job.name)
         self._check_reach(job)
         state = self.left(self.state, None)
         plan = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
@@ -211,7 +211,7 @@ class Network:
 
     def admission(self, plan: Plan) -> Admission:
         """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
-        self._check_name(plan.job.name)
+        self.jobs.check_name(plan.job.name)
         state = self.left(self.state, None)
         plan.check(state)
         now = evaluate(plan, state)
@@ -233,11 +233,11 @@ class Network:
     ) -> Admission:
         """Plans for a job and all that run, together: weighted max-min fair, after what is guaranteed and by priority.
         fixed: jobs that keep what they have. Raises Infeasible, JobsError."""
-        self._check_name(job.name)
+        self.jobs.check_name(job.name)
         self._check_reach(job)
         state = self.state
         alone = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
-        running = [one for one in self._sharers() if one.name not in fixed]
+        running = [one for one in self.jobs.changeable() if one.name not in fixed]
         plans, [plan] = self._fair_plans(running, [_demand(job, (alone,), terms)], fixed)
         rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
         return Admission(plan, self._shared_bottleneck(plan, plans), rates, plans)
@@ -318,9 +318,6 @@ class Network:
                 self._replan_soon()
             return admission, running, changes
 
-    def _sharers(self) -> list[RunningJob]:
-        return [job for job in self.jobs if job.updater is not None and not job.ending]
-
     def _share(
         self, jobs: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
     ) -> list[Plan]:
@@ -360,7 +357,7 @@ class Network:
             rates: dict[str, tuple[float, float]] = {}
             late: dict[str, str] = {}
             while True:
-                jobs = {job.name: job for job in self._sharers() if job.name not in late}
+                jobs = {job.name: job for job in self.jobs.changeable() if job.name not in late}
                 wanted = plans
                 if wanted is None:
                     wanted, _ = self._fair_plans(list(jobs.values()), fixed=late)
@@ -374,7 +371,7 @@ class Network:
                         made_way, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
                         done |= made_way
                         # One that was removed meanwhile leaves more than was planned.
-                        failures = {name: words for name, words in failures.items() if self._runs(jobs[name])}
+                        failures = {name: words for name, words in failures.items() if self.jobs.runs(jobs[name])}
                 self.answers["plans changed"] += sum(update is None or update.changed for update in done.values())
                 for name, job in jobs.items():
                     rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
@@ -418,7 +415,7 @@ class Network:
         """Install and run a plan as a new job; how many changes that took. others: plans that make room for it, to
         which the running jobs are changed over before. Raises as `admission`, `install` and `rebalance`."""
         with self._changing:
-            self._check_name(plan.job.name)
+            self.jobs.check_name(plan.job.name)
             try:
                 if others:
                     self._fair = True
@@ -453,13 +450,6 @@ class Network:
             self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")
             self.changed()
             return changes, self.switches.off()
-
-    def _runs(self, job: RunningJob) -> bool:
-        return not job.ending and any(one is job for one in self.jobs)
-
-    def _check_name(self, name: str) -> None:
-        if name in (job.name for job in self.jobs):
-            raise JobsError(f"a job named {name!r} runs already; give this one another name")
 
     def _check_reach(self, job: Job) -> None:
         job.check(self.topology)
@@ -620,7 +610,7 @@ class Network:
         """Give the lost agent's part to the others, and do again what was under way; or stop the job."""
         began = time.monotonic()
         with job.mending:
-            if job.updater is None or node in job.roster.members() or self._closed or not self._runs(job):
+            if job.updater is None or node in job.roster.members() or self._closed or not self.jobs.runs(job):
                 return
             job.without = job.without | {node: LOST}
             job.losses[node] += 1
@@ -640,7 +630,7 @@ class Network:
                     update = job.updater.update(state, wait=-1, most=self._most_of(job), crowded=attempt > 1)
                     break
                 except (UpdateError, TargetError, ValueError) as error:
-                    if not self._runs(job) or node in job.roster.members():  # all stopped meanwhile, and it is back
+                    if not self.jobs.runs(job) or node in job.roster.members():  # all stopped meanwhile, and it is back
                         job.without = {one: why for one, why in job.without.items() if one != node}
                         return
                     more = job.roster.gone().keys() - gone.keys()
@@ -654,7 +644,7 @@ class Network:
                         time.sleep(AGAIN_SECONDS)
                     elif not more or attempt >= ATTEMPTS:
                         job.without = {one: why for one, why in job.without.items() if one not in gone}
-                        if self._runs(job):
+                        if self.jobs.runs(job):
                             self.log(f"job {job.name} cannot go on without {node}: {error}")
                             job.roster.give_up(f"{reason}; the job cannot go on without it: {error}")
                         return
@@ -753,8 +743,8 @@ class Network:
             return {}
         # One after the other: each is planned on what the others leave.
         moved_on = False
-        for job in sorted(self._worst_first(self._sharers()), key=lambda one: one.name in late):
-            if self._closed or not self._runs(job):
+        for job in sorted(self._worst_first(self.jobs.changeable()), key=lambda one: one.name in late):
+            if self._closed or not self.jobs.runs(job):
                 continue
             try:
                 if self._reshared(job):
@@ -768,15 +758,15 @@ class Network:
                 moved_on = True
                 self.answers["plans changed"] += 1
                 self.log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
-            failures |= failed if self._runs(job) else {}
-        if moved_on and any(self._has_less(job) for job in self._sharers()):
+            failures |= failed if self.jobs.runs(job) else {}
+        if moved_on and any(self._has_less(job) for job in self.jobs.changeable()):
             self._replan.set()  # another may have made room meanwhile
         return failures
 
     def _all_home(self) -> bool:
         """Where jobs have less than they were given, and all can have that again: as they were planned then. (One after
         the other they may not find there: what one goes around by is another's way.)"""
-        jobs = [job for job in self._sharers() if job.updater is not None]
+        jobs = [job for job in self.jobs.changeable() if job.updater is not None]
         homes = {job.name: job.updater.home for job in jobs if job.updater is not None}
         if len(jobs) < 2 or not any(self._has_less(job) for job in jobs):
             return False

@@ -73,7 +73,7 @@ class Jobs:
 
     def __init__(self, *jobs: RunningJob) -> None:
         self._jobs = {job.name: job for job in jobs}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __iter__(self) -> Iterator[RunningJob]:
         with self._lock:
@@ -85,9 +85,22 @@ class Jobs:
     def add(self, job: RunningJob) -> None:
         """Raises JobsError when there is one of that name."""
         with self._lock:
-            if job.name in self._jobs:
-                raise JobsError(f"a job named {job.name!r} runs already; give this one another name")
+            self.check_name(job.name)
             self._jobs[job.name] = job
+
+    def check_name(self, name: str) -> None:
+        """Raises JobsError when there is one of that name."""
+        with self._lock:
+            if name in self._jobs:
+                raise JobsError(f"a job named {name!r} runs already; give this one another name")
+
+    def runs(self, job: RunningJob) -> bool:
+        """Whether it is one of these, and is not being removed."""
+        return not job.ending and any(one is job for one in self)
+
+    def changeable(self) -> list[RunningJob]:
+        """Those whose plans can be changed, but for those that are being removed."""
+        return [job for job in self if job.updater is not None and not job.ending]
 
     def discard(self, job: RunningJob) -> None:
         with self._lock:
