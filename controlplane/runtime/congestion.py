@@ -67,7 +67,7 @@ class Congestion:
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        if now - self.network.disturbed < SETTLE_SECONDS:
+        if now - self.network.state.disturbed < SETTLE_SECONDS:
             self._slow.clear()
             self._first.clear()
             self._end_holds(now)
@@ -120,7 +120,7 @@ class Congestion:
     def _limit(self, job: RunningJob, link: tuple[str, str], slow: set[int], mbps: float) -> None:
         topology, now = self.network.topology, time.monotonic()
         name, bandwidth = "-".join(link), topology.bandwidth_mbps(*link)
-        if name in self.network.slow or mbps <= 0 or mbps > SLOW * bandwidth:
+        if name in self.network.state.slow or mbps <= 0 or mbps > SLOW * bandwidth:
             return
         if len(self._changes) == MOST_CHANGES and now - self._changes[0] < CHANGES_SECONDS:
             self._say_once(
@@ -143,7 +143,7 @@ class Congestion:
 
     def _end_holds(self, now: float) -> None:
         for name, (until, pause) in list(self._held.items()):
-            if name in self.network.slow and now >= until:
+            if name in self.network.state.slow and now >= until:
                 self.network.unlimit(name, f"link {name} is tried at its full rate after {pause:g} s")
             elif now >= until + 2 * pause:
                 del self._held[name]

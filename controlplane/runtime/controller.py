@@ -192,12 +192,12 @@ class Controller:
             reply.plan_version = plan.version
         reply.jobs.extend(map(job_status, self.jobs))
         if self.network is not None:
-            reply.without.extend(f"{name} ({why})" for name, why in self.network.kept_off.items())
+            reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
             reply.without.extend(
-                f"{name} (congested: used at {mbps:.4g} Mbit/s)" for name, mbps in self.network.slow.items()
+                f"{name} (congested: used at {mbps:.4g} Mbit/s)" for name, mbps in self.network.state.slow.items()
             )
         if self.network is not None:
-            times = self.network.host_times_ms()
+            times = self.network.state.host_times_ms()
             for agent in reply.agents:
                 if agent.node in times:
                     agent.host_ms = times[agent.node]

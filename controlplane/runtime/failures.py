@@ -111,11 +111,11 @@ class Watch:
             if keeper.ready:
                 self._away.pop(name, None)
                 since = self._back.setdefault(name, now)
-                if self.network.off.get(name) == "lost" and now - since >= STEADY_SECONDS:
+                if self.network.state.off.get(name) == "lost" and now - since >= STEADY_SECONDS:
                     steady.append(name)
             else:
                 self._back.pop(name, None)
-                if now - self._away.setdefault(name, now) >= LOST_SECONDS and name not in self.network.off:
+                if now - self._away.setdefault(name, now) >= LOST_SECONDS and name not in self.network.state.off:
                     lost.append(name)
         if lost:
             self.network.lose({name: f"switch {name} does not answer" for name in lost}, "lost")
@@ -149,7 +149,7 @@ class Watch:
             followed.took = looks[-1][0] - now
             if len(looks) > 3:
                 (_, first), (_, second), (_, last_but_one) = looks[0], looks[1], looks[-2]
-                dead = silent(hops, first, counted, last_but_one, second) - set(self.network.off)
+                dead = silent(hops, first, counted, last_but_one, second) - set(self.network.state.off)
                 # Where nothing at all has moved since, it may be the machine that waits.
                 if dead and any(count > last_but_one.get(entry, count) for entry, count in counted.items()):
                     self._followed.pop(job.name)
@@ -201,12 +201,12 @@ class Watch:
         over = [
             name
             for name, (until, _) in self._probation.items()
-            if now >= until and self.network.off.get(name) == "silent"
+            if now >= until and self.network.state.off.get(name) == "silent"
         ]
         if over:
             self.network.restore(over, f"tried again after {max(self._probation[name][1] for name in over):g} s")
         for name, (until, pause) in list(self._probation.items()):
-            if now >= until + 2 * pause and name not in self.network.off:
+            if now >= until + 2 * pause and name not in self.network.state.off:
                 del self._probation[name]  # it has carried for so long: it is as good as any
 
     def _count(self, switches: Iterable[str]) -> dict[Entry, int]:

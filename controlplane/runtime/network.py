@@ -13,13 +13,13 @@ from controlplane.evaluate import evaluate, unit_loads
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
-from controlplane.plan.measured import RoundTrips, host_times_ms, with_measured
 from controlplane.plan.repair import intact
 from controlplane.plan.replan import replan
 from controlplane.rules import Deployment, RuleSet
 from controlplane.runtime.changeover import Late, Work, change_over
 from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.residual import only_switch, slowed, unneeded, with_loads, with_taken, without
+from controlplane.runtime.network_state import NetworkState
+from controlplane.runtime.residual import with_loads, without
 from controlplane.runtime.room import JOB_IDS, base_rules, deployment_of
 from controlplane.runtime.roster import Known, Roster
 from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
@@ -34,7 +34,7 @@ from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.kinds import Kind
 from controlplane.terms import USUAL, Terms
 from controlplane.topology import Topology
-from p4src.protocol import VERSION, frame_bytes
+from p4src.protocol import VERSION
 
 REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
 PATIENCE_SECONDS = 30.0
@@ -98,19 +98,13 @@ class Network:
         self.kind = kind
         self.switches = Switches(targets, base_rules(topology, kind), found, log)
         self.jobs = Jobs()
+        self.state = NetworkState(topology, kind, self.switches, self.jobs)
         self.log = log
         self.changed: Callable[[], None] = lambda: None
         self._epochs = epochs or EpochStore()
         self._pace = pace
         self._changing = threading.RLock()  # one order at a time; an order may wait for operations to end
-        self._lock = threading.RLock()  # of what follows; never held for long: failures must not wait for orders
-        self.off: dict[str, str] = {}  # what is kept off, and why: "lost", "silent", "operator"
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
-        self.slow: dict[str, float] = {}  # links ("V1-V2", one direction) that carry less than they should: Mbit/s
-        self.disturbed = -math.inf  # when something failed, came back or was gone on without, the last time (monotonic)
-        self._bases: dict[str, Topology] = {}  # by job: the network's state before anything is kept off
-        self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
-        self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
         self._fair = False  # a job was added with the others: all are planned together from then on
         self._replan = threading.Event()
         self._replanner: threading.Thread | None = None
@@ -159,7 +153,7 @@ class Network:
             job_id=job_id,
             pace=self._pace,
             check=self.kind.check,
-            left=lambda topology: self.left(topology, job_id),
+            left=lambda topology: self.state.left(topology, job_id),
             changed=lambda: self.changed(),
             job=whole,
         )
@@ -198,8 +192,8 @@ class Network:
     def admit(self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL) -> Admission:
         """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
         self.jobs.check_name(job.name)
-        self._check_reach(job)
-        state = self.left(self.state, None)
+        self.state.check_reach(job)
+        state = self.state.left(self.state.now, None)
         plan = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
         admission = self.admission(plan)
         if admission.plan.rate_mbps < terms.guarantee_mbps:
@@ -212,10 +206,10 @@ class Network:
     def admission(self, plan: Plan) -> Admission:
         """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
         self.jobs.check_name(plan.job.name)
-        state = self.left(self.state, None)
+        state = self.state.left(self.state.now, None)
         plan.check(state)
         now = evaluate(plan, state)
-        alone = evaluate(plan, self.state).rate_mbps
+        alone = evaluate(plan, self.state.now).rate_mbps
         if now.rate_mbps < LEAST_SHARE * alone or now.rate_mbps <= 0:
             worst = now.bottleneck
             raise JobsError(
@@ -234,8 +228,8 @@ class Network:
         """Plans for a job and all that run, together: weighted max-min fair, after what is guaranteed and by priority.
         fixed: jobs that keep what they have. Raises Infeasible, JobsError."""
         self.jobs.check_name(job.name)
-        self._check_reach(job)
-        state = self.state
+        self.state.check_reach(job)
+        state = self.state.now
         alone = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
         running = [one for one in self.jobs.changeable() if one.name not in fixed]
         plans, [plan] = self._fair_plans(running, [_demand(job, (alone,), terms)], fixed)
@@ -245,7 +239,7 @@ class Network:
     def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan]) -> str:
         """What is full where a plan shares with these others, and with whom."""
         others = {job.name: plans.get(job.name) or job.updater.plan for job in self.jobs if job.updater is not None}
-        worst = evaluate(plan, with_loads(self.state, list(others.values()))).bottleneck
+        worst = evaluate(plan, with_loads(self.state.now, list(others.values()))).bottleneck
         sharing = [name for name, other in others.items() if worst.name in used(other, worst.kind, self.topology)]
         shared = f", shared with {', '.join(sharing)}" if sharing else ""
         return f"{worst.kind.replace('_', ' ')} {worst.name}{shared}"
@@ -255,12 +249,12 @@ class Network:
     ) -> tuple[dict[str, Plan], list[Plan]]:
         """Fair plans: of the running jobs, those that are to change now, and of all of `more`. Who is cut off waits
         with what it has: its dead switch is no way for anybody. Raises as `_share`."""
-        cut = {job.name for job in running if self._cut_off(job)}
+        cut = {job.name for job in running if self.state.cut_off(job)}
         running, fixed = [job for job in running if job.name not in cut], {*fixed, *cut}
         made = self._share(running, more, fixed)
         fair, fresh = dict(zip([job.name for job in running], made, strict=False)), made[len(running) :]
         rates = {job.name: job.plan.rate_mbps for job in running}
-        state = self.state
+        state = self.state.now
         broken = [
             job.name
             for job in running
@@ -297,7 +291,7 @@ class Network:
         with self._changing:
             attempts, late = 0, dict[str, str]()
             while True:
-                off = dict(self.off)
+                off = dict(self.state.off)
                 try:
                     if together:
                         admission = self.shared(job, strategy, seed, terms, late)
@@ -310,7 +304,7 @@ class Network:
                     late |= error.why
                 except (PlanError, UpdateError):
                     attempts += 1
-                    if off == self.off or attempts == ATTEMPTS:
+                    if off == self.state.off or attempts == ATTEMPTS:
                         raise
             if together and admission.others:
                 self._fair = True
@@ -322,8 +316,8 @@ class Network:
         self, jobs: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
     ) -> list[Plan]:
         """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
-        with self._lock:
-            state = self.state
+        with self.state.lock:
+            state = self.state.now
         kept = [job.updater.plan for job in self.jobs if job.updater is not None and job.name in fixed]
         state = with_loads(state, kept)
         for one in more:
@@ -384,17 +378,11 @@ class Network:
                     raise Late(late)
                 return rates
 
-    def _cut_off(self, job: RunningJob) -> bool:
-        """Whether the only switch of one of its agents is kept off."""
-        assert job.updater is not None
-        nodes = (*job.updater.plan.job.workers, *job.updater.plan.job.parameter_servers)
-        return any(switch in self.off for node in nodes for switch in only_switch(node, self.topology))
-
     def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
         updater = job.updater
         assert updater is not None
         most = self._most_of(job) if plan is None else None
-        return lambda moved: updater.update(self.state_of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
+        return lambda moved: updater.update(self.state.of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
 
     def _most_of(self, job: RunningJob) -> float:
         """What a job may have when it is planned again by itself: no more than it was given, while there are others:
@@ -451,71 +439,27 @@ class Network:
             self.changed()
             return changes, self.switches.off()
 
-    def _check_reach(self, job: Job) -> None:
-        job.check(self.topology)
-        with self._lock:
-            for node in (*job.workers, *job.parameter_servers):
-                for name in (node, *only_switch(node, self.topology)):
-                    if name in self.off:
-                        hangs = f"{node} hangs on {name}, which" if name != node else node
-                        raise JobsError(f"job {job.name!r}: {hangs} is kept off ({self.off[name]})")
-
     def free_id(self) -> int:
         """The lowest number that no job has, running or on a switch."""
         used = {*self.switches.jobs(), *(job.job_id for job in self.jobs)}
         return next(number for number in range(1, JOB_IDS) if number not in used)
 
-    # -- the network's state ----------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> Topology:
-        """The network as it is now, without what is kept off."""
-        return self._now(self.topology, self.off)
-
-    def _now(self, base: Topology, off: Iterable[str], *, congestion: bool = True) -> Topology:
-        """A topology as it is now: without what is kept off, with congested links (or not) and what agents measured."""
-        left = without(base, off)
-        return with_measured(slowed(left, self.slow) if congestion else left, self.host_times_ms())
-
-    def host_times_ms(self) -> dict[str, float]:
-        """What each server adds to a round trip, as found from what agents measured, this epoch or before."""
-        for job in self.jobs:
-            if job.updater is not None and (trips := job.roster.round_trips_ms()):
-                plan, found = job.updater.plan, self._found.get(job.name)
-                if found is None or found[0] is not plan or found[1] != trips:  # seldom: states are asked for often
-                    bits = 8 * frame_bytes(self.kind.limits.values_per_packet)
-                    found = self._found[job.name] = plan, trips, host_times_ms(plan, self.topology, bits, trips)
-                self._measured = self._measured | found[2]
-        return self._measured
-
-    @property
-    def kept_off(self) -> dict[str, str]:
-        """Switches, links and servers that no plan uses now, and why."""
-        lost = {node: f"{why}, job {job.name}" for job in self.jobs for node, why in job.without.items()}
-        return {**lost, **self.off}
+    # -- what fails, and what operators order ------------------------------------------------------------------------
 
     def limit(self, link: tuple[str, str], mbps: float, why: str) -> None:
         """A link carries less than it should: plans are made for what it does."""
-        with self._lock:
-            self.slow = self.slow | {"-".join(link): mbps}
+        with self.state.lock:
+            self.state.slow = self.state.slow | {"-".join(link): mbps}
         self.answers["congested links"] += 1
         self.log(why)
         self._replan_soon()
 
     def unlimit(self, link: str, why: str) -> None:
         """It is taken for what the topology says again."""
-        with self._lock:
-            self.slow = {name: mbps for name, mbps in self.slow.items() if name != link}
+        with self.state.lock:
+            self.state.slow = {name: mbps for name, mbps in self.state.slow.items() if name != link}
         self.log(why)
         self._replan_soon()
-
-    def state_of(self, job: RunningJob, *, congestion: bool = True) -> Topology:
-        """As `state`, with the changes that a job's last plan was made for. congestion: links carry only what they did
-        when they were found congested."""
-        with self._lock:
-            base = self._bases.get(job.name, self.topology)
-            plans = [] if job.updater is None else [job.updater.plan.job]
-            return self._now(base, [*unneeded(self.off, self.topology, plans), *job.without], congestion=congestion)
 
     def replan(
         self,
@@ -535,15 +479,16 @@ class Network:
         what planning raises.
         """
         job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
-        with self._lock:
+        with self.state.lock:
             lost = {node for one in self.jobs for node in one.without}
-            wrong = [one for one in restored if one not in self.off and one not in lost]
+            wrong = [one for one in restored if one not in self.state.off and one not in lost]
             if wrong:
-                raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.kept_off) or 'nothing'}")
-            later = {one: why for one, why in self.off.items() if one not in restored} | dict.fromkeys(off, "operator")
+                raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.state.kept_off) or 'nothing'}")
+            kept = {one: why for one, why in self.state.off.items() if one not in restored}
+            later = kept | dict.fromkeys(off, "operator")
             without(self.topology, later)
             bases = {
-                one.name: one.updater.state(given or self._bases.get(one.name, self.topology), changes)
+                one.name: one.updater.state(given or self.state.bases.get(one.name, self.topology), changes)
                 for one in ([job] if job is not None else self.jobs)
                 if one.updater is not None
             }
@@ -552,7 +497,7 @@ class Network:
                     nodes = {node for node in (*later, *one.without) if node not in restored}
                     one.updater.job.among([node for node in self.topology.servers if node not in nodes])
             if not dry_run:
-                self.off = later
+                self.state.off = later
                 for one in self.jobs:
                     one.without = {node: why for node, why in one.without.items() if node not in restored}
         if not dry_run and off:
@@ -562,7 +507,7 @@ class Network:
         for one in [job] if job is not None else self._worst_first(self.jobs):
             if one.updater is None:
                 raise UpdateError("this controller cannot change its plan")
-            state = self._now(bases[one.name], {*later, *one.without})
+            state = self.state.at(bases[one.name], {*later, *one.without})
             most = self._most_of(one) if passing else None
             try:
                 made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=TURN_SECONDS, most=most))
@@ -571,8 +516,8 @@ class Network:
                     self._replan_soon()  # that holds from now on, whatever became of the plans
                 raise
             if not dry_run:
-                with self._lock:
-                    self._bases[one.name] = bases[one.name]
+                with self.state.lock:
+                    self.state.bases[one.name] = bases[one.name]
         self.changed()
         if len(self.jobs) > 1 and (off or restored) and not dry_run:
             self._replan_soon()  # each has taken what the others left of what is there now; some were only led around
@@ -583,9 +528,9 @@ class Network:
     def lose(self, causes: Mapping[str, str], reason: str) -> bool:
         """Something has failed: what runs is led around it, and then planned again. Whether every job was led around.
         causes: what was seen, by name."""
-        with self._lock:
-            self.off = self.off | dict.fromkeys(causes, reason)
-            self.disturbed = time.monotonic()
+        with self.state.lock:
+            self.state.off = self.state.off | dict.fromkeys(causes, reason)
+            self.state.disturbed = time.monotonic()
         for cause in causes.values():
             self.answers["switches and links lost"] += 1
             self.log(f"lost: {cause}")
@@ -595,9 +540,9 @@ class Network:
 
     def restore(self, names: Sequence[str], why: str) -> None:
         """Something is back and is used again: also by a job that had found no way around what else is gone."""
-        with self._lock:
-            self.off = {one: reason for one, reason in self.off.items() if one not in names}
-            self.disturbed = time.monotonic()
+        with self.state.lock:
+            self.state.off = {one: reason for one, reason in self.state.off.items() if one not in names}
+            self.state.disturbed = time.monotonic()
         self.log(f"{', '.join(names)} can be used again: {why}")
         self._lead_around()
         self._replan_soon()
@@ -614,7 +559,7 @@ class Network:
                 return
             job.without = job.without | {node: LOST}
             job.losses[node] += 1
-            self.disturbed = began
+            self.state.disturbed = began
             before = job.updater.plan
             attempt = 0
             while True:
@@ -626,7 +571,7 @@ class Network:
                     # None is left but those that are back and not steady yet.
                     job.without = {one: why for one, why in job.without.items() if one not in waiting}
                 try:
-                    state = self.state_of(job, congestion=attempt == 1)
+                    state = self.state.of(job, congestion=attempt == 1)
                     update = job.updater.update(state, wait=-1, most=self._most_of(job), crowded=attempt > 1)
                     break
                 except (UpdateError, TargetError, ValueError) as error:
@@ -636,7 +581,7 @@ class Network:
                     more = job.roster.gone().keys() - gone.keys()
                     # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
                     # until then all wait anyway. What is only slow, or others have, is better than nothing.
-                    missing = self.switches.off() or any(why != "operator" for why in self.off.values())
+                    missing = self.switches.off() or any(why != "operator" for why in self.state.off.values())
                     waits = (missing or attempt == 1) and time.monotonic() - began < PATIENCE_SECONDS
                     if waits and not more:
                         if attempt == 1:
@@ -673,7 +618,7 @@ class Network:
             try:
                 if self._reshared(job):
                     continue
-                trees, moved = job.updater.repair(self.state_of(job))
+                trees, moved = job.updater.repair(self.state.of(job))
             except (UpdateError, ValueError) as error:
                 self.log(f"job {job.name} {error}")
                 every = False
@@ -692,7 +637,7 @@ class Network:
         """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""
         assert job.updater is not None
         before = job.updater.plan.version
-        rate = job.updater.reshare(self.state_of(job))
+        rate = job.updater.reshare(self.state.of(job))
         if rate is not None and job.updater.plan.version != before:
             self.log(f"job {job.name}: new shares for trees that are intact, {rate:.4g} Mbit/s; no switch is written")
         return rate is not None
@@ -700,7 +645,7 @@ class Network:
     def _replan_soon(self) -> None:
         """Plan all jobs again, from a thread of its own: a change of plan waits for operations to end."""
         self._replan.set()
-        with self._lock:
+        with self.state.lock:
             if self._replanner is None and not self._closed:
                 self._replanner = threading.Thread(target=self._replan_for_ever, name="replan", daemon=True)
                 self._replanner.start()
@@ -771,7 +716,7 @@ class Network:
         if len(jobs) < 2 or not any(self._has_less(job) for job in jobs):
             return False
         for job in jobs:
-            home, state = homes[job.name], self.state_of(job)
+            home, state = homes[job.name], self.state.of(job)
             if job.updater is None or home.job != job.updater.job.among(state):
                 return False
             try:
@@ -791,11 +736,6 @@ class Network:
         """Than it was given."""
         return job.updater is not None and job.plan.rate_mbps < job.updater.home.rate_mbps * (1 - SAME)
 
-    def left(self, topology: Topology, job_id: int | None) -> Topology:
-        """What the other jobs leave of a state of the network, of rates and of what switches hold."""
-        others = [job.updater.plan for job in self.jobs if job.updater is not None and job.job_id != job_id]
-        return with_taken(with_loads(topology, others), self.switches.taken(without=job_id), self.kind)
-
     def close(self) -> None:
         """End the jobs' rosters and stop watching the switches. The rules stay. Waits for a plan that is being made: a
         solver's threads must not be under way when the process ends."""
@@ -804,7 +744,7 @@ class Network:
         for job in self.jobs:
             job.roster.close()
         self.switches.close()
-        with self._lock:
+        with self.state.lock:
             replanner = self._replanner
         if replanner is not None and replanner is not threading.current_thread():
             replanner.join(CLOSE_SECONDS)

@@ -92,7 +92,7 @@ class PortWatch:
             link = self._name(switch, other)
             if topology.kind(other) != "switch":
                 self.log(f"{cause}: {other} has no other way")
-            elif not {link, switch, other}.intersection(self.network.off):
+            elif not {link, switch, other}.intersection(self.network.state.off):
                 causes[link] = cause
         for link in causes:
             self._losses[link] += 1
@@ -102,7 +102,7 @@ class PortWatch:
 
     def _look_at_what_is_back(self, now: float) -> None:
         topology = self.network.topology
-        for link in [link for link, why in self.network.off.items() if why == DOWN]:
+        for link in [link for link, why in self.network.state.off.items() if why == DOWN]:
             ends = next((u, v) for u, v in topology.links if self._name(u, v) == link)
             states = [self._up.get((u, topology.port(u, v))) for u, v in (ends, ends[::-1])]
             if any(up is False for up in states):

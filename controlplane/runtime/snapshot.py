@@ -64,14 +64,14 @@ class Snapshots:
         loads = {job.name: self._planned(job) for job in jobs}
         used = _Used(topology, loads.values())
         names = {job.job_id: job.name for job in jobs}
-        hosts = network.host_times_ms()
+        hosts = network.state.host_times_ms()
         taken = network.switches.taken()
         return {
             "time": time.time(),
             "measured_at": reading.at,
             "topology": topology.name,
-            "without": dict(network.kept_off),
-            "congested": dict(network.slow),
+            "without": dict(network.state.kept_off),
+            "congested": dict(network.state.slow),
             "answers": dict(network.answers),
             "host_times_ms": dict(hosts),
             "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],
@@ -87,7 +87,7 @@ class Snapshots:
                         for number, flow in reading.links.get((u, v), {}).items()
                         if number in names
                     },
-                    "off": _is_off(network.kept_off, u, v),
+                    "off": _is_off(network.state.kept_off, u, v),
                 }
                 for u, v in topology.links
             ],
@@ -110,7 +110,7 @@ class Snapshots:
         network, topology = self.network, self.network.topology
         x, y = self._places[node]
         found: dict[str, Any] = {"name": node, "kind": topology.kind(node), "x": x, "y": y}
-        found["off"] = network.kept_off.get(node, "")
+        found["off"] = network.state.kept_off.get(node, "")
         if topology.kind(node) == "switch":
             keeper = next((one for one in network.switches.keepers if one.target.name == node), None)
             found |= {

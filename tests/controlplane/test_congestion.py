@@ -61,9 +61,9 @@ def test_what_a_link_carries_is_what_comes_out_of_it():
 def test_plans_change_only_so_often_and_a_link_is_held_twice_as_long_each_time(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(congestion.time, "monotonic", lambda: clock[0])
-    network = SimpleNamespace(topology=TREE, slow={}, jobs=[], disturbed=-1e9)
-    network.limit = lambda link, mbps, why: network.slow.update({"-".join(link): mbps})
-    network.unlimit = lambda name, why: network.slow.pop(name)
+    network = SimpleNamespace(topology=TREE, state=SimpleNamespace(slow={}, disturbed=-1e9), jobs=[])
+    network.limit = lambda link, mbps, why: network.state.slow.update({"-".join(link): mbps})
+    network.unlimit = lambda name, why: network.state.slow.pop(name)
     log: list[str] = []
     watch = Congestion(network, lambda switches: {}, log.append)  # type: ignore[arg-type]
     job, link = SimpleNamespace(name="one"), HOPS[0].ends
@@ -71,11 +71,11 @@ def test_plans_change_only_so_often_and_a_link_is_held_twice_as_long_each_time(m
     holds = []
     for _ in range(congestion.MOST_CHANGES):
         watch._limit(job, link, {0}, 1.0)  # type: ignore[arg-type]
-        assert network.slow == {name: 1.0}
+        assert network.state.slow == {name: 1.0}
         began = clock[0]
         watch._limit(job, link, {0}, 0.5)  # type: ignore[arg-type]
-        assert network.slow == {name: 1.0}, "it is known already"
-        while network.slow:
+        assert network.state.slow == {name: 1.0}, "it is known already"
+        while network.state.slow:
             clock[0] += 1.0
             watch.look()
         holds.append(clock[0] - began)
@@ -83,10 +83,10 @@ def test_plans_change_only_so_often_and_a_link_is_held_twice_as_long_each_time(m
     clock[0] = 0.0
     watch._changes.extend([0.0] * congestion.MOST_CHANGES)
     watch._limit(job, link, {0}, 1.0)  # type: ignore[arg-type]
-    assert not network.slow
+    assert not network.state.slow
     assert "nothing is changed" in log[-1]
     watch._limit(job, HOPS[0].ends, {0}, 0.95 * TREE.bandwidth_mbps(*link))  # type: ignore[arg-type]
-    assert not network.slow
+    assert not network.state.slow
 
 
 def test_what_looks_like_a_queue_after_a_failure_is_not_taken_for_one(monkeypatch):
@@ -98,12 +98,12 @@ def test_what_looks_like_a_queue_after_a_failure_is_not_taken_for_one(monkeypatc
         roster=SimpleNamespace(tree_rates=lambda: {0: 0.0}, configs={}),
         updater=SimpleNamespace(versions=[]),
     )
-    network = SimpleNamespace(topology=TREE, slow={}, jobs=[job], disturbed=0.0)
+    network = SimpleNamespace(topology=TREE, state=SimpleNamespace(slow={}, disturbed=0.0), jobs=[job])
     watch = Congestion(network, lambda switches: asked.append(switches) or {})  # type: ignore[arg-type,func-returns-value]
     monkeypatch.setattr(watch, "_look_at", lambda job: asked.append(job) or set())
     watch.look()
     assert asked == [job]
-    network.disturbed = clock[0]
+    network.state.disturbed = clock[0]
     while clock[0] < 100.0 + congestion.SETTLE_SECONDS - 1.0:
         clock[0] += 1.0
         watch.look()
@@ -116,7 +116,8 @@ def test_what_looks_like_a_queue_after_a_failure_is_not_taken_for_one(monkeypatc
 def test_link_that_carries_hardly_anything_keeps_a_part_of_its_bandwidth():
     """Who waits for something else sends little over it, and plans need a way."""
     taken = []
-    network = SimpleNamespace(topology=TREE, slow={}, jobs=[], limit=lambda link, mbps, why: taken.append(mbps))
+    network = SimpleNamespace(topology=TREE, state=SimpleNamespace(slow={}), jobs=[])
+    network.limit = lambda link, mbps, why: taken.append(mbps)
     watch = Congestion(network, lambda switches: {})  # type: ignore[arg-type]
     watch._limit(SimpleNamespace(name="one"), HOPS[0].ends, {0}, 1e-3)  # type: ignore[arg-type]
     assert taken == [congestion.LEAST_PART * TREE.bandwidth_mbps(*HOPS[0].ends)]

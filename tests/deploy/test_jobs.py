@@ -299,12 +299,12 @@ def test_switch_that_dies_is_gone_around_and_used_again_when_it_is_back(rig, unt
     try:
         port, number = rig.switches[switch].port, rig.switches[switch].device_id
         rig.switches[switch].stop()
-        until(lambda: rig.network.off == {switch: "lost"}, "it is noticed")
+        until(lambda: rig.network.state.off == {switch: "lost"}, "it is noticed")
         until(lambda: any("led around it" in line for line in rig.log), "the job is led around it")
         until(lambda: all(switch not in flow.route for tree in two.updater.plan.trees for flow in tree.flows))
         assert set(two.roster.configs) == set(configs)
         rig.switches[switch] = FakeSwitch(number, port)
-        until(lambda: rig.network.off == {}, "it is used again", 30)
+        until(lambda: rig.network.state.off == {}, "it is used again", 30)
         until(lambda: any(f"{switch} can be used again" in line for line in rig.log), "that is said")
     finally:
         watch.close()
@@ -315,7 +315,7 @@ def test_operator_keeps_things_off_and_takes_that_back(rig):
     one = rig.add(ONE)
     before = one.updater.plan
     update = rig.network.replan(off=["c1", "c2-a1"])
-    assert rig.network.off == {"c1": "operator", "c2-a1": "operator"}
+    assert rig.network.state.off == {"c1": "operator", "c2-a1": "operator"}
     routes = [flow.route for tree in one.updater.plan.trees for flow in tree.flows]
     assert not any("c1" in route for route in routes)
     assert not any({u, v} == {"c2", "a1"} for route in routes for u, v in pairwise(route))
@@ -324,7 +324,7 @@ def test_operator_keeps_things_off_and_takes_that_back(rig):
     with pytest.raises(TopologyError, match="no switch, link"):
         rig.network.replan(off=["c99"])
     rig.network.replan(restored=["c1", "c2-a1"])
-    assert rig.network.off == {}
+    assert rig.network.state.off == {}
     assert one.updater.plan.rate_mbps == pytest.approx(before.rate_mbps, rel=1e-3)
     assert update.plan.job == ONE
 
@@ -355,7 +355,7 @@ def test_order_that_leaves_a_job_without_servers_is_refused_and_changes_nothing(
     before = two.updater.plan
     with pytest.raises(JobError, match="job 'one' has no parameter server left"):
         rig.network.replan(off=[SERVERS[5]])
-    assert not rig.network.off
+    assert not rig.network.state.off
     assert two.updater.plan is before
 
 
@@ -384,7 +384,7 @@ def test_job_goes_on_without_a_server_though_links_are_full(rig, until):
     agents.join()
     for link in rig.network.topology.links:
         if SERVERS[6] in link:
-            rig.network.slow["-".join(link)] = 0.0
+            rig.network.state.slow["-".join(link)] = 0.0
     running.roster.leave(agents.members[SERVERS[10]])
     until(lambda: running.updater.plan.job.parameter_servers == (SERVERS[6],), "the other goes on alone")
     assert running.updater.plan.rate_mbps > 0
@@ -397,10 +397,10 @@ def test_job_goes_on_without_a_server_though_others_have_taken_the_links(rig, un
     running = rig.add(Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000))
     agents = Agents(running.roster)
     agents.join()
-    left = rig.network.left
+    left = rig.network.state.left
     own = [link for link in TREE.links if SERVERS[6] in link]
     everything = {link: {"used_bandwidth_mbps": TREE.bandwidth_mbps(*link)} for link in own}
-    rig.network.left = lambda topology, job_id: left(topology, job_id).replace(links=everything)
+    rig.network.state.left = lambda topology, job_id: left(topology, job_id).replace(links=everything)
     running.roster.leave(agents.members[SERVERS[10]])
     until(lambda: running.updater.plan.job.parameter_servers == (SERVERS[6],), "the other goes on alone", 60)
     assert running.updater.plan.rate_mbps == pytest.approx(5.0), "of 100"
@@ -419,7 +419,7 @@ def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, unti
     until(lambda: running.updater.plan.job.workers == (SERVERS[0], SERVERS[1], SERVERS[3]), "the others go on")
     until(lambda: running.roster.epoch > first and agents.events[SERVERS[0]][-1] == "retire", "without a stop")
     assert "abort" not in agents.events[SERVERS[0]]
-    assert rig.network.kept_off == {lost: "lost, job may-lose"}
+    assert rig.network.state.kept_off == {lost: "lost, job may-lose"}
     until(lambda: rig.network.answers["agents gone on without"] == 1, "it is counted")
     back = running.roster.join(pb.JoinRequest(node=lost, role="worker", version=VERSION))
     with pytest.raises(JobsError, match="h9 is not kept off; kept off: h3"):

@@ -292,8 +292,8 @@ def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, mon
 
     def slow(self: Network, *arguments: object, **options: object):  # type: ignore[no-untyped-def]
         admission = admit(self, *arguments, **options)  # type: ignore[arg-type]
-        if first.name not in self.off:
-            self.off = self.off | {first.name: "lost"}  # just now
+        if first.name not in self.state.off:
+            self.state.off = self.state.off | {first.name: "lost"}  # just now
         return admission
 
     monkeypatch.setattr(Network, "admit", slow)

@@ -64,17 +64,17 @@ def test_port_that_goes_down_takes_its_link_out_and_back_in_when_it_is_steady(ne
     u, v = link_of(job)
     watch = PortWatch(network, log.append)
     watch.look()
-    assert not network.off
+    assert not network.state.off
     targets[u].ports[TREE.port(u, v)] = False
     watch.look()
-    assert network.off == {f"{u}-{v}": "port down"}
+    assert network.state.off == {f"{u}-{v}": "port down"}
     assert frozenset((u, v)) not in ways(job)
     assert f"lost: port {TREE.port(u, v)} of {u}, to {v}, is down" in log
     watch.look()
-    assert network.off, "it is down still"
+    assert network.state.off, "it is down still"
     targets[u].ports[TREE.port(u, v)] = True
     watch.look()
-    assert not network.off
+    assert not network.state.off
     assert f"{u}-{v} can be used again: its ports have been up for 0 s" in log
 
 
@@ -87,13 +87,13 @@ def test_link_is_off_twice_as_long_each_time_that_its_port_was_down(network, tar
         watch.look()
         targets[v].ports[TREE.port(v, u)] = True
         watch.look()
-    assert network.off, "not steady for long enough"
+    assert network.state.off, "not steady for long enough"
     network.replan(restored=[f"{u}-{v}"])
     watch.look()
-    assert not network.off, "an operator decides otherwise"
+    assert not network.state.off, "an operator decides otherwise"
     targets[v].ports[TREE.port(v, u)] = False
     watch.look()
-    assert network.off
+    assert network.state.off
     assert watch._losses == {f"{u}-{v}": 2}
 
 
@@ -104,7 +104,7 @@ def test_switch_whose_ports_are_never_up_says_nothing(network, targets, job, log
     watch = PortWatch(network, log.append)
     watch.look()
     watch.look()
-    assert not network.off
+    assert not network.state.off
 
 
 def test_port_that_does_not_come_up_counts_after_some_time(network, targets, job, log, monkeypatch):
@@ -112,13 +112,13 @@ def test_port_that_does_not_come_up_counts_after_some_time(network, targets, job
     targets[u].ports[TREE.port(u, v)] = False
     watch = PortWatch(network, log.append)
     watch.look()
-    assert not network.off, "it may be coming up"
+    assert not network.state.off, "it may be coming up"
     monkeypatch.setattr(ports, "AT_FIRST_SECONDS", 0.0)
     watch.look()
-    assert network.off == {f"{u}-{v}": "port down"}
+    assert network.state.off == {f"{u}-{v}": "port down"}
     network.replan(restored=[f"{u}-{v}"])
     watch.look()
-    assert not network.off, "said once: an operator knows better"
+    assert not network.state.off, "said once: an operator knows better"
 
 
 def test_only_way_of_a_server_is_said(network, targets, job, log):
@@ -131,7 +131,7 @@ def test_only_way_of_a_server_is_said(network, targets, job, log):
     watch.look()
     words = f"port {TREE.port(access, server)} of {access}, to {server}, is down: {server} has no other way"
     assert log.count(words) == 1
-    assert not network.off
+    assert not network.state.off
 
 
 def test_switches_without_a_state_of_ports_are_asked_once(network, targets, log):
@@ -150,4 +150,4 @@ def test_switch_that_does_not_answer_is_no_port_that_is_down(network, targets, j
     watch.look()
     targets[u].die()
     watch.look()
-    assert not network.off, "that is the heartbeat's to say"
+    assert not network.state.off, "that is the heartbeat's to say"

@@ -33,10 +33,10 @@ def test_link_that_other_traffic_takes_is_planned_around(monkeypatch) -> None:
         until = time.monotonic() + SECONDS
         network = rig.service.network
         name = f"{u}-{v}"
-        while name not in network.slow:
+        while name not in network.state.slow:
             assert time.monotonic() < until, "\n".join(rig.log)
             rig.allreduce(SIZE).check()
-        assert network.slow[name] < 1.4
+        assert network.state.slow[name] < 1.4
         while not any("version" in line for line in rig.log):
             assert time.monotonic() < until, "\n".join(rig.log)
             rig.allreduce(SIZE).check()
@@ -51,4 +51,4 @@ def test_link_that_other_traffic_takes_is_planned_around(monkeypatch) -> None:
             for flow in tree.flows
             if (u, v) in zip(flow.route, flow.route[1:], strict=False)
         )
-        assert through <= network.slow[name] * (1 + 1e-6)
+        assert through <= network.state.slow[name] * (1 + 1e-6)

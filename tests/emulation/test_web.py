@@ -242,11 +242,11 @@ def test_congested_link_is_marked(rig: Rig, snapshots: Snapshots) -> None:
     network = rig.service.network
     assert not columns(snapshots.take())["congested"]["xs"]
     u, v = next((u, v) for u, v in network.topology.links if {u, v} <= set(network.topology.switches))
-    network.slow = {f"{u}-{v}": 3.0}
+    network.state.slow = {f"{u}-{v}": 3.0}
     try:
         made = columns(snapshots.take())
     finally:
-        network.slow = {}
+        network.state.slow = {}
     links = made["links"]
     [number] = [n for n, ends in enumerate(zip(links["from"], links["to"], strict=True)) if ends == (u, v)]
     assert made["congested"] == {"xs": [links["xs"][number]], "ys": [links["ys"][number]]}

@@ -102,12 +102,12 @@ def test_cable_that_is_pulled_is_led_around_and_used_again(network, switches, lo
     try:
         until(lambda: all(watch._ports._up.get((v, topology.port(v, "V1"))) for v in ("V2", "V3")), "asked", 60)
         switches["V2"].plug(6, 0, up=False)
-        until(lambda: network.off == {"V1-V2": "port down"}, "noticed", 60)
+        until(lambda: network.state.off == {"V1-V2": "port down"}, "noticed", 60)
         until(lambda: any("trees led around it" in line for line in log), "led around", 60)
         routes = {pair for tree in job.updater.plan.trees for flow in tree.flows for pair in pairwise(flow.route)}
         assert ("V1", "V2") not in routes
         assert ("V1", "V3") in routes
         switches["V2"].plug(6, 0, up=True)
-        until(lambda: not network.off, "used again", 60)
+        until(lambda: not network.state.off, "used again", 60)
     finally:
         watch.close()
