@@ -22,7 +22,7 @@ import numpy as np
 from worker_agent import errors
 from worker_agent.engine import Operation, Work, operand
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
-from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat
+from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat, Silence
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 SMALLEST_REGION = 1 << 16
@@ -53,6 +53,7 @@ class LocalAgent:
 
     Raises:
         NotReadyError: the job is not complete; says what is missing.
+        NoAgentError: nobody listens on the abstract socket, or who did has gone while we came.
         AgentError: there is no agent, or it is busy with another trainer.
     """
 
@@ -94,6 +95,8 @@ class LocalAgent:
             answer, _ = self._connection.receive()
         except (ConnectionLost, ProtocolViolation) as error:
             self._connection.close()
+            if isinstance(path, bytes) and isinstance(error, ConnectionLost) and not isinstance(error, Silence):
+                raise NoAgentError(f"this node's agent ({who}) has just ended") from None
             raise NotReadyError(f"{named} ({who}) does not answer: {error}") from None
         if answer["type"] != "welcome":
             self._connection.close()

@@ -174,6 +174,8 @@ class Service:
         for place in places:
             place.leave("the agent is closed")
         for listener in self._listeners:
+            # While `run` waits on it in another thread, one that is only closed goes on to let trainers in, to nobody.
+            listener.shutdown(socket.SHUT_RDWR)
             listener.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)

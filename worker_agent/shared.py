@@ -126,14 +126,14 @@ class Node:
         while True:
             if self._service is not None:
                 try:
-                    return self._service.attach(seat, timeout)
+                    return self._service.attach(seat, max(0.0, deadline - time.monotonic()))
                 except NotReadyError:
                     raise  # it stays joined: the others may come
                 except AgentError:
                     self._close_service()
                     raise
             try:
-                return LocalAgent(name, timeout, seat)
+                return LocalAgent(name, max(0.0, deadline - time.monotonic()), seat)
             except NoAgentError:
                 pass
             try:

@@ -45,6 +45,10 @@ class ConnectionLost(Exception):
     """The other side closed the connection."""
 
 
+class Silence(ConnectionLost):
+    """The other side has said nothing for as long as we wait."""
+
+
 class ProtocolViolation(Exception):
     """The other side sent what no correct program sends."""
 
@@ -131,6 +135,8 @@ class Connection:
         """A message and its descriptors (the caller closes them). Raises ConnectionLost, ProtocolViolation."""
         try:
             data, descriptors, flags, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
+        except TimeoutError as error:
+            raise Silence(str(error)) from None
         except OSError as error:
             raise ConnectionLost(str(error)) from None
         try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from tests.hook.conftest import ROOT, Network, wait_until
 from tests.hook.test_training import start_agents
-from worker_agent.errors import AgentError, ClaimedError
+from worker_agent.errors import AgentError, ClaimedError, NotReadyError
+from worker_agent.local import LocalAgent, NoAgentError
 from worker_agent.local_ranks import Place, arrange
+from worker_agent.service import Service
 from worker_agent.shared import local_rank
 from worker_agent.socket_protocol import ProtocolViolation, Seat, bind_claim, claim_name, holder
 
@@ -167,6 +171,36 @@ def test_a_claim_is_held_by_one_and_names_its_holder():
         assert "process" in holder(name)
         claim.close()
     bind_claim(name).close()
+
+
+def test_an_agent_that_is_closed_lets_nobody_in_from_then_on():
+    """Whoever makes a state right after closing the last one must not meet the agent that goes."""
+    for number in range(5):
+        service = Service("127.0.0.1:1", node="closing")
+        thread = threading.Thread(target=service.run, args=(threading.Event(),), daemon=True)
+        thread.start()
+        name = claim_name("127.0.0.1:1", "closing")
+        with pytest.raises(NotReadyError):
+            LocalAgent(name, 0.0, Seat(f"job {number}"))  # it answers: it waits for its controller
+        service.close()
+        with pytest.raises(NoAgentError):
+            LocalAgent(name, 60.0, Seat(f"job {number}"))
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_an_agent_that_goes_while_we_come_is_none():
+    name = b"\0inart/test-goes-%d" % os.getpid()
+    listener = bind_claim(name)
+
+    def hang_up() -> None:
+        listener.accept()[0].close()
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    with listener, pytest.raises(NoAgentError, match="has just ended"):
+        LocalAgent(name, 60.0, Seat("job"))
+    thread.join()
 
 
 def test_jobs_of_a_node_have_claims_of_their_own(monkeypatch):
