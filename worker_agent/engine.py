@@ -39,7 +39,7 @@ DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 BYTES = "bytes"
 """The dtype of what travels as it is: elements are bytes."""
-NUMBERING = 2
+NUMBERING = 3
 """Of native/numbering.h: workers that number chunks differently must not add them up."""
 _NATIVE_BYTES = 3
 DEFAULT_TIMEOUT = 60.0
@@ -347,15 +347,16 @@ def operation_tag(dtype: str, op: str) -> int:
     return zlib.crc32(f"{dtype}:{op}:{NUMBERING}".encode()) & 0x7FFFFFFF
 
 
-def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int]:
-    """What is cut over the trees: elements (of each worker's part), and how many a chunk has. Raises ValueError."""
+def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int, int]:
+    """What is cut over the trees: elements (of each worker's part), how many a chunk has, and how many chunks go
+    together. Raises ValueError."""
     workers, values = len(config.workers), config.values_per_packet
     if collective.source >= workers:
         raise ValueError(f"there is no worker {collective.source}: the job has {workers}")
     parts = workers if collective.in_parts else 1
     if elements % parts:
         raise ValueError(f"the array has {elements} elements, which are not {workers} parts of the same size")
-    return elements // parts, values * 4 if dtype == BYTES else values
+    return elements // parts, values * 4 if dtype == BYTES else values, parts
 
 
 def _numbers(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
@@ -470,7 +471,8 @@ class Engine:
             if self._handle is None:
                 raise AbortedError("the engine is closed")
             shares = [tree.share for tree in self.config.worker_trees]
-            cut = ranges(*part_sizes(collective, self.config, elements, dtype), shares)
+            part, values, at_once = part_sizes(collective, self.config, elements, dtype)
+            cut = ranges(part, values, shares, at_once)
             parts = (_Range * len(shares))(*(_Range(first, count) for first, count in cut))
             numbers = _numbers(self.config)
             with self._registered:

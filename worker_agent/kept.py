@@ -19,7 +19,7 @@ import numpy.typing as npt
 from controlplane.agentconfig import AgentConfig
 from worker_agent.collectives import Kind, Operation, parse
 from worker_agent.engine import BYTES, HostArray, Work, part_sizes
-from worker_agent.split import chunk_counts
+from worker_agent.split import counts_of
 
 SPARE_COPIES = 8
 WINDOWS = 2
@@ -159,9 +159,10 @@ class Ledger:
         return len(self._kept)
 
     def _place(self, one: Kept) -> None:
-        elements, values = part_sizes(parse(one.op), self._config, one.memory.elements, one.memory.dtype)
+        memory = one.memory
+        elements, values, at_once = part_sizes(parse(one.op), self._config, memory.elements, memory.dtype)
         shares = [tree.share for tree in self._config.worker_trees]
-        counts = chunk_counts(-(-elements // values), shares)
+        counts = counts_of(-(-elements // values), shares, at_once)
         largest = shares.index(max(shares))
         for tree, count in enumerate(counts):
             if count or tree == largest:

@@ -67,7 +67,7 @@ def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) ->
     tensor (None: of the whole model)."""
     values = -(-(plan.job.model_bytes if size is None else size) // BYTES_PER_VALUE)
     total = -(-values // values_per_packet)
-    shares = sum(tree.share for tree in plan.trees)
+    shares = math.fsum(tree.share for tree in plan.trees)
     quotas = [total * tree.share / shares for tree in plan.trees]
     counts = [int(quota) for quota in quotas]
     order = sorted(range(len(counts)), key=lambda i: (counts[i] - quotas[i], i))

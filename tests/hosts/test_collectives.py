@@ -36,7 +36,8 @@ FAULTS = [
 def starts(rig: Rig, part: int) -> list[int]:
     """Where the trees' shares of a part begin."""
     config = rig.job.workers[0]
-    cut = ranges(part, config.values_per_packet, [tree.share for tree in config.worker_trees])
+    shares = [tree.share for tree in config.worker_trees]
+    cut = ranges(part, config.values_per_packet, shares, at_once=len(rig.engines))
     return [first for first, count in cut if count]
 
 
