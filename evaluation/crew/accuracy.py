@@ -18,7 +18,7 @@ from controlplane.strategies.wan.policy import Event, Measured, Order, Start
 from evaluation.wan.report import Row
 
 WORKERS = 8
-SECONDS = 90.0
+SECONDS = 240.0
 
 
 class _Slow(Crew):

@@ -1,7 +1,8 @@
-"""Iterative training with partial reduce, as a policy on the flow-level simulator (CREW paper, sections III, IV, V).
+"""Iterative training with partial reduce on the flow-level simulator (CREW paper, sections III, IV, V).
 
-Workers compute, report that they are ready, the controller groups the first p ready ones, they synchronise, and each
-goes on as soon as it has all blocks of the result.
+Workers compute and report that they are ready; who is in a group, who adds which block, and who takes a lost one over
+is decided by the policy that runs for real (`Crew`). Here is what becomes of that on the network: flows, their
+schedules, faults, and what workers do who are lost or alone.
 """
 
 from __future__ import annotations
@@ -13,17 +14,32 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.plan.task import Task
 from controlplane.simulate import Overlay, Simulator
-from controlplane.strategies.wan.crew import algorithm as crew
+from controlplane.strategies.wan.crew.policy import SCHEMES, Crew
 from controlplane.strategies.wan.errors import WanError
+from controlplane.strategies.wan.policy import (
+    Abort,
+    Alone,
+    Back,
+    Default,
+    Event,
+    Failed,
+    Finished,
+    Lost,
+    Mend,
+    Order,
+    Ready,
+    Silent,
+    Start,
+)
 
 MODEL_MBIT = 180 * 8.0
 SCHEDULES = ("FS", "FL", "TL", "C1", "C2")
-SCHEMES = ("CREW", "OPR", "A2A")
 LAST = 2  # after all classes of C1 and C2
-
-
 CONTROLLER = -1
+CHUNK = 10**8
+"""Parts of a chunk that the policy counts in, for values of the model: blocks that do not end with chunks are exact."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +124,23 @@ class Result:
 
 @dataclass
 class _Task:
+    """blocks: by their first value, who adds it and how large it is, Mbit. workers: member -> group of everything that
+    it is to receive. scatter, multicast: of each block, the latter in the order of the members."""
+
     number: int
     start: float
     members: list[int]
-    weights: NDArray[np.float64]
-    owner: NDArray[np.int64]
-    workers: dict[int, int]  # member -> group of everything that it is to receive
-    scatter: dict[int, Sequence[int]] = field(default_factory=dict)  # block -> flows
-    multicast: dict[int, Sequence[int]] = field(default_factory=dict)  # block -> flows, in the order of the members
+    task: Task
+    blocks: dict[int, tuple[int, float]]
+    workers: dict[int, int]
+    scatter: dict[int, Sequence[int]] = field(default_factory=dict)
+    multicast: dict[int, Sequence[int]] = field(default_factory=dict)
+
+    def owners(self) -> NDArray[np.int64]:
+        return np.array([owner for owner, _ in self.blocks.values()], dtype=np.int64)
+
+    def sizes(self) -> NDArray[np.float64]:
+        return np.array([size for _, size in self.blocks.values()])
 
 
 class Training:
@@ -134,32 +159,78 @@ class Training:
                 raise ValueError(f"link {i} -> {j} has no bandwidth: only a network-aware splitting can do without it")
         self.compute = compute
         self.sim = Simulator(self.overlay.capacities, "fair" if setup.schedule == "FS" else "fcfs")
-        self.belief = self.overlay.bandwidth if setup.estimate is None else crew.mesh(setup.estimate)
-        self.queue: list[int] = []
+        self.values = setup.chunks * CHUNK
+        self.names = [str(k) for k in range(self.n)]
+        self.policy = Crew(
+            self.names, self.overlay.bandwidth if setup.estimate is None else setup.estimate, setup.p,
+            scheme=setup.scheme, network_aware=setup.network_aware, chunk_values=CHUNK, blocking=setup.blocking,
+            avoid=setup.avoid, lacks=self._lacks,
+        )  # fmt: skip
+        self.queue: list[int] = []  # ready, in no group
+        self.untold: list[int] = []  # of them, whom no controller has heard
+        self.unseen: list[Event] = []  # what has happened while there was no controller
         self.since = np.zeros(self.n)  # when each became ready
         self.result = Result(np.zeros(self.n, dtype=np.int64), np.zeros(self.n, dtype=np.int64))
         self.tasks: dict[int, _Task] = {}
-        self.n_tasks = 0
-        self.cut = np.zeros((self.n, self.n), dtype=int)  # faults per connection (diagonal: per worker)
-        self.noticed = np.zeros((self.n, self.n), dtype=int)  # those of them that the controller knows
+        self.gone = np.zeros(self.n, dtype=int)  # faults per worker that the controller knows
         self.alone = np.zeros(self.n, dtype=int)  # per worker: that it cannot talk to the controller
+        self.cut = np.zeros((self.n, self.n), dtype=int)  # faults per connection
+        self.noticed = np.zeros((self.n, self.n), dtype=int)  # of connections alone, that the controller knows
         self.away = 0  # faults of the controller itself
         self.lost: set[int] = set()  # down workers that go on when they are back
-        self.loads = np.zeros(self.n)  # Mbit that each is to add now: l of Eq. (3)
         self.early: dict[int, tuple[range, list[int]]] = {}  # worker -> flows and blocks of its default scatter
         self.dummy = self.sim.groups(1, None)[0]
-        self.default: tuple[crew.Ranges, ...] = ()
-        if not setup.blocking:
-            everyone = list(range(self.n))
-            aware = setup.network_aware
-            weights = crew.optimal_split(self.belief, everyone).weights if aware else crew.even_split(self.n)
-            self.default = crew.split_model(weights, setup.chunks)
-        self.default_sizes = np.array([crew.size(block) for block in self.default])  # chunks
+        self.default = np.zeros(self.n)  # Mbit of each worker's block in scatter that does not block
+        for name in self.names:
+            self._carry_out(self.policy.handle(Back(name), 0.0))
+        self._carry_out(self.policy.preset(self.values))
 
     @property
     def down(self) -> NDArray[np.bool_]:
-        """Connections that are not to be used, as the controller knows it; the diagonal: workers."""
-        return self.noticed > 0
+        """Connections that are not to be used, as the controller is told; the diagonal: workers."""
+        gone = self.gone > 0
+        return (self.noticed > 0) | gone[:, None] | gone
+
+    # --- the controller ---
+
+    def _tell(self, event: Event) -> None:
+        """Now, or when there is a controller again."""
+        if self.away:
+            self.unseen.append(event)
+        else:
+            self._carry_out(self.policy.handle(event, self.sim.now))
+
+    def _carry_out(self, orders: Iterable[Order]) -> None:
+        alone = 0
+        for order in orders:
+            match order:
+                case Start(task):
+                    self._start(task)
+                case Mend(task):
+                    self._mend(self.tasks[task.number], task)
+                case Abort(number):
+                    self._abandon(self.tasks[number])
+                case Default(blocks=blocks):
+                    for owner, _, count in blocks:
+                        self.default[int(owner)] += self._mbit(count)
+                case Alone(node, reason):
+                    if not self.setup.avoid:
+                        raise WanError(reason)
+                    alone += 1
+                    self.queue.remove(int(node))
+                    self.result.waits.append(self.sim.now - self.since[int(node)])
+                    self._train(int(node))
+        self.result.abandoned += alone // self.setup.p
+
+    def _lacks(self, number: int, tree: int, member: str) -> bool:
+        task = self.tasks.get(number)
+        if task is None:  # of this very event
+            return True
+        flow = task.multicast[task.task.trees[tree].first][task.members.index(int(member))]
+        return bool(self.sim.remaining_many([flow])[0] > 0)
+
+    def _mbit(self, values: int) -> float:
+        return values * (self.setup.model_mbit / self.values)
 
     # --- priorities of the schedules ---
 
@@ -173,7 +244,7 @@ class Training:
             return int(multicast)
         return 0
 
-    # --- workers and controller ---
+    # --- workers ---
 
     def run(self, seconds: float) -> Result:
         for fault in self.setup.faults:
@@ -189,138 +260,114 @@ class Training:
     def _ready(self, worker: int) -> None:
         self.result.trained[worker] += 1
         self.since[worker] = self.sim.now
-        if self.down[worker, worker]:
+        if self.gone[worker]:
             self.lost.add(worker)
             return
         if self.alone[worker]:
             self._train(worker)  # on its own, until it can ask for a group again
             return
         if not self.setup.blocking:
-            sizes = self.default_sizes * (self.setup.model_mbit / self.setup.chunks)
-            blocks = np.flatnonzero(sizes > 0)
+            blocks = np.flatnonzero(self.default > 0)
             flows = self.sim.send_many(
-                sizes[blocks],
+                self.default[blocks],
                 worker * self.n + blocks,
                 np.full(len(blocks), self.dummy),
                 priority=self._priority(0, False) + LAST * self.setup.idle_only,
             )
             self.early[worker] = (flows, blocks.tolist())
         self.queue.append(worker)
-        self._group()
+        if self.away:
+            self.untold.append(worker)
+        else:
+            self._tell(Ready(str(worker), self.values))
 
-    def _group(self) -> None:
-        """The first p in the queue become a group, as long as there are so many (and a controller)."""
-        while len(self.queue) >= self.setup.p and not self.away:
-            members, self.queue = self.queue[: self.setup.p], self.queue[self.setup.p :]
-            self._start(members)
+    def _leaves(self, worker: int) -> bool:
+        """Its being ready counts for nothing any more; whether it was."""
+        if worker in self.untold:
+            self.untold.remove(worker)
+        if worker in self.queue:
+            self.queue.remove(worker)
+            return True
+        return False
 
-    def _weights(self, members: list[int]) -> NDArray[np.float64]:
-        offline = np.diag(self.down) | (self.alone > 0)
-        aggregators = members if self.setup.scheme == "OPR" else np.flatnonzero(~offline).tolist()
-        belief = self.belief
-        if self.setup.avoid:
-            belief = np.where(self.down, 0.0, belief)
-            aggregators = [k for k in aggregators if not self.down[members, k].any()]
-            if not aggregators:
-                raise WanError(f"nobody has connections with all of {members}")
-        if self.setup.network_aware:
-            return crew.optimal_split(belief, members, aggregators).weights
-        return crew.even_split(self.n, aggregators)
-
-    def _start(self, members: list[int]) -> None:
-        number = self.n_tasks
-        self.n_tasks += 1
+    def _start(self, task: Task) -> None:
+        members = [int(node) for node in task.participants]
+        for member in members:
+            self.queue.remove(member)
         self.result.waits.extend((self.sim.now - self.since[members]).tolist())
         if self.setup.scheme == "A2A":
-            self._start_all_to_all(number, members)
-            return
-        try:
-            weights = self._weights(members)
-        except WanError:
-            if not self.setup.avoid:
-                raise
-            self.result.abandoned += 1
-            for member in members:
-                self._train(member)
+            self._start_all_to_all(task.number, members)
             return
         groups = self.sim.groups(len(members), None)
-        task = _Task(
-            number, self.sim.now, members, weights, np.arange(self.n), dict(zip(members, groups, strict=True))
-        )
-        for member, group in task.workers.items():
-            self.sim.on_done(group, partial(self._received, task, member))
-        self.tasks[number] = task
+        blocks: dict[int, tuple[int, float]] = {}
+        firsts: dict[int, int] = {}
+        for tree in task.trees:
+            owner, first = int(tree.root), tree.first
+            if not self.setup.blocking:  # one flow for all that is somebody's
+                first = firsts.setdefault(owner, first)
+            blocks[first] = owner, blocks.get(first, (owner, 0.0))[1] + self._mbit(tree.count)
+        begun = _Task(task.number, self.sim.now, members, task, blocks, dict(zip(members, groups, strict=True)))
+        for member, group in begun.workers.items():
+            self.sim.on_done(group, partial(self._received, begun, member))
+        self.tasks[task.number] = begun
         if self.setup.budget < float("inf"):
-            self.sim.after(self.setup.budget, partial(self._late, task))
+            self.sim.after(self.setup.budget, partial(self._late, begun))
         if self.setup.blocking:
-            self._scatter(task)
+            self._scatter(begun)
         else:
-            self._adjust(task)
+            self._adjust(begun)
 
-    def _promise(
-        self, task: _Task, blocks: NDArray[np.int64], reduced: Sequence[int], members: Sequence[int]
-    ) -> range:
+    def _promise(self, task: _Task, blocks: Sequence[int], reduced: Sequence[int], members: Sequence[int]) -> range:
         """Multicasts of these blocks to these members (member by member), each block's from the instant when its group
         (`reduced`) of scatter flows is done."""
+        owners, sizes = np.array([task.blocks[block] for block in blocks]).T
         return self.sim.send_many(
-            np.repeat(task.weights[blocks] * self.setup.model_mbit, len(members)),
-            (task.owner[blocks][:, None] * self.n + np.array(members)).ravel(),
+            np.repeat(sizes, len(members)),
+            (owners.astype(np.int64)[:, None] * self.n + np.array(members)).ravel(),
             np.tile([task.workers[i] for i in members], len(blocks)),
             priority=self._priority(task.number, True),
             after=np.repeat(reduced, len(members)),
         )
 
-    def _multicast(self, task: _Task, blocks: NDArray[np.int64], reduced: Sequence[int]) -> None:
-        flows, p = self._promise(task, blocks, reduced, task.members), len(task.members)
-        for k, block in enumerate(blocks.tolist()):
+    def _multicast(self, task: _Task, reduced: Sequence[int]) -> None:
+        flows, p = self._promise(task, list(task.blocks), reduced, task.members), len(task.members)
+        for k, block in enumerate(task.blocks):
             task.multicast[block] = flows[k * p : (k + 1) * p]
 
     # --- scatter ---
 
     def _scatter(self, task: _Task) -> None:
-        blocks = np.flatnonzero(task.weights > 0)
-        self.loads += task.weights * self.setup.model_mbit
-        groups = self.sim.groups(len(blocks), None)
-        self._multicast(task, blocks, groups)
-        lost = self.down[task.members][:, blocks].any(axis=0)
-        healthy = blocks[~lost]
-        to = np.array(groups)[~lost]
+        groups = self.sim.groups(len(task.blocks), None)
+        self._multicast(task, groups)
         flows = self.sim.send_many(
-            np.tile(task.weights[healthy] * self.setup.model_mbit, len(task.members)),
-            (np.array(task.members)[:, None] * self.n + healthy).ravel(),
-            np.tile(to, len(task.members)),
+            np.tile(task.sizes(), len(task.members)),
+            (np.array(task.members)[:, None] * self.n + task.owners()).ravel(),
+            np.tile(groups, len(task.members)),
             priority=self._priority(task.number, False),
         )
-        for k, block in enumerate(healthy.tolist()):
-            task.scatter[block] = flows[k :: len(healthy)]
-        for block in blocks[lost].tolist():
-            if task.number in self.tasks:
-                self._reassign(task, block)
+        for k, block in enumerate(task.blocks):
+            task.scatter[block] = flows[k :: len(task.blocks)]
 
     def _adjust(self, task: _Task) -> None:
         """Algorithm 2: what each initiator has under way becomes what the group's own splitting wants."""
-        unit = self.setup.model_mbit / self.setup.chunks
-        new = crew.rearrange(task.weights, self.default)
-        old = self.default_sizes
-        now = np.array([crew.size(block) for block in new])
-        kept = np.minimum(old, now)  # a block loses its largest indexes, and keeps the rest of its old ones
-        task.weights = now / self.setup.chunks
-        self.loads += task.weights * self.setup.model_mbit
-        blocks = np.flatnonzero(now > 0)
+        now = np.zeros(self.n)
+        now[task.owners()] = task.sizes()
+        kept = np.minimum(self.default, now)  # a block loses its largest indexes, and keeps the rest of its old ones
+        blocks = task.owners()
         groups = np.full(self.n, -1)
         groups[blocks] = self.sim.groups(len(blocks), None)
         for group in groups[blocks].tolist():
             self.sim.hold(group)
-        self._multicast(task, blocks, groups[blocks].tolist())
+        self._multicast(task, groups[blocks].tolist())
         for member in task.members:
             flows, sending = self.early.pop(member)
             left = self.sim.remaining_many(flows)
             if self.setup.idle_only:
                 for flow in flows:
                     self.sim.set_priority(flow, self._priority(0, False))
-            sent = np.array(old * unit)
+            sent = np.array(self.default)
             sent[sending] -= np.maximum(left, 0)
-            todo = np.maximum(kept * unit - sent, 0) + (now - kept) * unit
+            todo = np.maximum(kept - sent, 0) + (now - kept)
             running = np.zeros(self.n, dtype=bool)
             under_way = left >= 0
             ids, own = np.array(flows)[under_way], np.array(sending)[under_way]
@@ -329,9 +376,7 @@ class Training:
             self.sim.set_groups(ids[wanted], groups[own[wanted]])
             self.sim.set_remaining_many(ids, np.where(todo[own] > 1e-9, todo[own], 0.0))
             fresh = np.flatnonzero(~running & (todo > 1e-9))
-            self.sim.send_many(
-                todo[fresh], member * self.n + fresh, groups[fresh], priority=self._priority(0, False)
-            )
+            self.sim.send_many(todo[fresh], member * self.n + fresh, groups[fresh], priority=self._priority(0, False))
         for group in groups[blocks].tolist():
             self.sim.release(group)
 
@@ -344,12 +389,12 @@ class Training:
         del task.workers[member]
         if not task.workers:
             self.result.durations.append(self.sim.now - task.start)
-            self._close(task)
-        self._train(member)
+            del self.tasks[task.number]
+        self._done(member, task.number)
 
-    def _close(self, task: _Task) -> None:
-        del self.tasks[task.number]
-        np.subtract.at(self.loads, task.owner, task.weights * self.setup.model_mbit)
+    def _done(self, member: int, number: int) -> None:
+        self._carry_out(self.policy.handle(Finished(str(member), number), self.sim.now))
+        self._train(member)
 
     # --- all-to-all ---
 
@@ -361,7 +406,7 @@ class Training:
             left[0] -= 1
             if left[0] == 0:
                 self.result.durations.append(self.sim.now - start)
-            self._train(worker)
+            self._done(worker, number)
 
         for worker in members:
             group = self.sim.groups(1, partial(received, worker))[0]
@@ -389,47 +434,64 @@ class Training:
             return
         pairs = self._pairs(fault)
 
+        worker = fault.worker
+
         def breaks() -> None:
             for i, j in pairs:
                 self.cut[i, j] += 1
                 self.sim.set_capacity(i * self.n + j, 0.0)
 
         def noticed() -> None:
-            worker = fault.worker
-            for i, j in pairs:
-                self.noticed[i, j] += 1
             if fault.other is None:
-                self.noticed[worker, worker] += 1
-                if worker in self.queue:
-                    self.queue.remove(worker)
+                self.gone[worker] += 1
+                if self._leaves(worker):
                     self.lost.add(worker)
-            if fault.other == CONTROLLER:
+                self._tell(Lost(str(worker)))
+            elif fault.other == CONTROLLER:
                 self.alone[worker] += 1
-                if worker in self.queue:
-                    self.queue.remove(worker)
+                if self._leaves(worker):
                     self._train(worker)
-            self._repair()
+                self._tell(Silent(str(worker)))
+            else:
+                for i, j in pairs:
+                    self.noticed[i, j] += 1
+                self._tell(Lost(str(worker), str(fault.other)))
 
         def back() -> None:
             known = fault.start + fault.detection <= fault.end
             for i, j in pairs:
                 self.cut[i, j] -= 1
-                self.noticed[i, j] -= known
                 if not self.cut[i, j]:
                     self.sim.set_capacity(i * self.n + j, self.overlay.bandwidth[i, j])
-            if fault.other == CONTROLLER:
-                self.alone[fault.worker] -= known
-            if fault.other is None:
-                self.noticed[fault.worker, fault.worker] -= known
-                if fault.worker in self.lost and not self.down[fault.worker, fault.worker]:
-                    self.lost.remove(fault.worker)
-                    self._train(fault.worker)
+            if not known:
+                return
+            if fault.other is None or fault.other == CONTROLLER:
+                (self.gone if fault.other is None else self.alone)[worker] -= 1
+                self._returns(worker)
+            else:
+                for i, j in pairs:
+                    self.noticed[i, j] -= 1
+                if not self.noticed[worker, fault.other]:
+                    self._tell(Back(str(worker), str(fault.other)))
 
         self.sim.at(fault.start, breaks)
         if fault.start + fault.detection <= fault.end:
             self.sim.at(fault.start + fault.detection, noticed)
         if fault.end < float("inf"):
             self.sim.at(fault.end, back)
+
+    def _returns(self, worker: int) -> None:
+        """One of its faults is over; the controller hears of those that are left."""
+        self._tell(Back(str(worker)))
+        for other in np.flatnonzero(self.noticed[worker]).tolist():
+            self._tell(Lost(str(worker), str(other)))
+        if self.alone[worker]:
+            self._tell(Silent(str(worker)))
+        if self.gone[worker]:
+            self._tell(Lost(str(worker)))
+        elif worker in self.lost:
+            self.lost.remove(worker)
+            self._train(worker)
 
     def _plan_handover(self, fault: Fault) -> None:
         """Groups that have begun go on, none are formed and nothing is repaired before the backup is there."""
@@ -439,8 +501,13 @@ class Training:
 
         def back() -> None:
             self.away -= 1
-            self._repair()
-            self._group()
+            if self.away:
+                return
+            unseen, untold, self.unseen, self.untold = self.unseen, self.untold, [], []
+            for event in unseen:
+                self._tell(event)
+            for worker in untold:
+                self._tell(Ready(str(worker), self.values))
 
         self.sim.at(fault.start, leaves)
         if fault.end < float("inf"):
@@ -448,55 +515,26 @@ class Training:
 
     def _late(self, task: _Task) -> None:
         if task.number in self.tasks:
-            self._abandon(task)
+            self._carry_out(self.policy.handle(Failed(task.number, "not in its time"), self.sim.now))
 
-    def _repair(self) -> None:
-        """First come, first served over the tasks that the broken connections touch.
+    def _mend(self, task: _Task, mended: Task) -> None:
+        task.task = mended
+        for tree in mended.trees:
+            if tree.count and task.blocks[tree.first][0] != int(tree.root):
+                self._reassign(task, tree.first, int(tree.root))
 
-        An initiator that cannot ask the controller for a replacement has its task abandoned.
-        """
-        if self.away:
-            return
-        down = self.down
-        for task in list(self.tasks.values()):
-            if down[task.members, task.members].any():
-                self._abandon(task)
-                continue
-            for block in np.flatnonzero(task.weights > 0).tolist():
-                if task.number not in self.tasks:
-                    break
-                lacking = self.sim.remaining_many(task.multicast[block]) > 0
-                broken = lacking & down[task.members, task.owner[block]]
-                if (broken & (self.alone[task.members] > 0)).any():
-                    self._abandon(task)
-                elif broken.any():
-                    self._reassign(task, block)
-
-    def _choose(self, task: _Task, block: int) -> int | None:
-        usable = np.where(self.down, 0.0, self.belief)
-        offline = np.diag(self.down) | (self.alone > 0)  # has not got P, or cannot get it
-        excluded = [int(task.owner[block]), *np.flatnonzero(offline).tolist()]
-        size = task.weights[block] * self.setup.model_mbit
-        return crew.replacement(usable, task.members, self.loads, size, excluded)
-
-    def _reassign(self, task: _Task, block: int) -> None:
+    def _reassign(self, task: _Task, block: int, chosen: int) -> None:
         """Another worker adds this block; what was sent to the lost one is sent again, after all that waits already.
 
         Whoever has the block's sum keeps it; the replacement multicasts to those who lack it.
         """
-        chosen = self._choose(task, block)
-        if chosen is None:
-            self._abandon(task)
-            return
-        size = task.weights[block] * self.setup.model_mbit
-        self.loads[task.owner[block]] -= size
-        self.loads[chosen] += size
-        task.owner[block] = chosen
+        size = task.blocks[block][1]
+        task.blocks[block] = chosen, size
         self.result.reassigned += 1
         flows = list(task.multicast[block])
         lacking = np.flatnonzero(self.sim.remaining_many(flows) > 0)
         group = self.sim.groups(1, None)[0]
-        fresh = self._promise(task, np.array([block]), [group], [task.members[k] for k in lacking])
+        fresh = self._promise(task, [block], [group], [task.members[k] for k in lacking])
         self._cancel([flows[k] for k in lacking])  # before what they wait for
         self._cancel(task.scatter.get(block, ()))
         for k, flow in zip(lacking.tolist(), fresh, strict=True):
@@ -515,11 +553,11 @@ class Training:
 
     def _abandon(self, task: _Task) -> None:
         self.result.abandoned += 1
-        self._close(task)
+        del self.tasks[task.number]
         for flows in (*task.multicast.values(), *task.scatter.values()):
             self._cancel(flows)
         for member in task.workers:
-            if self.down[member, member]:
+            if self.gone[member]:
                 self.lost.add(member)
             else:
                 self._train(member)

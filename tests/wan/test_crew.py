@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from controlplane.job import Job
+from controlplane.plan.task import Task
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.crew import algorithm as crew
@@ -327,7 +328,7 @@ def test_failover_in_the_middle_of_scatter_or_multicast(when: float) -> None:
     assert run.result.reassigned == 1
     assert run.result.rounds.tolist() == [1, 1, 0, 0]
     assert run.result.durations[0] > 2.0
-    assert run.loads == pytest.approx(np.zeros(4))
+    assert not run.tasks and not run.policy.running  # nobody is to add anything
 
 
 def test_a_task_that_nobody_can_save_is_abandoned_and_training_goes_on() -> None:
@@ -389,6 +390,11 @@ def test_what_has_begun_goes_on_without_the_controller_and_is_repaired_by_the_ne
     assert run.result.durations == pytest.approx([7.0])  # the fourth block again: scatter, then multicast
 
 
+def under_way(run: Training) -> float:
+    """Mbit that somebody is to add."""
+    return sum(size for task in run.tasks.values() for _, size in task.blocks.values())
+
+
 def test_a_task_past_its_budget_is_discarded_and_its_workers_go_on() -> None:
     """Nobody notices that 0 and 3 have lost each other, from 0.5 s on."""
     matrix = np.full((4, 4), 10.0)
@@ -396,7 +402,7 @@ def test_a_task_past_its_budget_is_discarded_and_its_workers_go_on() -> None:
     run = Training(setup, matrix, ready_at_once)
     assert run.run(2.9).abandoned == 0 and run.result.trained.tolist() == [1, 1, 0, 0]
     assert run.sim.run(5.9) and run.result.abandoned == 1 and run.result.trained.tolist() == [2, 2, 0, 0]
-    assert run.result.rounds.sum() == 0 and run.loads.sum() == pytest.approx(40.0)  # the next task's only
+    assert run.result.rounds.sum() == 0 and under_way(run) == pytest.approx(40.0)  # the next task's only
     healthy = Training(replace(setup, faults=()), matrix, ready_at_once)
     assert healthy.run(10.1).abandoned == 0 and healthy.result.rounds.tolist() == [5, 5, 0, 0]
 
@@ -458,23 +464,25 @@ class Watched(Training):
         self.computing.remove(worker)
         super()._ready(worker)
 
-    def _start(self, members: list[int]) -> None:
+    def _start(self, task: Task) -> None:
+        members = [int(node) for node in task.participants]
         assert len(set(members)) == len(members) == self.setup.p
         assert not self.down[members, members].any()  # IV-B: a lost worker is in no new group,
         assert not self.alone[members].any()  # nor one that cannot talk to the controller,
         assert not self.away  # and nobody is while there is none
         self.settled()
-        super()._start(members)
+        super()._start(task)
 
     def settled(self) -> None:
         busy = [i for task in self.tasks.values() for i in task.workers]
         assert len(set(busy)) == len(busy)
         for task in self.tasks.values():
             assert set(task.workers) <= set(task.members)
-            assert task.weights.sum() == pytest.approx(1) and (task.weights >= 0).all()
-            for block in np.flatnonzero(task.weights > 0).tolist() if not self.away else []:
+            sizes = task.sizes()
+            assert sizes.sum() == pytest.approx(self.setup.model_mbit) and (sizes > 0).all()
+            for block, (owner, _) in task.blocks.items() if not self.away else []:
                 waiting = self.sim.remaining_many(task.multicast[block]) > 0
-                assert not (waiting & self.down[task.members, task.owner[block]]).any()
+                assert not (waiting & self.down[task.members, owner]).any()
 
     def whereabouts(self) -> list[int]:
         """Every worker once: it computes, waits for a group, synchronises, or is cut off."""
@@ -521,7 +529,7 @@ def test_every_group_is_whole_and_no_worker_gets_lost(run: Watched) -> None:
         run.settled()
         assert run.whereabouts() == list(range(run.n))
         if not run.tasks:
-            assert run.loads == pytest.approx(np.zeros(run.n), abs=1e-6)
+            assert not run.policy.running  # nobody is to add anything
     partly = sum(run.setup.p - len(task.workers) for task in run.tasks.values())
     if not result.abandoned and run.setup.scheme != "A2A":
         assert result.rounds.sum() == run.setup.p * len(result.durations) + partly

@@ -75,10 +75,19 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Back:
-    """An agent has joined (again)."""
+class Silent:
+    """An agent cannot reach the controller, others can reach it: it finishes what has begun, and brings nothing until
+    it is back."""
 
     node: str
+
+
+@dataclass(frozen=True)
+class Back:
+    """An agent has joined (again), or (with `other`) two agents reach each other again."""
+
+    node: str
+    other: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ class Failed:
     reason: str
 
 
-Event = Ready | Finished | Measured | Changed | Progress | Lost | Back | Failed
+Event = Ready | Finished | Measured | Changed | Progress | Lost | Silent | Back | Failed
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from controlplane.strategies.wan.policy import (
     Mend,
     Order,
     Ready,
+    Silent,
     Start,
 )
 
@@ -47,7 +48,9 @@ class Crew:
     in a group, the group's members queue again with the values that they brought. Agents that
     cannot reach the controller train on alone, and finish what has begun. budget: seconds after which a group that is
     not done discards its task; 0: never. blocking: scatter begins when the group is known; else by a default splitting
-    at once (IV-A2), which Algorithm 2 changes into the group's.
+    at once (IV-A2), which Algorithm 2 changes into the group's. avoid: groups are split without what is known to be
+    broken; else a block that meets it is replaced as soon as the group begins. lacks(task, tree, member): whether that
+    member has not got all of the block yet, where it is known: what everybody has needs no replacement.
     """
 
     alone = True
@@ -65,12 +68,14 @@ class Crew:
         budget: float = 0.0,
         blocking: bool = True,
         links: Links | None = None,
+        avoid: bool = True,
+        lacks: Callable[[int, int, str], bool] = lambda task, tree, member: True,
     ) -> None:
         if not blocking and scheme != "CREW":
             raise ValueError("scatter that does not block is CREW's")
         self.budget, self.blocking = budget, blocking
         self.defaults: dict[int, tuple[algorithm.Ranges, ...]] = {}  # values -> what whoever is ready sends to whom
-        self.links = links
+        self.links, self.avoid, self.lacks = links, avoid, lacks
         self.nodes = tuple(nodes)
         n = len(self.nodes)
         self.belief = algorithm.mesh(bandwidth_mbps)
@@ -84,6 +89,8 @@ class Crew:
         self.index = {node: k for k, node in enumerate(self.nodes)}
         self.queue: list[tuple[str, int, int]] = []  # who is ready, with how many values, and the number of its turn
         self.away: set[str] = set(self.nodes)
+        self.silent: set[str] = set()
+        self.edges: dict[tuple[str, str], Edge] = {}
         self.cut = np.zeros((n, n), dtype=bool)
         self.running: dict[int, tuple[Task, set[str]]] = {}
         self.numbers = 0
@@ -94,14 +101,18 @@ class Crew:
             case Ready(node, values, turn):
                 self.away.discard(node)
                 self.queue.append((node, values, turn))
-                return [*self._preset(values), *self._group()]
+                return [*self.preset(values), *self._group()]
             case Finished(node, number):
                 if number in self.running:
                     self.running[number][1].discard(node)
                     if not self.running[number][1]:
                         del self.running[number]
+            case Back(node, str(other)):
+                i, j = self.index[node], self.index[other]
+                self.cut[i, j] = self.cut[j, i] = False
             case Back(node):
                 self.away.discard(node)
+                self.silent.discard(node)
                 k = self.index[node]
                 self.cut[k, :] = self.cut[:, k] = False
                 return self._preset_all()
@@ -112,28 +123,30 @@ class Crew:
             case Failed(number, reason) if number in self.running:
                 del self.running[number]
                 return [Abort(number, reason)]
+            case Silent(node):
+                self.silent.add(node)
+                self.queue = [entry for entry in self.queue if entry[0] != node]
+                return self._preset_all()
             case Lost(node, None):
                 self.away.add(node)
                 self.queue = [entry for entry in self.queue if entry[0] != node]
-
-                def lost(task: Task) -> list[int] | None:
+                orders = self._preset_all()
+                for task, _ in list(self.running.values()):
                     if node in task.participants:
-                        return None
-                    return [k for k, tree in enumerate(task.trees) if tree.count and tree.root == node]
-
-                return [*self._preset_all(), *self._mended(lost, f"{node} is lost")]
+                        del self.running[task.number]
+                        orders.append(Abort(task.number, f"{node} is lost", again=True))
+                    else:
+                        orders += self._mend(task, lambda tree, member: tree.root == node, f"{node} is lost")
+                return orders
             case Lost(node, str(other)):
                 i, j = self.index[node], self.index[other]
                 self.cut[i, j] = self.cut[j, i] = True
 
-                def cut(task: Task) -> list[int]:
-                    return [
-                        k
-                        for k, tree in enumerate(task.trees)
-                        if tree.count and any({e.sender, e.receiver} == {node, other} for e in (*tree.up, *tree.down))
-                    ]
+                def apart(tree: SumTree, member: str) -> bool:
+                    return {tree.root, member} == {node, other}
 
-                return self._mended(cut, f"{node} and {other} cannot reach each other")
+                reason = f"{node} and {other} cannot reach each other"
+                return [o for task, _ in list(self.running.values()) for o in self._mend(task, apart, reason)]
         return ()
 
     def adopt(self, tasks: Tasks, number: int) -> None:
@@ -141,30 +154,33 @@ class Crew:
         self.numbers = number
         self.running = {each: (task, set(waiting)) for each, (task, waiting) in tasks.items()}
 
-    def _mended(self, broken: Callable[[Task], list[int] | None], reason: str) -> list[Order]:
-        """Somebody else adds the blocks (trees) that are broken. Where nobody can, or the task itself is broken (None),
-        it ends: its members bring their values again by themselves and queue."""
-        orders: list[Order] = []
-        for number, (task, waiting) in list(self.running.items()):
-            trees = broken(task)
-            if trees == []:
-                continue
-            mended = None if trees is None or self.scheme == "A2A" else self._with_others(task, trees)
-            if mended is None:
-                del self.running[number]
-                orders.append(Abort(number, reason, again=True))
-            else:
-                self.running[number] = mended, waiting
-                self.replaced += len(trees or ())
-                orders.append(Mend(mended))
-        return orders
+    def _mend(self, task: Task, broken: Callable[[SumTree, str], bool], reason: str) -> list[Order]:
+        """Somebody else adds the blocks (trees) whose way to or from a member is broken. Where nobody can, the task
+        ends: its members bring their values again by themselves and queue."""
+        found: list[tuple[int, int]] = []
+        stuck = False
+        for k, tree in enumerate(task.trees):
+            if tree.count:
+                lacking = [m for m in tree.receivers if broken(tree, m) and self.lacks(task.number, k, m)]
+                found += [(tree.first, k)] if lacking else []
+                stuck = stuck or not self.silent.isdisjoint(lacking)  # who cannot ask for the replacement
+        if not found:
+            return []
+        trees = [k for _, k in sorted(found)]
+        mended = None if stuck or self.scheme == "A2A" else self._with_others(task, trees)
+        if mended is None:
+            del self.running[task.number]
+            return [Abort(task.number, reason, again=True)]
+        self.running[task.number] = mended, self.running[task.number][1]
+        self.replaced += len(trees)
+        return [Mend(mended)]
 
     def _with_others(self, task: Task, trees: Sequence[int]) -> Task | None:
         """With other aggregators for these blocks: of those whom all members reach, who has the least to do by (3)."""
         members = [self.index[node] for node in task.trees[0].contributors]
         belief = np.where(self.cut, 0.0, self.belief)
         np.fill_diagonal(belief, np.inf)
-        out = [k for k, node in enumerate(self.nodes) if node in self.away]
+        out = [k for k, node in enumerate(self.nodes) if node in self.away or node in self.silent]
         out += [k for k in range(len(self.nodes)) if k not in members] if self.scheme == "OPR" else []
         loads = np.zeros(len(self.nodes))
         for other, _ in self.running.values():
@@ -186,12 +202,13 @@ class Crew:
         """Who is there has changed, and with it the default splitting."""
         sizes = list(self.defaults)
         self.defaults.clear()
-        return [order for values in sizes for order in self._preset(values)]
+        return [order for values in sizes for order in self.preset(values)]
 
-    def _preset(self, values: int) -> list[Order]:
+    def preset(self, values: int) -> list[Order]:
+        """What whoever is ready with so many values is to begin with, where that has not been said yet."""
         if self.blocking or values in self.defaults:
             return []
-        present = [k for k, node in enumerate(self.nodes) if node not in self.away]
+        present = self._present()
         if not present:
             return []
         weights = algorithm.even_split(len(self.nodes), present)
@@ -227,8 +244,17 @@ class Crew:
                 orders += [Alone(node, str(error)) for node in members]
                 continue
             self.numbers += 1
-            self.running[task.number] = task, set(task.participants)
+            self.running[task.number] = task, set(members)
             orders.append(Start(task))
+            if not self.avoid and self.cut.any():
+                orders += self._mend(task, self._apart, "a connection is broken")
+
+    def _apart(self, tree: SumTree, member: str) -> bool:
+        return bool(self.cut[self.index[tree.root], self.index[member]])
+
+    def _present(self) -> list[int]:
+        """Who may add."""
+        return [k for k, node in enumerate(self.nodes) if node not in self.away and node not in self.silent]
 
     def _first(self) -> list[tuple[str, int, int]] | None:
         """The first p of the queue who can reach an aggregator in common, and bring equally much."""
@@ -240,10 +266,11 @@ class Crew:
 
     def weights(self, members: Sequence[int]) -> NDArray[np.float64]:
         """The part of the model that each worker adds; raises WanError when nobody is reached by all members."""
-        belief = np.where(self.cut, 0.0, self.belief)
-        present = [k for k, node in enumerate(self.nodes) if node not in self.away]
-        able = members if self.scheme == "OPR" else present
-        able = [k for k in able if not self.cut[list(members), k].any()]
+        able = members if self.scheme == "OPR" else self._present()
+        belief = self.belief
+        if self.avoid and self.cut.any():
+            belief = np.where(self.cut, 0.0, belief)
+            able = [k for k in able if not self.cut[list(members), k].any()]
         if not able:
             raise WanError(f"nobody has connections with all of {[self.nodes[k] for k in members]}")
         if self.network_aware:
@@ -274,9 +301,16 @@ class Crew:
         blocks = []
         for owner, first, count in pieces:
             if count:
-                up = tuple(Edge(node, owner) for node in members if node != owner)
-                down = tuple(Edge(owner, node) for node in members if node != owner)
+                up = tuple(self._edge(node, owner) for node in members if node != owner)
+                down = tuple(self._edge(owner, node) for node in members if node != owner)
                 blocks.append(SumTree(owner, first, count, up, down, tuple(members), tuple(members)))
         return Task(
             number, values, tuple(blocks), chunk_values=self.chunk_values, window=0, keep=True, budget=self.budget
         )
+
+    def _edge(self, sender: str, receiver: str) -> Edge:
+        """One object a pair: a task of many workers has thousands."""
+        edge = self.edges.get((sender, receiver))
+        if edge is None:
+            edge = self.edges[sender, receiver] = Edge(sender, receiver)
+        return edge
