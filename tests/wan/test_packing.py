@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import networkx as nx
 import numpy as np
@@ -18,7 +19,7 @@ from controlplane.plan.model import Plan
 from controlplane.simulate.plans import synchronisation_seconds
 from controlplane.strategies import STRATEGIES, Infeasible
 from controlplane.strategies.wan.errors import WanError
-from controlplane.strategies.wan.tree_packing.algorithm import pack
+from controlplane.strategies.wan.tree_packing.algorithm import Packing, pack
 from controlplane.strategies.wan.tree_packing.arborescence import arborescence
 from controlplane.strategies.wan.tree_packing.steiner import Exact, cleaned, dual_ascent, short_tree
 from controlplane.strategies.wan.tree_packing.strategy import wan
@@ -380,3 +381,47 @@ def test_a_plan_with_framing_keeps_its_rate_on_the_links() -> None:
     assert plan.rate_mbps == pytest.approx(payload_mbps(plan, topology, framing), rel=1e-9)
     assert payload_mbps(plan, topology, PAYLOAD) == pytest.approx(100, rel=1e-3)
     assert plan.proven_mbps is not None and plan.rate_mbps <= plan.proven_mbps * (1 + 1e-9)
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(networks(5))
+def test_shallower_trees_keep_the_rate_and_the_links(graph: nx.DiGraph) -> None:
+    if len(graph) == 1:
+        return
+
+    def of_rate(packing: Packing) -> float:
+        """Mean of what a chunk takes up and down the trees, in hops of equal links."""
+
+        def depth(parent: Mapping[int, int], node: int, root: int) -> float:
+            total = 0.0
+            while node != root:
+                above = parent[node]
+                total += 1.0
+                node = above
+            return total
+
+        ways = [(tree, *(max(depth(way, v, tree.root) for v in way) for way in (tree.up, tree.down)))
+                for tree in packing.trees]  # fmt: skip
+        return sum(tree.mbps * (up + down) for tree, up, down in ways) / packing.rate
+
+    even = nx.DiGraph()
+    even.add_edges_from(graph.edges, mbps=10.0)
+    best, shallow = pack(even, gap=1e-6), pack(even, gap=1e-6, shallow=0.01)
+    assert best.rate * (1 - 0.011) <= shallow.rate <= best.bound * (1 + 1e-6)
+    assert of_rate(shallow) <= of_rate(best) * (1 + 1e-6)
+    load = dict.fromkeys(even.edges, 0.0)
+    for tree in shallow.trees:
+        assert {tree.root, *tree.up} == {tree.root, *tree.down} == set(even)
+        for link in [*tree.up.items(), *((above, v) for v, above in tree.down.items())]:
+            load[link] += tree.mbps
+    assert max(load.values()) <= 10 * (1 + 1e-6)
+
+
+def test_trees_of_a_full_mesh_are_shallow() -> None:
+    """The cheapest trees there are any; of those, whoever waits for a chunk wants the ones with few hops."""
+    mesh = nx.complete_graph(8, nx.DiGraph)
+    nx.set_edge_attributes(mesh, 10.0, "mbps")
+    packing = pack(mesh, gap=1e-6, shallow=1e-3)
+    assert packing.rate >= packing.bound * (1 - 1.1e-3)
+    direct = sum(tree.mbps for tree in packing.trees if set(tree.up.values()) == set(tree.down.values()) == {tree.root})
+    assert direct >= 0.9 * packing.rate

@@ -23,6 +23,7 @@ from controlplane.strategies.solver import Program, SolverError
 from controlplane.strategies.wan.apsp.algorithm import Node, usable
 from controlplane.strategies.wan.errors import WanError
 from controlplane.strategies.wan.tree_packing.arborescence import Arc, arborescence
+from controlplane.strategies.wan.tree_packing.shallow import HASTES, delay, grown
 from controlplane.strategies.wan.tree_packing.steiner import MOST_TERMINALS, Distances, Exact, dual_ascent, short_tree
 
 
@@ -53,6 +54,9 @@ class Packing:
 
 
 PROGRESS = 1e-4  # of the rate, in a round
+SHALLOW_ROUNDS = 30
+SHALLOW_GAIN = 1e-3
+"""A tree is taken up whose delay is less than what its rate is worth by this part of it."""
 
 
 class _Problem:
@@ -149,9 +153,10 @@ class _Master:
     """The LP over the trees known so far, solved anew from its last basis whenever some are added.
 
     limits: of the links, then of the roots, in the LP's unit. part: the share that each root has to carry, or None.
+    least: None: the most rate is looked for; else, at this rate, the trees of least cost.
     """
 
-    def __init__(self, limits: np.ndarray, links: int, part: np.ndarray | None) -> None:
+    def __init__(self, limits: np.ndarray, links: int, part: np.ndarray | None, least: float | None = None) -> None:
         self.limits, self.links, self.part = limits, links, part
         self._row = np.cumsum(np.isfinite(limits)) - 1
         self._finite = np.isfinite(limits)
@@ -161,8 +166,11 @@ class _Master:
             self._program.add_row(upper=limit)
         for _ in range(0 if part is None else len(part) - 1):
             self._program.add_row(lower=0.0, upper=0.0)
+        self._rate = None if least is None else self._program.rows
+        if least is not None:
+            self._program.add_row(lower=least)
 
-    def add(self, root: int, links: Sequence[int], back: float, opposite: np.ndarray) -> None:
+    def add(self, root: int, links: Sequence[int], back: float, opposite: np.ndarray, *, cost: float = -1.0) -> None:
         """back: the part of what a tree sends over a link that also goes over the opposite one (-1: none)."""
         entries: dict[int, float] = {}
         loads = [(item, 1.0) for item in (*links, self.links + root)]
@@ -175,17 +183,69 @@ class _Master:
             for k, share in enumerate(self.part[:-1].tolist()):
                 if (value := float(k == root) - share) != 0:
                     entries[self._shares + k] = value
-        self._program.add_column(-1.0, list(entries), list(entries.values()))
+        if self._rate is not None:
+            entries[self._rate] = 1.0
+        self._program.add_column(cost, list(entries), list(entries.values()))
 
-    def solve(self) -> tuple[np.ndarray, np.ndarray]:
-        """(rates of the trees in the order in which they came, prices of links and roots)."""
+    def solve(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """(rates of the trees in the order in which they came, prices of links and roots, what a unit of rate is worth
+        where the rate is given)."""
         try:
             solution = self._program.solve()
         except SolverError as error:
             raise WanError(str(error)) from None
         price = np.zeros(len(self.limits))
         price[self._finite] = np.maximum(-solution.duals[: self._shares], 0.0)
-        return np.maximum(solution.values, 0.0), price
+        worth = 0.0 if self._rate is None else float(solution.duals[self._rate])
+        return np.maximum(solution.values, 0.0), price, worth
+
+
+Column = tuple[int, list[int], list[int]]  # root, up, down
+
+
+def _shallower(
+    problem: _Problem, limits: np.ndarray, columns: Sequence[Column], rate: float
+) -> tuple[list[Column], np.ndarray]:
+    """(trees, their rates): at this rate in the LP's unit, those through which a chunk is soonest, weighted by their
+    rates. Every tree has as many links, but deep ones fill and drain longer. New trees come from growing some under the
+    prices: a heuristic, never worse than what is given."""
+    master = _Master(limits, len(problem.capacity), None, rate)
+    found: list[Column] = []
+    known: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
+    hop = (float(np.median(problem.capacity)) / problem.capacity).tolist()
+
+    def delay_of(column: Column) -> float:
+        k, up, down = column
+        root = problem.roots[k]
+        return delay(problem.reversed, root, up, hop) + delay(problem.arcs, root, down, hop)
+
+    def add(column: Column) -> None:
+        k, up, down = column
+        key = (k, tuple(sorted(up)), tuple(sorted(down)))
+        if key not in known:
+            known.add(key)
+            found.append(column)
+            master.add(k, [*up, *down], problem.back, problem.opposite, cost=delay_of(column))
+
+    for column in columns:
+        add(column)
+    for _ in range(SHALLOW_ROUNDS):
+        _, price, worth = master.solve()
+        own = price[len(problem.capacity) :]
+        cost = problem.with_back(problem.costs(price[: len(problem.capacity)])[0])
+        mean, values, before = float(cost.mean()), cost.tolist(), len(found)
+        for k, root in enumerate(problem.roots):
+            for haste in HASTES:
+                up = grown(root, problem.reversed, values, hop, haste * mean)
+                down = grown(root, problem.arcs, values, hop, haste * mean)
+                if up is None or down is None:
+                    continue
+                reduced = delay_of((k, up, down)) + float(cost[up].sum() + cost[down].sum()) + float(own[k]) - worth
+                if reduced < -SHALLOW_GAIN * worth:
+                    add((k, up, down))
+        if len(found) == before:
+            break
+    return found, master.solve()[0]
 
 
 def pack(
@@ -199,6 +259,7 @@ def pack(
     back: float = 0.0,
     gap: float = 1e-3,
     rounds: int = 500,
+    shallow: float = 0.0,
 ) -> Packing:
     """graph: directed, "mbps" on its links. roots: who may be one (all). terminals: who has something to add and wants
     the result (all); every other node may be passed through, and adds what meets there.
@@ -206,6 +267,8 @@ def pack(
     shares: the part of the model that each root has to carry (None: whatever is best). root_mbps: what a root takes in
     at most. results: whether their way down counts on the links. back: the part of what a link carries that also goes
     over the link the other way (acknowledgements). Stops when the rate is within `gap` of the bound.
+    shallow: the part of the rate that may be given up for trees that a chunk is soon through (where all nodes take
+    part, results count and no shares are given).
     Raises WanError for unreachable nodes and wrong input.
     """
     candidates = list(graph.nodes) if roots is None else list(dict.fromkeys(roots))
@@ -231,7 +294,7 @@ def pack(
         raise WanError(f"roots {dead} take nothing in: leave them out")
     part = None if shares is None else np.array([shares[root] for root in candidates])
     scale = float(np.median(problem.capacity))  # the solver's tolerances are absolute
-    columns: list[tuple[int, list[int], list[int]]] = []
+    columns: list[Column] = []
     known: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
 
     def add(k: int, up: list[int], down: list[int]) -> bool:
@@ -252,7 +315,7 @@ def pack(
     rates = np.zeros(0)
     exact, before = problem.exact == "edmonds", 0.0
     for _ in range(rounds):
-        rates, price = master.solve()
+        rates, price, _ = master.solve()
         cost, slack = problem.costs(price[: len(problem.capacity)])
         pairs, least = problem.trees(problem.with_back(cost), exact)
         fresh = False
@@ -274,6 +337,8 @@ def pack(
             before = rate
         elif not problem.exact:
             exact = False
+    if shallow > 0 and problem.exact == "edmonds" and part is None and results:
+        columns, rates = _shallower(problem, limits, columns, float(rates.sum()) * (1 - shallow))
     rate = float(rates.sum()) * scale
     trees = []
     for (k, up, down), value in zip(columns, rates, strict=False):

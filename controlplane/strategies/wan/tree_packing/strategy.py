@@ -15,6 +15,9 @@ from controlplane.strategies.wan.sites import Sites, aggregation_tree, needed, o
 from controlplane.strategies.wan.tree_packing.algorithm import PackedTree, pack
 from controlplane.topology import Topology
 
+SHALLOW = 5e-4
+"""Of the rate, for trees that a chunk is soon through: where messages are counted, filling and draining count."""
+
 
 def _limits(view: Sites) -> dict[str, float]:
     """Mbit/s of sums that each server takes in, and of results that it sends."""
@@ -80,6 +83,7 @@ def wan(
             results=topology.results_on_links,
             back=framing.acknowledgements / (1 + framing.headers),
             gap=1e-4,
+            shallow=SHALLOW if framing != PAYLOAD else 0.0,
         )
     except WanError as error:
         raise Infeasible(f"wan: {error}") from None
