@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from controlplane.shapes import Network, Option, Shape, clos, dumbbell, ring
+from controlplane.shapes import Network, Option, Shape, clos, dumbbell, refuse_size, ring, whole_number
 from controlplane.topology import Topology, TopologyError
 
 WANS = ("b4", "internet2", "aws", "netstorm")
@@ -38,6 +38,7 @@ def fattree(
     if heterogeneous is not None and not 0 <= heterogeneous[0] <= heterogeneous[1]:
         raise TopologyError(f"a bandwidth range must be low-high with 0 <= low <= high, got {heterogeneous}")
     half = k // 2
+    refuse_size(f"a fat-tree with k={k}", (k + 5) * half * half, 6 * k * half * half)
     generator = random.Random(seed)
     nodes: dict[str, dict[str, Any]] = {}
     links: list[tuple[str, str, dict[str, Any]]] = []
@@ -137,6 +138,7 @@ def random_topology(
     """A random tree of switches v1.. with `extra_links` more links among them; servers h1.. hang on random switches."""
     if switches < 1:
         raise TopologyError(f"a random topology needs at least one switch, got {switches}")
+    refuse_size(f"a random topology of {switches} switches", switches + servers, switches**2)
     generator = random.Random(seed)
     nodes: dict[str, dict[str, Any]] = {}
     pairs: list[tuple[str, str]] = []
@@ -226,14 +228,22 @@ def shapes() -> dict[str, Shape]:
     }
 
 
-def _options(spec: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
-    options: dict[str, str] = {}
+def _parts(spec: str, text: str) -> dict[str, str]:
+    parts: dict[str, str] = {}
     for part in filter(None, text.split(",")):
-        key, equals, value = part.partition("=")
+        key, _, value = part.partition("=")
+        if key in parts:
+            raise TopologyError(f"topology {spec!r}: {key}= is given twice")
+        parts[key] = value
+    return parts
+
+
+def _options(spec: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
+    for part in filter(None, text.split(",")):
+        key, equals, _ = part.partition("=")
         if not equals or key not in known:
             raise TopologyError(f"topology {spec!r}: unknown part {part!r}; known: {', '.join(known)}")
-        options[key] = value
-    return options
+    return _parts(spec, text)
 
 
 def _value(spec: str, options: dict[str, str], key: str, default: float) -> float:
@@ -243,6 +253,11 @@ def _value(spec: str, options: dict[str, str], key: str, default: float) -> floa
         raise TopologyError(f"topology {spec!r}: {key} must be a number, got {options[key]!r}") from None
 
 
+def _whole(spec: str, options: dict[str, str], key: str, default: int) -> int:
+    """Raises TopologyError, also for what is below 0: numbers of things, and seeds."""
+    return whole_number(options[key], f"topology {spec!r}: {key}") if key in options else default
+
+
 def _wan(spec: str, kind: str, text: str) -> Topology:
     """The networks of controlplane/wan_networks.py, each site with a worker and a parameter server."""
     import numpy as np
@@ -250,7 +265,7 @@ def _wan(spec: str, kind: str, text: str) -> Topology:
     from controlplane import wan_networks as networks  # here: other topologies do without numpy
 
     options = _options(spec, text, {"aws": (), "netstorm": ("seed",)}.get(kind, ("seed", "least", "most", "law")))
-    seed = int(_value(spec, options, "seed", 0))
+    seed = _whole(spec, options, "seed", 0)
     if kind == "aws":
         return networks.overlay(networks.aws())
     if kind == "netstorm":
@@ -286,21 +301,21 @@ def parse_topology(spec: str) -> Topology:
         if not dash:
             options["bandwidth"] = low
         return fattree(
-            int(_value(spec, options, "k", 4)),
+            _whole(spec, options, "k", 4),
             20.0 if dash else _value(spec, options, "bandwidth", 20.0),
             aggregation_mbps=_value(spec, options, "aggregation", 9.0),
             ingress_mbps=_value(spec, options, "ingress", 20.0),
             heterogeneous=heterogeneous,
-            seed=int(_value(spec, options, "seed", 0)),
+            seed=_whole(spec, options, "seed", 0),
             oversubscription=_value(spec, options, "oversubscription", 1.0),
             delay_ms=_value(spec, options, "delay", 0.0),
         )
     if kind == "leafspine":
         options = _options(spec, text, LEAF_SPINE_OPTIONS)
         return leaf_spine(
-            int(_value(spec, options, "leaves", 4)),
-            int(_value(spec, options, "spines", 2)),
-            int(_value(spec, options, "servers", 4)),
+            _whole(spec, options, "leaves", 4),
+            _whole(spec, options, "spines", 2),
+            _whole(spec, options, "servers", 4),
             _value(spec, options, "bandwidth", 20.0),
             uplink_mbps=_value(spec, options, "uplink", 0.0) if "uplink" in options else None,
             aggregation_mbps=_value(spec, options, "aggregation", 9.0),
@@ -308,8 +323,7 @@ def parse_topology(spec: str) -> Topology:
             delay_ms=_value(spec, options, "delay", 0.0),
         )
     if kind in ("ring", "dumbbell", "clos"):
-        parts = dict(part.partition("=")[::2] for part in text.split(",") if part)
-        return shapes()[kind].build(parts, f"topology {spec!r}")
+        return shapes()[kind].build(_parts(spec, text), f"topology {spec!r}")
     if kind == "testbed":
         options = _options(spec, text, ("switch", "server", "link", "results"))
         return testbed(
@@ -321,10 +335,10 @@ def parse_topology(spec: str) -> Topology:
     if kind == "random":
         options = _options(spec, text, ("switches", "servers", "links", "seed"))
         return random_topology(
-            int(_value(spec, options, "switches", 4)),
-            int(_value(spec, options, "servers", 8)),
-            int(_value(spec, options, "links", 2)),
-            int(_value(spec, options, "seed", 0)),
+            _whole(spec, options, "switches", 4),
+            _whole(spec, options, "servers", 8),
+            _whole(spec, options, "links", 2),
+            _whole(spec, options, "seed", 0),
         )
     if kind in WANS:
         return _wan(spec, kind, text)

@@ -14,6 +14,7 @@ from controlplane.topology import Topology, natural_key
 
 DEFAULT_MODEL_BYTES = 1_000_000
 ANY = "any"
+MOST_TENSORS = 100_000
 FIELDS = ("name", "workers", "parameter_servers", "model_bytes", "max_trees", "at_least", "gathers")
 WORDS = ("workers", "ps", "seed", "model", "trees", "at_least", "gathers", "name")
 
@@ -68,6 +69,8 @@ class Job:
         return replace(self, workers=workers, parameter_servers=roots)
 
     def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable():
+            raise JobError(f"a job's name is a word that can be printed, got {self.name!r}")
         if not self.workers:
             raise JobError(f"job {self.name!r} has no workers")
         if not self.parameter_servers:
@@ -168,7 +171,10 @@ def parse_sizes(text: str) -> tuple[int, tuple[int, ...] | None]:
         size, star, times = part.partition("*")
         if star and not times.strip().isdigit():
             raise JobError(f"a size may be given several times, like 25M*40, got {part!r}")
-        sizes += [parse_bytes(size)] * (int(times) if star else 1)
+        count = int(times) if star else 1
+        if len(sizes) + count > MOST_TENSORS:
+            raise JobError(f"a gradient has at most {MOST_TENSORS} tensors, got {part!r}")
+        sizes += [parse_bytes(size)] * count
     return sum(sizes), None if len(sizes) == 1 else tuple(sizes)
 
 
@@ -242,6 +248,8 @@ def parse_job(spec: str, topology: Topology) -> Job:
         key, _, value = part.partition("=")
         if key not in WORDS:
             raise JobError(f"job: unknown part {part!r}; known are {', '.join(f'{word}=' for word in WORDS)}")
+        if key in values:
+            raise JobError(f"job: {key}= is given twice")
         values[key] = value
 
     def integer(key: str, default: int | None) -> int | None:

@@ -13,6 +13,15 @@ from typing import Any
 from controlplane.inputs import unknown_name
 from controlplane.topology import Topology, TopologyError
 
+MOST_NODES = 200_000
+MOST_LINKS = 4_000_000
+
+
+def refuse_size(what: str, nodes: int, links: int) -> None:
+    """A slip of the finger must not take all of the machine's memory. Raises TopologyError."""
+    if nodes > MOST_NODES or links > MOST_LINKS:
+        raise TopologyError(f"{what} is too large: at most {MOST_NODES} nodes and {MOST_LINKS} links are made by rule")
+
 
 class Network:
     """Nodes and links as they are added. Rates in Mbit/s, None: no limit of its own; delay of every link in ms."""
@@ -27,6 +36,7 @@ class Network:
 
     def switch(self, name: str) -> str:
         self.nodes[name] = {"kind": "switch", **self._adds}
+        refuse_size("this topology", len(self.nodes), len(self.links))
         return name
 
     def servers(self, switch: str, count: int, mbps: float) -> None:
@@ -39,6 +49,7 @@ class Network:
     def link(self, u: str, v: str, mbps: float) -> None:
         attributes = {"bandwidth_mbps": mbps, **self._delay}
         self.links += [(u, v, attributes), (v, u, attributes)]
+        refuse_size("this topology", len(self.nodes), len(self.links))
 
 
 def ring(
@@ -168,8 +179,18 @@ ARGUMENTS = {
 }
 """The rules' own words for options that are shorter on a command line."""
 
+
 def _number(text: str, what: str, whole: bool) -> float:
+    if whole:
+        return whole_number(text, what)
     try:
-        return int(text) if whole else float(text)
+        return float(text)
     except ValueError:
-        raise TopologyError(f"{what} must be a {'whole ' if whole else ''}number, got {text!r}") from None
+        raise TopologyError(f"{what} must be a number, got {text!r}") from None
+
+
+def whole_number(text: str, what: str) -> int:
+    """Raises TopologyError for anything but a whole number of at least 0."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise TopologyError(f"{what} must be a whole number, got {text!r}")
+    return int(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -84,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
         choices=("one",),
         help="add backup trees, so that after the loss of any one link or switch --keep of the rate is left",
     )
-    result.add_argument("--keep", default="50%", metavar="PART", help="with --survive (default: 50%%)")
+    result.add_argument("--keep", metavar="PART", help="with --survive (default: 50%%)")
     result.add_argument("--plot", metavar="PNG", help="with pareto: draw it")
     result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
     result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
@@ -92,18 +93,55 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def refuse_with_compare(arguments: argparse.Namespace) -> None:
-    for option in ("draw", "output"):
-        if getattr(arguments, option):
-            raise ValueError(f"--{option} is for one plan: compare makes several; give --strategy NAME without compare")
+ONLY = {
+    "strategies": ("compare",),
+    "plot": ("pareto",),
+    "output": ("plan", "place"),
+    "draw": ("plan",),
+    "prove": ("plan", "compare"),
+    "rate_at_least": ("plan",),
+    "losses": ("plan",),
+    "survive": ("plan",),
+    "frozen_split": ("plan", "compare"),
+}
+"""Options that only some commands have a use for."""
+
+
+def refuse_useless(arguments: argparse.Namespace) -> None:
+    """What would be passed over in silence. Raises ValueError."""
+    command = arguments.command
+    for name, commands in ONLY.items():
+        if getattr(arguments, name) and command not in commands:
+            option, others = f"--{name.replace('_', '-')}", " and ".join(commands)
+            if command == "compare" and name in ("draw", "output"):
+                raise ValueError(
+                    f"{option} is for one plan: compare makes several; give --strategy NAME without compare"
+                )
+            raise ValueError(f"{option} is for {others}: {command} has no use for it")
+    if arguments.keep is not None and not arguments.survive:
+        raise ValueError("--keep says how much is to be left: give --survive one, too")
+    if arguments.time_limit is not None and not arguments.time_limit > 0:
+        raise ValueError(f"--time-limit must be above 0 s, got {arguments.time_limit:g}")
+
+
+def refuse_unwritable(arguments: argparse.Namespace) -> None:
+    """Before anything is computed that could not be kept. Raises OSError."""
+    for path in filter(None, (arguments.output, arguments.draw, arguments.plot)):
+        folder = os.path.dirname(path) or "."
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
+        refuse_useless(arguments)
+        refuse_unwritable(arguments)
         topology = parse_topology(arguments.topology)
-        if arguments.command == "compare":
-            refuse_with_compare(arguments)
         if arguments.frozen_split and not arguments.job:
             job = Plan.load(arguments.frozen_split).job
         else:
@@ -142,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
                 plan = fewest(plan, topology, arguments.rate_at_least, get_strategy(arguments.strategy))
             hard = None
             if arguments.survive:
-                part = parse_part(arguments.keep, "--keep")
+                part = parse_part(arguments.keep or "50%", "--keep")
                 hard = hardened(plan, topology, part, get_strategy(arguments.strategy))
                 plan = hard.plan
             bound = None
@@ -154,6 +192,9 @@ def main(argv: list[str] | None = None) -> int:
         after = losses(plan, topology) if arguments.losses or arguments.survive else []
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:  # a table was made, and its picture or file cannot be written
+        print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     content = report(found, topology)
     if after:

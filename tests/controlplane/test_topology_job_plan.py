@@ -89,6 +89,25 @@ def test_a_wrong_topology_is_refused_by_name(data, message):
         Topology.load(data)
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("fattree:k=1000", "is too large: at most 200000 nodes"),
+        ("leafspine:leaves=99999,spines=99999", "is too large"),
+        ("clos:cores=1000000", "is too large"),
+        ("random:switches=100000", "is too large"),
+        ("fattree:k=inf", "k must be a whole number, got 'inf'"),
+        ("fattree:k=4.7", "k must be a whole number, got '4.7'"),
+        ("netstorm:seed=-1", "seed must be a whole number, got '-1'"),
+        ("fattree:k=4,k=6", "k= is given twice"),
+        ("ring:switches=4,switches=5", "switches= is given twice"),
+    ],
+)
+def test_what_a_rule_cannot_make_is_said_at_once(spec, message):
+    with pytest.raises(TopologyError, match=message):
+        parse_topology(spec)
+
+
 @pytest.mark.parametrize("spec", ["fattree:k=3", "fattree:k=x", "fattree:q=1", "nothing.json", "fattree:bandwidth=9-x"])
 def test_a_wrong_topology_spec_is_refused(spec):
     with pytest.raises(TopologyError):
@@ -133,6 +152,9 @@ def test_jobs(tmp_path):
         ("worker=3", "unknown part"),
         ("ps=0", "at least|needs a worker"),
         ("model=big", "a size"),
+        ("model=25M*100000000", "at most 100000 tensors"),
+        ("workers=4,workers=5", "workers= is given twice"),
+        ("name=", "a job's name is a word"),
         ("missing.json", "cannot read"),
     ]:
         with pytest.raises(JobError, match=message):
@@ -263,6 +285,32 @@ def test_the_command_line(tmp_path, capsys):
         assert f"error: cannot write {tmp_path}/missing/plan.png: No such file" in capsys.readouterr().err
     assert main(["--topology", "testbed", "--draw", str(tmp_path / "plan.abc")]) == 2
     assert "plan.abc: Format 'abc' is not supported" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_planned(tmp_path, capsys):
+    for words in (["place", "--output"], ["pareto", "--plot"], ["--output"], ["--draw"]):
+        assert main([*words, str(tmp_path / "missing" / "x.png"), "--topology", "testbed"]) == 2
+        assert capsys.readouterr() == ("", f"error: cannot write {tmp_path}/missing/x.png: No such file or directory\n")
+    assert main(["--topology", "testbed", "--output", str(tmp_path)]) == 2
+    assert "Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--strategies", "inart", "atp"], "--strategies is for compare: plan has no use for it"),
+        (["--plot", "x.png"], "--plot is for pareto"),
+        (["pareto", "--survive", "one"], "--survive is for plan: pareto has no use for it"),
+        (["--keep", "60%"], "give --survive one, too"),
+        (["--time-limit", "-1"], "--time-limit must be above 0 s, got -1"),
+        (["--time-limit", "nan"], "--time-limit must be above 0 s, got nan"),
+    ],
+)
+def test_options_that_would_be_passed_over_are_refused(words, message, capsys):
+    assert main([*words, "--topology", "testbed"]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert message in err
 
 
 @pytest.mark.parametrize(
