@@ -230,7 +230,7 @@ class Controller:
             terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
             running, entries = None, 0
             if request.plan:
-                admission = network.admission(Plan.from_json(parse_json(request.plan)))
+                admission = network.admissions.admission(Plan.from_json(parse_json(request.plan)))
                 if not request.dry_run:
                     running, entries = network.add(admission.plan, terms=terms)
             else:
@@ -241,9 +241,9 @@ class Controller:
                         job, strategy, request.seed, together=request.share, terms=terms
                     )
                 elif request.share:
-                    admission = network.shared(job, strategy, request.seed, terms)
+                    admission = network.admissions.shared(job, strategy, request.seed, terms)
                 else:
-                    admission = network.admit(job, strategy, request.seed, terms)
+                    admission = network.admissions.admit(job, strategy, request.seed, terms)
             plan = admission.plan
             reply = pb.AddJobReply(
                 name=plan.job.name,

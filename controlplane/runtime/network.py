@@ -7,15 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
-from controlplane.evaluate import evaluate, unit_loads
+from controlplane.evaluate import evaluate
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
-from controlplane.plan.repair import intact
-from controlplane.plan.replan import replan
 from controlplane.rules import Deployment, RuleSet
+from controlplane.runtime.admission import Admission, AdmissionControl
 from controlplane.runtime.changeover import Late, Work, change_over
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.network_state import NetworkState
@@ -23,13 +21,10 @@ from controlplane.runtime.residual import with_loads, without
 from controlplane.runtime.room import JOB_IDS, base_rules, deployment_of
 from controlplane.runtime.roster import Known, Roster
 from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
-from controlplane.runtime.settled import MOST, STEADY, unsettled
+from controlplane.runtime.settled import MOST, STEADY
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import SAME, Update, UpdateError, Updater
-from controlplane.strategies import Infeasible, get_strategy
-from controlplane.strategies.common import Split
-from controlplane.strategies.fabric.sharing import Demand, share
 from controlplane.targets.base import SwitchTarget, TargetError
 from controlplane.targets.kinds import Kind
 from controlplane.terms import USUAL, Terms
@@ -44,26 +39,8 @@ TURN_SECONDS = 2.0
 """How long a change of a job's plan waits for the one before it."""
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
-NEAR = 0.9
-LEAST_AT_FIRST = 0.25
-"""Of its fair share, what a job that comes gets beside those that keep their plans, and until the next step."""
 CLOSE_SECONDS = 20.0
 """How long the end waits for a plan that is being made."""
-LEAST_SHARE = 1e-3
-"""Of what a job alone would get: one that would get less is not admitted."""
-
-
-@dataclass(frozen=True)
-class Admission:
-    """What a job would get beside those that run. others: their rates before and after, Mbit/s.
-
-    plans: the others', where all are planned together.
-    """
-
-    plan: Plan
-    bottleneck: str
-    others: dict[str, tuple[float, float]]
-    plans: dict[str, Plan] = field(default_factory=dict)
 
 
 class Network:
@@ -92,8 +69,6 @@ class Network:
         steady: float = STEADY,
         most: int = MOST,
     ) -> None:
-        self._steady, self._most = steady, most
-        self._steps = 0  # that it has taken so far, while there are more to take
         self.topology = topology
         self.kind = kind
         self.switches = Switches(targets, base_rules(topology, kind), found, log)
@@ -101,6 +76,7 @@ class Network:
         self.state = NetworkState(topology, kind, self.switches, self.jobs)
         self.log = log
         self.changed: Callable[[], None] = lambda: None
+        self.admissions = AdmissionControl(self.state, steady=steady, most=most, log=log)
         self._epochs = epochs or EpochStore()
         self._pace = pace
         self._changing = threading.RLock()  # one order at a time; an order may wait for operations to end
@@ -189,114 +165,20 @@ class Network:
             if job.updater is not None
         ]
 
-    def admit(self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL) -> Admission:
-        """The plan for a job on what the others leave. Raises JobsError, Infeasible, DoesNotFit: what is short."""
-        self.jobs.check_name(job.name)
-        self.state.check_reach(job)
-        state = self.state.left(self.state.now, None)
-        plan = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
-        admission = self.admission(plan)
-        if admission.plan.rate_mbps < terms.guarantee_mbps:
-            raise JobsError(
-                f"job {job.name!r} would get {admission.plan.rate_mbps:.4g} Mbit/s of what the others leave, and is to "
-                f"have {terms.guarantee_mbps:g}: {admission.bottleneck} is short (--share takes from others)"
-            )
-        return admission
-
-    def admission(self, plan: Plan) -> Admission:
-        """What a plan would get on what the others leave, and whether that is anything. Raises as `admit`."""
-        self.jobs.check_name(plan.job.name)
-        state = self.state.left(self.state.now, None)
-        plan.check(state)
-        now = evaluate(plan, state)
-        alone = evaluate(plan, self.state.now).rate_mbps
-        if now.rate_mbps < LEAST_SHARE * alone or now.rate_mbps <= 0:
-            worst = now.bottleneck
-            raise JobsError(
-                f"job {plan.job.name!r} would get {now.rate_mbps:.3g} Mbit/s: {worst.kind.replace('_', ' ')} "
-                f"{worst.name} has nothing left beside {', '.join(job.name for job in self.jobs)}"
-            )
-        if plan.rate_mbps > now.rate_mbps * (1 + 1e-6):
-            plan = replace(plan, rate_mbps=now.rate_mbps)
-        others = {job.name: (job.plan.rate_mbps, job.plan.rate_mbps) for job in self.jobs}
-        bottleneck = f"{now.bottleneck.kind.replace('_', ' ')} {now.bottleneck.name}"
-        return Admission(plan, bottleneck, others)
-
-    def shared(
-        self, job: Job, strategy: str, seed: int = 0, terms: Terms = USUAL, fixed: Collection[str] = ()
-    ) -> Admission:
-        """Plans for a job and all that run, together: weighted max-min fair, after what is guaranteed and by priority.
-        fixed: jobs that keep what they have. Raises Infeasible, JobsError."""
-        self.jobs.check_name(job.name)
-        self.state.check_reach(job)
-        state = self.state.now
-        alone = get_strategy(strategy)(limited(state, self.kind.limits), job, seed=seed)
-        running = [one for one in self.jobs.changeable() if one.name not in fixed]
-        plans, [plan] = self._fair_plans(running, [_demand(job, (alone,), terms)], fixed)
-        rates = {one.name: (one.plan.rate_mbps, plans.get(one.name, one.plan).rate_mbps) for one in running}
-        return Admission(plan, self._shared_bottleneck(plan, plans), rates, plans)
-
-    def _shared_bottleneck(self, plan: Plan, plans: Mapping[str, Plan]) -> str:
-        """What is full where a plan shares with these others, and with whom."""
-        others = {job.name: plans.get(job.name) or job.updater.plan for job in self.jobs if job.updater is not None}
-        worst = evaluate(plan, with_loads(self.state.now, list(others.values()))).bottleneck
-        sharing = [name for name, other in others.items() if worst.name in used(other, worst.kind, self.topology)]
-        shared = f", shared with {', '.join(sharing)}" if sharing else ""
-        return f"{worst.kind.replace('_', ' ')} {worst.name}{shared}"
-
-    def _fair_plans(
-        self, running: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
-    ) -> tuple[dict[str, Plan], list[Plan]]:
-        """Fair plans: of the running jobs, those that are to change now, and of all of `more`. Who is cut off waits
-        with what it has: its dead switch is no way for anybody. Raises as `_share`."""
-        cut = {job.name for job in running if self.state.cut_off(job)}
-        running, fixed = [job for job in running if job.name not in cut], {*fixed, *cut}
-        made = self._share(running, more, fixed)
-        fair, fresh = dict(zip([job.name for job in running], made, strict=False)), made[len(running) :]
-        rates = {job.name: job.plan.rate_mbps for job in running}
-        state = self.state.now
-        broken = [
-            job.name
-            for job in running
-            if job.updater is None
-            or fair[job.name].job != job.updater.plan.job
-            or job.plan.rate_mbps < job.terms.guarantee_mbps
-            or not all(intact(tree, state) for tree in job.updater.plan.trees)
-        ]
-        far = unsettled(rates, {name: plan.rate_mbps for name, plan in fair.items()}, broken, self._steady)
-        change = far[: max(self._most, len(broken))]
-        steps, self._steps = self._steps, 0
-        if len(change) == len(running):
-            return fair, fresh
-        jobs = [job for job in running if job.name in change]
-        try:
-            again = self._share(jobs, more, {*fixed, *fair} - set(change))
-        except Infeasible:  # others hold what is guaranteed to these
-            return fair, fresh
-        enough = NEAR if len(change) == len(far) else LEAST_AT_FIRST
-        if any(one.rate_mbps < enough * of.rate_mbps for one, of in zip(again[len(jobs) :], fresh, strict=True)):
-            return fair, fresh
-        plans = dict(zip([job.name for job in jobs], again, strict=False))
-        if len(change) < len(far):
-            self._steps = steps + 1
-            # What others have too little of now is left for them.
-            plans = {name: replace(p, rate_mbps=min(p.rate_mbps, fair[name].rate_mbps)) for name, p in plans.items()}
-        return plans, again[len(jobs) :]
-
     def launch(
         self, job: Job, strategy: str, seed: int = 0, *, together: bool = False, terms: Terms = USUAL
     ) -> tuple[Admission, RunningJob, int]:
-        """`admit` (together: `shared`), and `add`, as one order; planned again when something fails meanwhile. Raises
-        as they do."""
+        """`AdmissionControl.admit` (together: `shared`), and `add`, as one order; planned again when something fails
+        meanwhile. Raises as they do."""
         with self._changing:
             attempts, late = 0, dict[str, str]()
             while True:
                 off = dict(self.state.off)
                 try:
                     if together:
-                        admission = self.shared(job, strategy, seed, terms, late)
+                        admission = self.admissions.shared(job, strategy, seed, terms, late)
                     else:
-                        admission = self.admit(job, strategy, seed, terms)
+                        admission = self.admissions.admit(job, strategy, seed, terms)
                     running, changes = self.add(admission.plan, terms=terms, others=admission.plans)
                     break
                 except Late as error:
@@ -308,39 +190,9 @@ class Network:
                         raise
             if together and admission.others:
                 self._fair = True
-            if late or self._steps:
+            if late or self.admissions.steps:
                 self._replan_soon()
             return admission, running, changes
-
-    def _share(
-        self, jobs: Sequence[RunningJob], more: Sequence[Demand] = (), fixed: Collection[str] = ()
-    ) -> list[Plan]:
-        """With `more`, what is guaranteed to all holds, or it is Infeasible; else as much of it as there is."""
-        with self.state.lock:
-            state = self.state.now
-        kept = [job.updater.plan for job in self.jobs if job.updater is not None and job.name in fixed]
-        state = with_loads(state, kept)
-        for one in more:
-            if not all(intact(tree, state) for plan in one.start for tree in plan.trees):
-                raise PlanError(f"job {one.job.name!r}: the network has changed while it was planned")
-        demands = [self._demand(job, state) for job in jobs]
-        if not demands and not more:
-            return []
-        return share(state, [*demands, *more], strict=bool(more), short=self.log)
-
-    def _demand(self, job: RunningJob, state: Topology) -> Demand:
-        """A running job as it can go on in this state of the network: with the parameter servers that are left, and
-        trees of which nothing is gone."""
-        assert job.updater is not None
-        plan = job.updater.plan
-        state = without(state, job.without)
-        there = job.updater.job.among(state)
-        if there != plan.job:
-            start = get_strategy(plan.strategy)(limited(state, self.kind.limits), there, seed=plan.seed or 0)
-            return _demand(there, (start,), job.terms)
-        if not all(intact(tree, state) for tree in plan.trees):
-            plan = replan(plan, limited(state, self.kind.limits))
-        return _demand(plan.job, (plan,), job.terms, plan.split)
 
     def rebalance(self, plans: Mapping[str, Plan] | None = None) -> dict[str, tuple[float, float]]:
         """Change all running jobs over to fair rates (or to these plans), those that get less first; rates before and
@@ -354,7 +206,7 @@ class Network:
                 jobs = {job.name: job for job in self.jobs.changeable() if job.name not in late}
                 wanted = plans
                 if wanted is None:
-                    wanted, _ = self._fair_plans(list(jobs.values()), fixed=late)
+                    wanted, _ = self.admissions.fair_plans(list(jobs.values()), fixed=late)
                 jobs = {name: job for name, job in jobs.items() if name in wanted}
                 before = {name: job.plan.rate_mbps for name, job in jobs.items()}
                 less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
@@ -401,7 +253,7 @@ class Network:
         self, plan: Plan, *, terms: Terms = USUAL, others: Mapping[str, Plan] | None = None
     ) -> tuple[RunningJob, int]:
         """Install and run a plan as a new job; how many changes that took. others: plans that make room for it, to
-        which the running jobs are changed over before. Raises as `admission`, `install` and `rebalance`."""
+        which the running jobs are changed over before. Raises as `admissions.admission`, `install` and `rebalance`."""
         with self._changing:
             self.jobs.check_name(plan.job.name)
             try:
@@ -677,7 +529,7 @@ class Network:
                 changed = [f"{name} {now:.4g}" for name, (was, now) in rates.items() if abs(now - was) > 1e-3 * was]
                 if changed:
                     self.log(f"all jobs planned again, together; Mbit/s: {', '.join(changed)}")
-                if 0 < self._steps <= 2 * len(self.jobs):
+                if 0 < self.admissions.steps <= 2 * len(self.jobs):
                     self._replan.set()  # the next ones
                 return {}
             except Late as error:
@@ -756,21 +608,11 @@ class Network:
         self.close()
 
 
-def used(plan: Plan, kind: str, topology: Topology) -> set[str]:
-    """Resources of this kind that a plan uses, as `evaluate` names them."""
-    links, switches, roots = unit_loads(plan, topology.results_on_links)
-    return {f"{u}->{v}" for u, v in links} if kind in ("link", "nic") else {*switches, *roots}
-
-
 def entries(updates: Iterable[Update | None]) -> str:
     """What changes of plans took; of those that are not all through, nothing is known yet."""
     known = [update for update in updates if update is not None]
     added, removed = sum(one.entries_added for one in known), sum(one.entries_removed for one in known)
     return f"{added} entries added, {removed} removed"
-
-
-def _demand(job: Job, start: tuple[Plan, ...], terms: Terms, split: Split | None = None) -> Demand:
-    return Demand(job, start, terms.weight, split, terms.guarantee_mbps, terms.priority)
 
 
 def _same(job: RunningJob, plan: Plan) -> bool:

@@ -76,7 +76,7 @@ class Rig:
         return Network(TREE, self.kind, self.targets, epochs=epochs, found=found(self.targets), log=self.log.append)
 
     def add(self, job: Job, strategy: str = "inart"):
-        return self.network.add(self.network.admit(job, strategy).plan)[0]
+        return self.network.add(self.network.admissions.admit(job, strategy).plan)[0]
 
     def entries(self, job_id: int) -> dict[str, RuleSet]:
         """What a job has on the switches, read from them."""
@@ -121,18 +121,18 @@ def test_jobs_come_and_go_without_touching_an_entry_of_another(rig):
 
 
 def test_what_a_job_gets_is_what_the_others_leave(rig):
-    alone = rig.network.admit(ONE, "inart").plan.rate_mbps
+    alone = rig.network.admissions.admit(ONE, "inart").plan.rate_mbps
     rig.add(ONE)
     same_links = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
     try:
-        rate = rig.network.admit(same_links, "inart").plan.rate_mbps
+        rate = rig.network.admissions.admit(same_links, "inart").plan.rate_mbps
     except JobsError as error:
         assert "has nothing left beside one" in str(error)
     except ValueError as error:  # a strategy that finds no way at all says so itself
         assert "no route" in str(error) or "left" in str(error)
     else:
         assert rate < 0.5 * alone
-    assert rig.network.admit(TWO, "inart").plan.rate_mbps == pytest.approx(
+    assert rig.network.admissions.admit(TWO, "inart").plan.rate_mbps == pytest.approx(
         get_strategy("inart")(TREE, TWO).rate_mbps, rel=0.2
     )
 
@@ -147,7 +147,7 @@ def test_job_that_does_not_fit_names_the_resource_and_installs_nothing(rig):
     with pytest.raises(DoesNotFit, match="aggregation slots, available are 0"):
         deployment_of(plan, TREE, rig.kind, 2, taken=full)
     with pytest.raises(JobsError, match="a job named 'one' runs already"):
-        rig.network.admit(ONE, "inart")
+        rig.network.admissions.admit(ONE, "inart")
     assert [switch.snapshot() for switch in rig.switches.values()] == before
 
 
@@ -437,7 +437,7 @@ def test_jobs_that_share_get_fair_rates_and_keep_their_key_ranges(rig):
     one = rig.add(ONE)
     before, split = one.updater.plan.rate_mbps, one.updater.plan.split
     rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
-    admission = rig.network.shared(rival, "inart", terms=Terms(2.0))
+    admission = rig.network.admissions.shared(rival, "inart", terms=Terms(2.0))
     assert admission.others["one"][0] == before
     two, _ = rig.network.add(admission.plan, terms=Terms(2.0), others=admission.plans)
     assert two.plan.rate_mbps == pytest.approx(2 * one.plan.rate_mbps, rel=1e-3)
@@ -586,7 +586,7 @@ def test_job_that_comes_or_goes_changes_only_those_that_it_concerns(rig):
     one, two = rig.add(ONE), rig.add(TWO)
     of_two, alone = rig.entries(two.job_id), one.plan.rate_mbps
     rival = Job("rival", ONE.workers, ONE.parameter_servers, 1_000_000)
-    admission = rig.network.shared(rival, "inart")
+    admission = rig.network.admissions.shared(rival, "inart")
     assert admission.bottleneck.endswith("shared with one"), "what is full, and with whom"
     assert admission.others["two"] == (two.plan.rate_mbps, two.plan.rate_mbps)
     rig.network.launch(rival, "inart", together=True)
@@ -603,7 +603,7 @@ def test_job_that_comes_or_goes_changes_only_those_that_it_concerns(rig):
 
 
 def test_at_most_so_many_jobs_change_over_in_one_step(rig, until, monkeypatch):
-    monkeypatch.setattr(rig.network, "_most", 1)
+    monkeypatch.setattr(rig.network.admissions, "_most", 1)
     jobs = [rig.network.launch(replace(ONE, name=name), "inart", together=True)[1] for name in ("a", "b", "c")]
 
     def spread() -> float:

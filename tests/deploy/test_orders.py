@@ -16,6 +16,7 @@ from controlplane.rpc import inart_pb2 as pb
 from controlplane.runtime import network as network_module
 from controlplane.runtime import switches as switches_module
 from controlplane.runtime import update
+from controlplane.runtime.admission import AdmissionControl
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.network import Network
 from controlplane.runtime.residual import with_loads
@@ -288,15 +289,15 @@ def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
 def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, monkeypatch):
     first = rig.adding(rig.add(ONE))
     rig.network.remove("one")
-    admit = Network.admit
+    admit = AdmissionControl.admit
 
-    def slow(self: Network, *arguments: object, **options: object):  # type: ignore[no-untyped-def]
+    def slow(self: AdmissionControl, *arguments: object, **options: object):  # type: ignore[no-untyped-def]
         admission = admit(self, *arguments, **options)  # type: ignore[arg-type]
         if first.name not in self.state.off:
             self.state.off = self.state.off | {first.name: "lost"}  # just now
         return admission
 
-    monkeypatch.setattr(Network, "admit", slow)
+    monkeypatch.setattr(AdmissionControl, "admit", slow)
     one = rig.add(ONE)
     assert one.updater is not None
     assert all(first.name not in flow.route for tree in one.updater.plan.trees for flow in tree.flows)
