@@ -271,7 +271,7 @@ class Controller:
             rates = {}
             if request.share:
                 try:
-                    rates = network.rebalance()
+                    rates = network.replanning.rebalance()
                 except Late as error:
                     self._log(f"not all were planned again: {error}")
         except (JobsError, TargetError, UpdateError, ValueError) as error:

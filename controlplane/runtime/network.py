@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from controlplane.evaluate import evaluate
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
-from controlplane.plan.limits import limited
 from controlplane.rules import Deployment, RuleSet
 from controlplane.runtime.admission import Admission, AdmissionControl
-from controlplane.runtime.changeover import Late, Work, change_over
+from controlplane.runtime.changeover import Late
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.network_state import NetworkState
-from controlplane.runtime.residual import with_loads, without
+from controlplane.runtime.replanning import TURN_SECONDS, Replanning
+from controlplane.runtime.residual import without
 from controlplane.runtime.room import JOB_IDS, base_rules, deployment_of
 from controlplane.runtime.roster import Known, Roster
 from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
@@ -31,16 +29,11 @@ from controlplane.terms import USUAL, Terms
 from controlplane.topology import Topology
 from p4src.protocol import VERSION
 
-REPLAN_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
 PATIENCE_SECONDS = 30.0
 AGAIN_SECONDS = 0.3
 """A job that lost an agent while a switch does not answer tries again to go on, so often and for so long."""
-TURN_SECONDS = 2.0
-"""How long a change of a job's plan waits for the one before it."""
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
-CLOSE_SECONDS = 20.0
-"""How long the end waits for a plan that is being made."""
 
 
 class Network:
@@ -79,12 +72,8 @@ class Network:
         self.admissions = AdmissionControl(self.state, steady=steady, most=most, log=log)
         self._epochs = epochs or EpochStore()
         self._pace = pace
-        self._changing = threading.RLock()  # one order at a time; an order may wait for operations to end
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
-        self._fair = False  # a job was added with the others: all are planned together from then on
-        self._replan = threading.Event()
-        self._replanner: threading.Thread | None = None
-        self._closed = False
+        self.replanning = Replanning(self.state, self.admissions, self.answers, log)
 
     # -- jobs that come and go --------------------------------------------------------------------------------------
 
@@ -155,7 +144,7 @@ class Network:
             self.log(f"{changes} changes brought the switches to what they shall hold")
         for stored in jobs:
             self.run(stored.plan, stored.deployment, stored.job_id, stored.job).terms = stored.terms
-        self._fair = any(stored.terms != USUAL for stored in jobs)
+        self.replanning.fair = any(stored.terms != USUAL for stored in jobs)
 
     def stored(self) -> list[Stored]:
         """The jobs as they are now, for a controller that starts again."""
@@ -170,7 +159,7 @@ class Network:
     ) -> tuple[Admission, RunningJob, int]:
         """`AdmissionControl.admit` (together: `shared`), and `add`, as one order; planned again when something fails
         meanwhile. Raises as they do."""
-        with self._changing:
+        with self.replanning.changing:
             attempts, late = 0, dict[str, str]()
             while True:
                 off = dict(self.state.off)
@@ -189,82 +178,28 @@ class Network:
                     if off == self.state.off or attempts == ATTEMPTS:
                         raise
             if together and admission.others:
-                self._fair = True
+                self.replanning.fair = True
             if late or self.admissions.steps:
-                self._replan_soon()
+                self.replanning.soon()
             return admission, running, changes
-
-    def rebalance(self, plans: Mapping[str, Plan] | None = None) -> dict[str, tuple[float, float]]:
-        """Change all running jobs over to fair rates (or to these plans), those that get less first; rates before and
-        after. What cannot change over keeps what it has, and the others share the rest (with plans given: `Late`).
-
-        Raises Late at the end, naming those; UpdateError, Infeasible: those that were changed already stay so."""
-        with self._changing:
-            rates: dict[str, tuple[float, float]] = {}
-            late: dict[str, str] = {}
-            while True:
-                jobs = {job.name: job for job in self.jobs.changeable() if job.name not in late}
-                wanted = plans
-                if wanted is None:
-                    wanted, _ = self.admissions.fair_plans(list(jobs.values()), fixed=late)
-                jobs = {name: job for name, job in jobs.items() if name in wanted}
-                before = {name: job.plan.rate_mbps for name, job in jobs.items()}
-                less = [name for name in jobs if wanted[name].rate_mbps <= before[name]]
-                failures: dict[str, str] = {}
-                done: dict[str, Update | None] = {}
-                for names in (less, [name for name in jobs if name not in less]):
-                    if not failures:
-                        made_way, failures = change_over({name: self._work(jobs[name], wanted[name]) for name in names})
-                        done |= made_way
-                        # One that was removed meanwhile leaves more than was planned.
-                        failures = {name: words for name, words in failures.items() if self.jobs.runs(jobs[name])}
-                self.answers["plans changed"] += sum(update is None or update.changed for update in done.values())
-                for name, job in jobs.items():
-                    rates[name] = rates.get(name, (before[name], 0.0))[0], job.plan.rate_mbps
-                if done:
-                    self.log(f"{len(done)} of {len(self.jobs)} jobs change over: {entries(done.values())}")
-                late |= failures
-                if failures and plans is None:
-                    continue
-                if late:
-                    raise Late(late)
-                return rates
-
-    def _work(self, job: RunningJob, plan: Plan | None = None) -> Work:
-        updater = job.updater
-        assert updater is not None
-        most = self._most_of(job) if plan is None else None
-        return lambda moved: updater.update(self.state.of(job), plan=plan, wait=TURN_SECONDS, moved=moved, most=most)
-
-    def _most_of(self, job: RunningJob) -> float:
-        """What a job may have when it is planned again by itself: no more than it was given, while there are others:
-        whoever comes first would take what these had."""
-        return job.updater.home.rate_mbps if job.updater is not None and len(self.jobs) > 1 else math.inf
-
-    def _worst_first(self, jobs: Iterable[RunningJob]) -> list[RunningJob]:
-        """Those that have the least of what they were given."""
-
-        def part(job: RunningJob) -> float:
-            return job.plan.rate_mbps / max(job.updater.home.rate_mbps, SAME) if job.updater is not None else 1.0
-
-        return sorted(jobs, key=part)
 
     def add(
         self, plan: Plan, *, terms: Terms = USUAL, others: Mapping[str, Plan] | None = None
     ) -> tuple[RunningJob, int]:
         """Install and run a plan as a new job; how many changes that took. others: plans that make room for it, to
-        which the running jobs are changed over before. Raises as `admissions.admission`, `install` and `rebalance`."""
-        with self._changing:
+        which the running jobs are changed over before. Raises as `admissions.admission`, `install` and
+        `replanning.rebalance`."""
+        with self.replanning.changing:
             self.jobs.check_name(plan.job.name)
             try:
                 if others:
-                    self._fair = True
-                    self.rebalance(others)
+                    self.replanning.fair = True
+                    self.replanning.rebalance(others)
                 job_id = self.free_id()
                 deployment, changes = self.install(plan, job_id)
             except BaseException:
                 if others:
-                    self._replan_soon()  # room was made for nothing
+                    self.replanning.soon()  # room was made for nothing
                 raise
             job = self.run(plan, deployment, job_id)
             job.terms = terms
@@ -280,7 +215,7 @@ class Network:
         # First of all, so that an order that waits for this job goes on.
         job.ending = True
         job.roster.close(f"job {job.name} was removed")
-        with self._changing:
+        with self.replanning.changing:
             if all(one is not job for one in self.jobs):
                 raise JobsError(f"job {name!r} was removed by another order")
             if job.updater is not None:
@@ -304,14 +239,14 @@ class Network:
             self.state.slow = self.state.slow | {"-".join(link): mbps}
         self.answers["congested links"] += 1
         self.log(why)
-        self._replan_soon()
+        self.replanning.soon()
 
     def unlimit(self, link: str, why: str) -> None:
         """It is taken for what the topology says again."""
         with self.state.lock:
             self.state.slow = {name: mbps for name, mbps in self.state.slow.items() if name != link}
         self.log(why)
-        self._replan_soon()
+        self.replanning.soon()
 
     def replan(
         self,
@@ -356,23 +291,24 @@ class Network:
             self._lead_around()
         made = []
         passing = bool(off or restored) and not (changes or given or strategy)
-        for one in [job] if job is not None else self._worst_first(self.jobs):
+        for one in [job] if job is not None else self.replanning.worst_first(self.jobs):
             if one.updater is None:
                 raise UpdateError("this controller cannot change its plan")
             state = self.state.at(bases[one.name], {*later, *one.without})
-            most = self._most_of(one) if passing else None
+            most = self.replanning.most_of(one) if passing else None
             try:
                 made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=TURN_SECONDS, most=most))
             except Exception:
                 if not dry_run and (off or restored):
-                    self._replan_soon()  # that holds from now on, whatever became of the plans
+                    self.replanning.soon()  # that holds from now on, whatever became of the plans
                 raise
             if not dry_run:
                 with self.state.lock:
                     self.state.bases[one.name] = bases[one.name]
         self.changed()
         if len(self.jobs) > 1 and (off or restored) and not dry_run:
-            self._replan_soon()  # each has taken what the others left of what is there now; some were only led around
+            # Each has taken what the others left of what is there now; some were only led around.
+            self.replanning.soon()
         if not made:
             raise JobsError("there is no job")
         return next((update for update in made if update.changed), made[0])
@@ -387,7 +323,7 @@ class Network:
             self.answers["switches and links lost"] += 1
             self.log(f"lost: {cause}")
         every = self._lead_around()
-        self._replan_soon()
+        self.replanning.soon()
         return every
 
     def restore(self, names: Sequence[str], why: str) -> None:
@@ -397,7 +333,7 @@ class Network:
             self.state.disturbed = time.monotonic()
         self.log(f"{', '.join(names)} can be used again: {why}")
         self._lead_around()
-        self._replan_soon()
+        self.replanning.soon()
 
     def _agent_lost(self, job: RunningJob, node: str, reason: str) -> None:
         """A parameter server, or a worker that the job can do without. Does not wait."""
@@ -407,7 +343,7 @@ class Network:
         """Give the lost agent's part to the others, and do again what was under way; or stop the job."""
         began = time.monotonic()
         with job.mending:
-            if job.updater is None or node in job.roster.members() or self._closed or not self.jobs.runs(job):
+            if job.updater is None or node in job.roster.members() or self.replanning.closed or not self.jobs.runs(job):
                 return
             job.without = job.without | {node: LOST}
             job.losses[node] += 1
@@ -424,7 +360,7 @@ class Network:
                     job.without = {one: why for one, why in job.without.items() if one not in waiting}
                 try:
                     state = self.state.of(job, congestion=attempt == 1)
-                    update = job.updater.update(state, wait=-1, most=self._most_of(job), crowded=attempt > 1)
+                    update = job.updater.update(state, wait=-1, most=self.replanning.most_of(job), crowded=attempt > 1)
                     break
                 except (UpdateError, TargetError, ValueError) as error:
                     if not self.jobs.runs(job) or node in job.roster.members():  # all stopped meanwhile, and it is back
@@ -450,15 +386,15 @@ class Network:
             self.answers["operations done again"] += update.repeated[0]
             self.answers["bytes done again"] += update.repeated[1]
             self.log(f"job {job.name}: {moved(before, update, time.monotonic() - began)}")
-        if self._fair:
-            self._replan_soon()
+        if self.replanning.fair:
+            self.replanning.soon()
 
     def take_back(self, job: RunningJob, nodes: Sequence[str], why: str, instead_of: Sequence[str] = ()) -> None:
         """Parameter servers that were lost are used again, instead of these."""
         kept = {node: reason for node, reason in job.without.items() if node not in nodes}
         job.without = kept | dict.fromkeys(instead_of, LOST)
         self.log(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
-        self._replan_soon()
+        self.replanning.soon()
 
     def _lead_around(self) -> bool:
         """Lead every job around what is kept off; whether that was done wherever it was needed."""
@@ -468,7 +404,7 @@ class Network:
                 continue
             began, before = time.monotonic(), job.updater.plan.rate_mbps
             try:
-                if self._reshared(job):
+                if self.replanning.reshared(job):
                     continue
                 trees, moved = job.updater.repair(self.state.of(job))
             except (UpdateError, ValueError) as error:
@@ -485,142 +421,19 @@ class Network:
                 self.log("; ".join([f"job {job.name}: {trees} trees led around it in {took}", *words]))
         return every
 
-    def _reshared(self, job: RunningJob) -> bool:
-        """Whether the trees of a plan with backup trees carry the job as the network is now, with new shares."""
-        assert job.updater is not None
-        before = job.updater.plan.version
-        rate = job.updater.reshare(self.state.of(job))
-        if rate is not None and job.updater.plan.version != before:
-            self.log(f"job {job.name}: new shares for trees that are intact, {rate:.4g} Mbit/s; no switch is written")
-        return rate is not None
-
-    def _replan_soon(self) -> None:
-        """Plan all jobs again, from a thread of its own: a change of plan waits for operations to end."""
-        self._replan.set()
-        with self.state.lock:
-            if self._replanner is None and not self._closed:
-                self._replanner = threading.Thread(target=self._replan_for_ever, name="replan", daemon=True)
-                self._replanner.start()
-
-    def _replan_for_ever(self) -> None:
-        said: dict[str, str] = {}
-        tries = 0
-        while True:
-            waiting = None if not tries else REPLAN_PAUSES[min(tries, len(REPLAN_PAUSES)) - 1]
-            tries = 0 if self._replan.wait(waiting) else tries
-            if self._closed:
-                return
-            self._replan.clear()
-            try:
-                failures = self._replan_all(said)
-            except Exception as error:  # the thread must not end; whatever it was is said
-                failures = {"all": f"{type(error).__name__}: {error}"}
-            for name, words in failures.items():
-                if said.get(name) != words:
-                    self.log(f"job {name} was not planned again: {words}")
-            said, tries = failures, tries + 1 if failures else 0
-
-    def _replan_all(self, late: Collection[str] = ()) -> dict[str, str]:
-        """Why a job was not planned again, by its name. late: those that were not, before; they come last."""
-        failures: dict[str, str] = {}
-        if self._fair and len(self.jobs) > 1:
-            try:
-                rates = self.rebalance()
-                changed = [f"{name} {now:.4g}" for name, (was, now) in rates.items() if abs(now - was) > 1e-3 * was]
-                if changed:
-                    self.log(f"all jobs planned again, together; Mbit/s: {', '.join(changed)}")
-                if 0 < self.admissions.steps <= 2 * len(self.jobs):
-                    self._replan.set()  # the next ones
-                return {}
-            except Late as error:
-                return error.why
-            except (UpdateError, TargetError, ValueError) as error:
-                failures["all"] = str(error)
-        if self._all_home():
-            return {}
-        # One after the other: each is planned on what the others leave.
-        moved_on = False
-        for job in sorted(self._worst_first(self.jobs.changeable()), key=lambda one: one.name in late):
-            if self._closed or not self.jobs.runs(job):
-                continue
-            try:
-                if self._reshared(job):
-                    continue
-            except ValueError as error:
-                failures[job.name] = str(error)
-                continue
-            done, failed = change_over({job.name: self._work(job)}, drain=0.0)
-            update = done.get(job.name)
-            if job.name in done and (update is None or update.changed):
-                moved_on = True
-                self.answers["plans changed"] += 1
-                self.log(f"job {job.name}: version {job.plan.version} at {job.plan.rate_mbps:.4g} Mbit/s")
-            failures |= failed if self.jobs.runs(job) else {}
-        if moved_on and any(self._has_less(job) for job in self.jobs.changeable()):
-            self._replan.set()  # another may have made room meanwhile
-        return failures
-
-    def _all_home(self) -> bool:
-        """Where jobs have less than they were given, and all can have that again: as they were planned then. (One after
-        the other they may not find there: what one goes around by is another's way.)"""
-        jobs = [job for job in self.jobs.changeable() if job.updater is not None]
-        homes = {job.name: job.updater.home for job in jobs if job.updater is not None}
-        if len(jobs) < 2 or not any(self._has_less(job) for job in jobs):
-            return False
-        for job in jobs:
-            home, state = homes[job.name], self.state.of(job)
-            if job.updater is None or home.job != job.updater.job.among(state):
-                return False
-            try:
-                beside = with_loads(state, [other for name, other in homes.items() if name != job.name])
-                if evaluate(home, limited(beside, self.kind.limits)).rate_mbps < home.rate_mbps * (1 - SAME):
-                    return False
-            except (PlanError, JobError):
-                return False
-        try:
-            self.rebalance({job.name: homes[job.name] for job in jobs if not _same(job, homes[job.name])})
-        except (UpdateError, TargetError, ValueError):
-            return False
-        self.log("all jobs have again what they were given")
-        return True
-
-    def _has_less(self, job: RunningJob) -> bool:
-        """Than it was given."""
-        return job.updater is not None and job.plan.rate_mbps < job.updater.home.rate_mbps * (1 - SAME)
-
     def close(self) -> None:
-        """End the jobs' rosters and stop watching the switches. The rules stay. Waits for a plan that is being made: a
-        solver's threads must not be under way when the process ends."""
-        self._closed = True
-        self._replan.set()
+        """End the jobs' rosters and stop watching the switches. The rules stay. Waits for a plan that is being made."""
+        self.replanning.end()
         for job in self.jobs:
             job.roster.close()
         self.switches.close()
-        with self.state.lock:
-            replanner = self._replanner
-        if replanner is not None and replanner is not threading.current_thread():
-            replanner.join(CLOSE_SECONDS)
+        self.replanning.wait()
 
     def __enter__(self) -> Network:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def entries(updates: Iterable[Update | None]) -> str:
-    """What changes of plans took; of those that are not all through, nothing is known yet."""
-    known = [update for update in updates if update is not None]
-    added, removed = sum(one.entries_added for one in known), sum(one.entries_removed for one in known)
-    return f"{added} entries added, {removed} removed"
-
-
-def _same(job: RunningJob, plan: Plan) -> bool:
-    """Whether a job runs this plan, whatever its version."""
-    return job.updater is not None and (job.updater.plan.trees, job.updater.plan.rate_mbps) == (
-        plan.trees,
-        plan.rate_mbps,
-    )
 
 
 def _suffice(job: Job, left: Collection[str]) -> bool:

@@ -444,7 +444,7 @@ def test_jobs_that_share_get_fair_rates_and_keep_their_key_ranges(rig):
     assert one.updater.plan.split == pytest.approx(split)
     assert one.plan.rate_mbps < before
     rig.network.remove("rival")
-    assert rig.network.rebalance()["one"][1] == pytest.approx(before, rel=1e-3)
+    assert rig.network.replanning.rebalance()["one"][1] == pytest.approx(before, rel=1e-3)
 
 
 def test_rate_that_is_guaranteed_is_kept_or_refused_with_what_is_short(rig):
@@ -595,10 +595,10 @@ def test_job_that_comes_or_goes_changes_only_those_that_it_concerns(rig):
     assert any(re.match(r"1 of 2 jobs change over: \d+ entries added, \d+ removed", line) for line in rig.log)
     assert rig.entries(two.job_id) == of_two
     rig.network.remove("rival")
-    rig.network.rebalance()
+    rig.network.replanning.rebalance()
     assert one.plan.rate_mbps > 0.9 * alone
     of_both = rig.entries(one.job_id), rig.entries(two.job_id)
-    assert not rig.network.rebalance(), "as it shall be"
+    assert not rig.network.replanning.rebalance(), "as it shall be"
     assert (rig.entries(one.job_id), rig.entries(two.job_id)) == of_both
 
 

@@ -188,7 +188,7 @@ def test_keeper_that_looks_at_its_switch_meanwhile_leaves_an_order_to_who_gave_i
 def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
     one = rig.add(ONE)
     victim = rig.adding(one)
-    with rig.network._changing:  # an order is under way, and may be so for long
+    with rig.network.replanning.changing:  # an order is under way, and may be so for long
         done = threading.Event()
         thread = threading.Thread(target=lambda: (rig.network.lose({victim.name: "it died"}, "lost"), done.set()))
         thread.start()
@@ -231,12 +231,12 @@ def test_jobs_are_shared_anew_while_one_of_them_is_being_removed(rig):
     rig.add(TWO, together=True)
     rig.join(one)
     outcome: list[object] = []
-    with rig.network._changing:
+    with rig.network.replanning.changing:
         removal = threading.Thread(target=lambda: rig.network.remove("one"))
         removal.start()
         until(lambda: not one.roster.running or one.ending, "the removal has begun, and waits for the order")
         until(lambda: one.roster._closed, "its agents were told")
-        outcome.append(rig.network.rebalance())
+        outcome.append(rig.network.replanning.rebalance())
     removal.join(60)
     assert not removal.is_alive()
     assert outcome
@@ -282,7 +282,7 @@ def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
             assert all(victim.name not in flow.route for flow in tree.flows)
     with pytest.raises(JobsError, match=f"hangs on {access}, which is kept off"):
         rig.add(Job("late", SERVERS[1:2], SERVERS[15:], 1_000_000))
-    rig.network.rebalance()
+    rig.network.replanning.rebalance()
     assert rig.as_wanted()
 
 
