@@ -134,7 +134,7 @@ class Congestion:
         pause = min(2 * before, LONGEST_HOLD_SECONDS)
         self._held[name] = now + pause, pause
         self._said.clear()
-        self.network.limit(
+        self.network.failover.limit(
             link,
             mbps,
             f"link {name} is congested: it carries {mbps:.4g} of {bandwidth:.4g} Mbit/s, and tree {_names(slow)} of "
@@ -144,7 +144,7 @@ class Congestion:
     def _end_holds(self, now: float) -> None:
         for name, (until, pause) in list(self._held.items()):
             if name in self.network.state.slow and now >= until:
-                self.network.unlimit(name, f"link {name} is tried at its full rate after {pause:g} s")
+                self.network.failover.unlimit(name, f"link {name} is tried at its full rate after {pause:g} s")
             elif now >= until + 2 * pause:
                 del self._held[name]
 

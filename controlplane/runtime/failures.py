@@ -118,9 +118,9 @@ class Watch:
                 if now - self._away.setdefault(name, now) >= LOST_SECONDS and name not in self.network.state.off:
                     lost.append(name)
         if lost:
-            self.network.lose({name: f"switch {name} does not answer" for name in lost}, "lost")
+            self.network.failover.lose({name: f"switch {name} does not answer" for name in lost}, "lost")
         if steady:
-            self.network.restore(steady, f"answering for {STEADY_SECONDS:g} s")
+            self.network.failover.restore(steady, f"answering for {STEADY_SECONDS:g} s")
 
     def _look_at_trees(self) -> None:
         for job in self.network.jobs:
@@ -171,7 +171,7 @@ class Watch:
             if there and not job.roster.running:  # all wait: for those who are not there, and need not
                 members = job.roster.members()
                 missing = [root for root in job.updater.plan.job.parameter_servers if root not in members]
-                self.network.take_back(job, there, "the job waits", instead_of=missing)
+                self.network.failover.take_back(job, there, "the job waits", instead_of=missing)
                 continue
             steady = {}
             for node in there:
@@ -179,7 +179,7 @@ class Watch:
                 if waiting[node] >= wanted:
                     steady[node] = wanted
             if steady:
-                self.network.take_back(job, list(steady), f"there for {max(steady.values()):g} s")
+                self.network.failover.take_back(job, list(steady), f"there for {max(steady.values()):g} s")
 
     def _lose_silent(self, dead: set[str], topology: Topology) -> None:
         causes = {
@@ -188,7 +188,7 @@ class Watch:
             else f"nothing comes out of link {name}"
             for name in sorted(dead)
         }
-        least = PROBATION_SECONDS if self.network.lose(causes, "silent") else NO_WAY_SECONDS
+        least = PROBATION_SECONDS if self.network.failover.lose(causes, "silent") else NO_WAY_SECONDS
         now = time.monotonic()
         for name in causes:
             _, before = self._probation.get(name, (0.0, 0.0))
@@ -204,7 +204,8 @@ class Watch:
             if now >= until and self.network.state.off.get(name) == "silent"
         ]
         if over:
-            self.network.restore(over, f"tried again after {max(self._probation[name][1] for name in over):g} s")
+            longest = max(self._probation[name][1] for name in over)
+            self.network.failover.restore(over, f"tried again after {longest:g} s")
         for name, (until, pause) in list(self._probation.items()):
             if now >= until + 2 * pause and name not in self.network.state.off:
                 del self._probation[name]  # it has carried for so long: it is as good as any

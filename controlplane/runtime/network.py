@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -13,6 +11,7 @@ from controlplane.rules import Deployment, RuleSet
 from controlplane.runtime.admission import Admission, AdmissionControl
 from controlplane.runtime.changeover import Late
 from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.failover import Failover
 from controlplane.runtime.network_state import NetworkState
 from controlplane.runtime.replanning import TURN_SECONDS, Replanning
 from controlplane.runtime.residual import without
@@ -22,16 +21,13 @@ from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, Run
 from controlplane.runtime.settled import MOST, STEADY
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
-from controlplane.runtime.update import SAME, Update, UpdateError, Updater
-from controlplane.targets.base import SwitchTarget, TargetError
+from controlplane.runtime.update import Update, UpdateError, Updater
+from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kinds import Kind
 from controlplane.terms import USUAL, Terms
 from controlplane.topology import Topology
 from p4src.protocol import VERSION
 
-PATIENCE_SECONDS = 30.0
-AGAIN_SECONDS = 0.3
-"""A job that lost an agent while a switch does not answer tries again to go on, so often and for so long."""
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
 
@@ -74,8 +70,7 @@ class Network:
         self._pace = pace
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.replanning = Replanning(self.state, self.admissions, self.answers, log)
-
-    # -- jobs that come and go --------------------------------------------------------------------------------------
+        self.failover = Failover(self.state, self.replanning, self.answers, log)
 
     def install(self, plan: Plan, job_id: int) -> tuple[Deployment, int]:
         """Put a plan on the switches beside what other jobs have there; how many changes that took.
@@ -105,7 +100,7 @@ class Network:
             self.log,
             known=self._known(whole),
             spare=lambda left: _suffice(whole, left),
-            on_lost=lambda node, reason: self._agent_lost(job, node, reason),
+            on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )
         updater = Updater(
             plan,
@@ -205,7 +200,7 @@ class Network:
             job.terms = terms
             self.changed()
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
-        self._lead_around()  # what failed while it was installed
+        self.failover.lead_around()  # what failed while it was installed
         return job, changes
 
     def remove(self, name: str) -> tuple[int, list[str]]:
@@ -230,23 +225,6 @@ class Network:
         """The lowest number that no job has, running or on a switch."""
         used = {*self.switches.jobs(), *(job.job_id for job in self.jobs)}
         return next(number for number in range(1, JOB_IDS) if number not in used)
-
-    # -- what fails, and what operators order ------------------------------------------------------------------------
-
-    def limit(self, link: tuple[str, str], mbps: float, why: str) -> None:
-        """A link carries less than it should: plans are made for what it does."""
-        with self.state.lock:
-            self.state.slow = self.state.slow | {"-".join(link): mbps}
-        self.answers["congested links"] += 1
-        self.log(why)
-        self.replanning.soon()
-
-    def unlimit(self, link: str, why: str) -> None:
-        """It is taken for what the topology says again."""
-        with self.state.lock:
-            self.state.slow = {name: mbps for name, mbps in self.state.slow.items() if name != link}
-        self.log(why)
-        self.replanning.soon()
 
     def replan(
         self,
@@ -288,7 +266,7 @@ class Network:
                 for one in self.jobs:
                     one.without = {node: why for node, why in one.without.items() if node not in restored}
         if not dry_run and off:
-            self._lead_around()
+            self.failover.lead_around()
         made = []
         passing = bool(off or restored) and not (changes or given or strategy)
         for one in [job] if job is not None else self.replanning.worst_first(self.jobs):
@@ -313,114 +291,6 @@ class Network:
             raise JobsError("there is no job")
         return next((update for update in made if update.changed), made[0])
 
-    def lose(self, causes: Mapping[str, str], reason: str) -> bool:
-        """Something has failed: what runs is led around it, and then planned again. Whether every job was led around.
-        causes: what was seen, by name."""
-        with self.state.lock:
-            self.state.off = self.state.off | dict.fromkeys(causes, reason)
-            self.state.disturbed = time.monotonic()
-        for cause in causes.values():
-            self.answers["switches and links lost"] += 1
-            self.log(f"lost: {cause}")
-        every = self._lead_around()
-        self.replanning.soon()
-        return every
-
-    def restore(self, names: Sequence[str], why: str) -> None:
-        """Something is back and is used again: also by a job that had found no way around what else is gone."""
-        with self.state.lock:
-            self.state.off = {one: reason for one, reason in self.state.off.items() if one not in names}
-            self.state.disturbed = time.monotonic()
-        self.log(f"{', '.join(names)} can be used again: {why}")
-        self._lead_around()
-        self.replanning.soon()
-
-    def _agent_lost(self, job: RunningJob, node: str, reason: str) -> None:
-        """A parameter server, or a worker that the job can do without. Does not wait."""
-        threading.Thread(target=self._go_on_without, args=(job, node, reason), name="lost", daemon=True).start()
-
-    def _go_on_without(self, job: RunningJob, node: str, reason: str) -> None:
-        """Give the lost agent's part to the others, and do again what was under way; or stop the job."""
-        began = time.monotonic()
-        with job.mending:
-            if job.updater is None or node in job.roster.members() or self.replanning.closed or not self.jobs.runs(job):
-                return
-            job.without = job.without | {node: LOST}
-            job.losses[node] += 1
-            self.state.disturbed = began
-            before = job.updater.plan
-            attempt = 0
-            while True:
-                attempt += 1
-                gone = job.roster.gone()
-                job.without = job.without | dict.fromkeys(gone, LOST)
-                waiting = job.roster.waiting()
-                if all(root in job.without for root in job.updater.job.parameter_servers):
-                    # None is left but those that are back and not steady yet.
-                    job.without = {one: why for one, why in job.without.items() if one not in waiting}
-                try:
-                    state = self.state.of(job, congestion=attempt == 1)
-                    update = job.updater.update(state, wait=-1, most=self.replanning.most_of(job), crowded=attempt > 1)
-                    break
-                except (UpdateError, TargetError, ValueError) as error:
-                    if not self.jobs.runs(job) or node in job.roster.members():  # all stopped meanwhile, and it is back
-                        job.without = {one: why for one, why in job.without.items() if one != node}
-                        return
-                    more = job.roster.gone().keys() - gone.keys()
-                    # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
-                    # until then all wait anyway. What is only slow, or others have, is better than nothing.
-                    missing = self.switches.off() or any(why != "operator" for why in self.state.off.values())
-                    waits = (missing or attempt == 1) and time.monotonic() - began < PATIENCE_SECONDS
-                    if waits and not more:
-                        if attempt == 1:
-                            self.log(f"job {job.name} waits, to go on without {node}: {error}")
-                        time.sleep(AGAIN_SECONDS)
-                    elif not more or attempt >= ATTEMPTS:
-                        job.without = {one: why for one, why in job.without.items() if one not in gone}
-                        if self.jobs.runs(job):
-                            self.log(f"job {job.name} cannot go on without {node}: {error}")
-                            job.roster.give_up(f"{reason}; the job cannot go on without it: {error}")
-                        return
-        if update.changed:
-            self.answers["agents gone on without"] += 1
-            self.answers["operations done again"] += update.repeated[0]
-            self.answers["bytes done again"] += update.repeated[1]
-            self.log(f"job {job.name}: {moved(before, update, time.monotonic() - began)}")
-        if self.replanning.fair:
-            self.replanning.soon()
-
-    def take_back(self, job: RunningJob, nodes: Sequence[str], why: str, instead_of: Sequence[str] = ()) -> None:
-        """Parameter servers that were lost are used again, instead of these."""
-        kept = {node: reason for node, reason in job.without.items() if node not in nodes}
-        job.without = kept | dict.fromkeys(instead_of, LOST)
-        self.log(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
-        self.replanning.soon()
-
-    def _lead_around(self) -> bool:
-        """Lead every job around what is kept off; whether that was done wherever it was needed."""
-        every = True
-        for job in self.jobs:
-            if job.updater is None:
-                continue
-            began, before = time.monotonic(), job.updater.plan.rate_mbps
-            try:
-                if self.replanning.reshared(job):
-                    continue
-                trees, moved = job.updater.repair(self.state.of(job))
-            except (UpdateError, ValueError) as error:
-                self.log(f"job {job.name} {error}")
-                every = False
-                continue
-            if trees:
-                self.answers["trees led around"] += trees
-                words = sorted({f"{after} adds instead of {point}" for _, point, after in moved})
-                now = job.updater.plan.rate_mbps
-                if now < before * (1 - SAME):
-                    words.append(f"at {now:.4g} of {before:.4g} Mbit/s, which is what these ways carry")
-                took = f"{1e3 * (time.monotonic() - began):.0f} ms"
-                self.log("; ".join([f"job {job.name}: {trees} trees led around it in {took}", *words]))
-        return every
-
     def close(self) -> None:
         """End the jobs' rosters and stop watching the switches. The rules stay. Waits for a plan that is being made."""
         self.replanning.end()
@@ -443,20 +313,3 @@ def _suffice(job: Job, left: Collection[str]) -> bool:
     except JobError:
         return False
     return all(worker in left for worker in there.workers)
-
-
-def moved(before: Plan, update: Update, seconds: float) -> str:
-    """What it took to go on without agents that were lost."""
-    after = update.plan
-    words = []
-    for root in before.job.parameter_servers:
-        if root not in after.job.parameter_servers:
-            others = ", ".join(after.job.parameter_servers)
-            words.append(f"the {before.split.get(root, 0.0):.0%} of the model that {root} added up moved to {others}")
-    workers = [worker for worker in before.job.workers if worker not in after.job.workers]
-    if workers:
-        words.append(f"{len(after.job.workers)} workers go on without {', '.join(workers)}")
-    operations, nbytes = update.repeated
-    words.append(f"{operations} operations of {nbytes / 1e6:.4g} MB are done again, after {1e3 * seconds:.0f} ms")
-    words.append(f"{before.rate_mbps:.4g} Mbit/s before, {after.rate_mbps:.4g} now")
-    return "; ".join(words)

@@ -98,7 +98,7 @@ class PortWatch:
             self._losses[link] += 1
             self._steady.pop(link, None)
         if causes:
-            self.network.lose(causes, DOWN)
+            self.network.failover.lose(causes, DOWN)
 
     def _look_at_what_is_back(self, now: float) -> None:
         topology = self.network.topology
@@ -110,7 +110,7 @@ class PortWatch:
                 continue
             wanted = min(STEADY_SECONDS * 2 ** (max(self._losses[link], 1) - 1), LONGEST_STEADY_SECONDS)
             if now - self._steady.setdefault(link, now) >= wanted:
-                self.network.restore([link], f"its ports have been up for {wanted:g} s")
+                self.network.failover.restore([link], f"its ports have been up for {wanted:g} s")
 
     def _name(self, u: str, v: str) -> str:
         return "-".join(sorted((u, v)))

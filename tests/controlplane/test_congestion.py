@@ -61,9 +61,11 @@ def test_what_a_link_carries_is_what_comes_out_of_it():
 def test_plans_change_only_so_often_and_a_link_is_held_twice_as_long_each_time(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(congestion.time, "monotonic", lambda: clock[0])
-    network = SimpleNamespace(topology=TREE, state=SimpleNamespace(slow={}, disturbed=-1e9), jobs=[])
-    network.limit = lambda link, mbps, why: network.state.slow.update({"-".join(link): mbps})
-    network.unlimit = lambda name, why: network.state.slow.pop(name)
+    network = SimpleNamespace(
+        topology=TREE, state=SimpleNamespace(slow={}, disturbed=-1e9), failover=SimpleNamespace(), jobs=[]
+    )
+    network.failover.limit = lambda link, mbps, why: network.state.slow.update({"-".join(link): mbps})
+    network.failover.unlimit = lambda name, why: network.state.slow.pop(name)
     log: list[str] = []
     watch = Congestion(network, lambda switches: {}, log.append)  # type: ignore[arg-type]
     job, link = SimpleNamespace(name="one"), HOPS[0].ends
@@ -116,8 +118,8 @@ def test_what_looks_like_a_queue_after_a_failure_is_not_taken_for_one(monkeypatc
 def test_link_that_carries_hardly_anything_keeps_a_part_of_its_bandwidth():
     """Who waits for something else sends little over it, and plans need a way."""
     taken = []
-    network = SimpleNamespace(topology=TREE, state=SimpleNamespace(slow={}), jobs=[])
-    network.limit = lambda link, mbps, why: taken.append(mbps)
+    network = SimpleNamespace(topology=TREE, state=SimpleNamespace(slow={}), failover=SimpleNamespace(), jobs=[])
+    network.failover.limit = lambda link, mbps, why: taken.append(mbps)
     watch = Congestion(network, lambda switches: {})  # type: ignore[arg-type]
     watch._limit(SimpleNamespace(name="one"), HOPS[0].ends, {0}, 1e-3)  # type: ignore[arg-type]
     assert taken == [congestion.LEAST_PART * TREE.bandwidth_mbps(*HOPS[0].ends)]

@@ -13,7 +13,6 @@ from controlplane.evaluate import evaluate
 from controlplane.generators import fattree
 from controlplane.job import Job
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime import network as network_module
 from controlplane.runtime import switches as switches_module
 from controlplane.runtime import update
 from controlplane.runtime.admission import AdmissionControl
@@ -190,7 +189,8 @@ def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
     victim = rig.adding(one)
     with rig.network.replanning.changing:  # an order is under way, and may be so for long
         done = threading.Event()
-        thread = threading.Thread(target=lambda: (rig.network.lose({victim.name: "it died"}, "lost"), done.set()))
+        lose = rig.network.failover.lose
+        thread = threading.Thread(target=lambda: (lose({victim.name: "it died"}, "lost"), done.set()))
         thread.start()
         assert done.wait(60), "the failure waits for the order"
         thread.join()
@@ -199,13 +199,13 @@ def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
 
 
 def test_job_without_a_way_is_led_around_as_soon_as_there_is_one(rig, monkeypatch):
-    monkeypatch.setattr(rig.network, "_replan_soon", lambda: None)
+    monkeypatch.setattr(rig.network.replanning, "soon", lambda: None)
     one = rig.add(ONE)
     victim = rig.adding(one).name
     others = [name for name in TREE.switches if name.startswith("c") and name != victim]
-    assert rig.network.lose({others[0]: "it died"}, "silent")
-    assert not rig.network.lose(dict.fromkeys([victim, *others[1:]], "it died"), "silent"), "no spine is left"
-    rig.network.restore(others, "tried again")
+    assert rig.network.failover.lose({others[0]: "it died"}, "silent")
+    assert not rig.network.failover.lose(dict.fromkeys([victim, *others[1:]], "it died"), "silent"), "no spine is left"
+    rig.network.failover.restore(others, "tried again")
     assert one.updater is not None
     assert victim not in {node for tree in one.updater.plan.trees for flow in tree.flows for node in flow.route}
     assert rig.as_wanted()
@@ -247,7 +247,7 @@ def test_jobs_are_shared_anew_while_one_of_them_is_being_removed(rig):
 def _quietly(work: Callable[[], object]) -> None:
     try:
         work()
-    except network_module.UpdateError:
+    except update.UpdateError:
         pass
 
 
@@ -273,9 +273,9 @@ def test_jobs_added_together_from_several_sides_all_run(rig):
 def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
     one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
     access = TREE.access_switch(ONE.workers[0])
-    rig.network.lose({access: "it died"}, "lost")
+    rig.network.failover.lose({access: "it died"}, "lost")
     victim = rig.adding(two)
-    rig.network.lose({victim.name: "it died"}, "lost")
+    rig.network.failover.lose({victim.name: "it died"}, "lost")
     for job in (one, two):
         assert job.updater is not None
         for tree in job.updater.plan.trees:
@@ -355,10 +355,10 @@ def test_jobs_that_do_not_share_have_what_they_had_when_an_operator_takes_things
 def test_jobs_that_do_not_share_have_what_they_had_after_a_failure(rig):
     jobs = [rig.add(job) for job in (ONE, WIDE, TWO)]
     given = rates(jobs)
-    rig.network.lose({"a1": "it died", "c2-a3": "nothing comes out"}, "silent")
+    rig.network.failover.lose({"a1": "it died", "c2-a3": "nothing comes out"}, "silent")
     until(lambda: rig.network.answers["plans changed"] > 0 or rates(jobs) == given, "planned again")
     assert all(rate <= given[name] * (1 + 1e-6) for name, rate in rates(jobs).items())
-    rig.network.restore(["a1", "c2-a3"], "they are back")
+    rig.network.failover.restore(["a1", "c2-a3"], "they are back")
     until(lambda: rates(jobs) == pytest.approx(given, rel=1e-6), "each has what it had")
 
 

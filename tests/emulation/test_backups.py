@@ -52,7 +52,7 @@ def test_shares_go_to_backup_trees_and_no_switch_is_written(monkeypatch: pytest.
             rig.emulation.shape(switch, neighbour, loss=0.0)
             if neighbour in rig.topology.switches:
                 rig.emulation.shape(neighbour, switch, loss=0.0)
-        rig.service.network.restore(list(rig.service.network.state.off), "mended")
+        rig.service.network.failover.restore(list(rig.service.network.state.off), "mended")
         end = time.monotonic() + SECONDS
         while job.updater.plan.trees != planned.trees and time.monotonic() < end:
             rig.allreduce(SIZE // 4).check()
