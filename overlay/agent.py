@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 from weakref import WeakSet
 
@@ -353,6 +353,7 @@ class Agent:
             self._loop.call_later(task.budget, self._late, execution)
         self._idle.clear()
         self._newest = max(self._newest, number)
+        self._open(task)
         if self.node in task.bringers:
             if not self._pending or self._pending[0].tensor.size != task.values:
                 self._tell(type="failed", task=number, reason=f"{self.node} has no {task.values} values")
@@ -371,6 +372,14 @@ class Agent:
         for header, values in held:
             self._held_bytes -= values.nbytes
             self._arrived(execution, header, values)
+
+    def _open(self, task: Task) -> None:
+        """Connections that the task will need: later, they would be opened behind queues of what it sends."""
+        for tree in task.trees:
+            for edge in () if tree.routes else (*tree.up, *tree.down):
+                for sender, receiver in pairwise((edge.sender, *edge.via, edge.receiver)):
+                    if sender == self.node and receiver in self._members:
+                        self._peer(receiver)
 
     def _mend(self, task: Task) -> None:
         """Other agents have taken trees of a task over."""

@@ -1,7 +1,10 @@
 """The same policies and the same executions on the flow-level simulator instead of sockets.
 
 Each chunk is a flow on the links of its hop, one at a time per connection; connections share links max-min, as TCP does
-where nothing is lost. Where links lose packets, a connection is no faster than Mathis's law allows over its route.
+where nothing is lost and windows are alike (topologies/wan/networks.py). Where links lose packets, a connection is no
+faster than Mathis's law allows over its route. Of TCP, besides: whole frames with their headers, also where the last of
+a chunk is not full; acknowledgements, which take their part of the other direction (overlay/framing.py); a frame goes
+on over the next link when all of it has come; a connection is open a round trip after it is first needed.
 """
 
 from __future__ import annotations
@@ -38,14 +41,18 @@ from controlplane.strategies.wan.policy import (
 from controlplane.topology import Topology
 from overlay.awareness import Throughput
 from overlay.execution import Execution, Post, Values
+from overlay.framing import ETHERNET, IPV4, MTU, SEGMENTS_AN_ACKNOWLEDGEMENT, TCP, segment_bytes
 from overlay.message import HEADER_BYTES, Kind
 from overlay.multicast import Carrier
 from overlay.scatter import EARLY_PRIORITY, Scatter
 from overlay.ways import Ways
 from p4src.protocol import PROTOCOL
 
-SEGMENT_BYTES = 1448  # of values in a full frame, with TCP's time stamps
-FRAME_BYTES = 1514
+SEGMENT_BYTES = segment_bytes()
+HEADERS_BYTES = ETHERNET + IPV4 + TCP
+"""Of a frame; and an acknowledgement has nothing else."""
+
+FRAME_BYTES = SEGMENT_BYTES + HEADERS_BYTES
 BITS = 8e-6  # Mbit in a byte
 CARRIER = Carrier(1, PROTOCOL.targets["v1model"].values_per_packet)
 """Of what switches copy."""
@@ -56,27 +63,30 @@ def mathis_mbps(rtt_seconds: float, loss: float, segment_bytes: int = SEGMENT_BY
     return segment_bytes * BITS / rtt_seconds * math.sqrt(1.5 / loss)
 
 
-def wire_megabits(values: int) -> float:
-    """What a chunk takes on links."""
-    return (values * 4 + HEADER_BYTES) * BITS * FRAME_BYTES / SEGMENT_BYTES
-
-
 class _Connection:
     """From one agent to the next: what waits, and how many chunks may be under way at once."""
 
-    def __init__(self, links: list[int], delay: float, lines: int) -> None:
-        self.links, self.delay, self.free = links, delay, lines
+    def __init__(self, links: list[int], back: list[int], delay: float, segment: int) -> None:
+        self.links, self.back, self.delay, self.segment = links, back, delay, segment
+        self.free = 0
+        self.unfilled = 0  # bytes in a frame that waits for what follows
         self.throughput = Throughput()
         self.waiting: list[tuple[int, int, _Moving | _Early, Callable[[], None], Callable[[], None]]] = []
+
+    def frames(self, data: int) -> int:
+        """With which so many bytes more leave. What fills no frame waits only for what follows at once."""
+        whole, rest = divmod(self.unfilled + data, self.segment)
+        self.unfilled = rest if self.waiting else 0
+        return whole + (rest > self.unfilled)
 
 
 @dataclass(frozen=True)
 class _Moving:
-    """A chunk on its path. through(): it is past the first hop."""
+    """A chunk on its path. data: bytes, with the header. through(): it is past the first hop."""
 
     task: Task
     path: tuple[str, ...]
-    size: float
+    data: int
     post: Post
     through: Callable[[], None]
     execution: Execution | None = None
@@ -91,7 +101,7 @@ class _Moving:
 class _Early:
     """A chunk whose task is not known yet."""
 
-    size: float
+    data: int
     wants: Callable[[], bool]
 
     @property
@@ -106,7 +116,8 @@ class Simulation:
     """Training of a policy's nodes on a topology whose servers they are.
 
     compute(node) -> seconds of its next step. connections: TCP connections from an agent to each other. loss: the part
-    of packets that each link between switches loses. finished(task, seconds) as for the coordinator.
+    of packets that each link between switches loses. mtu: bytes of an IP packet on links. finished(task, seconds) as
+    for the coordinator.
     """
 
     def __init__(
@@ -118,11 +129,13 @@ class Simulation:
         compute: Callable[[str], float] = lambda node: 0.0,
         connections: int = 1,
         loss: float = 0.0,
+        mtu: int = MTU,
         probe_values: int | None = None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
         self.policy, self.topology, self.values, self.compute = policy, topology, values, compute
         self.connections, self.loss, self.probe_values, self.on_finished = connections, loss, probe_values, finished
+        self.segment = segment_bytes(mtu)
         self.links = {link: k for k, link in enumerate(topology.links)}
         capacities = [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
         pairs = [(u, v) for u in topology.servers for v in topology.servers if u != v]
@@ -134,7 +147,8 @@ class Simulation:
                 between = [link for link in route if all(topology.kind(n) == "switch" for n in link)]
                 rtt = 2 * self._delay(pair) or 1e-3
                 lost = 1 - (1 - loss) ** len(between)
-                capacities.append(mathis_mbps(rtt, lost) if lost else math.inf)
+                capacities.append(mathis_mbps(rtt, lost, self.segment) if lost else math.inf)
+        self.capacities = capacities
         self.sim = Simulator(capacities)
         self.ways = {node: Ways(node) for node in topology.servers}
         self.scatters: dict[str, Scatter[Values]] = {node: Scatter(node) for node in topology.servers}
@@ -186,7 +200,7 @@ class Simulation:
                 there = self.tasks[task.number][1][owner]
                 there.partial(tree, own, 1 << task.trees[tree].contributors.index(node), np.zeros(1, np.float32))
 
-        early = _Early(wire_megabits(values), partial(scatter.wants, turn))
+        early = _Early(4 * values + HEADER_BYTES, partial(scatter.wants, turn))
 
         def begin() -> None:
             scatter.sent(turn, owner, chunk)
@@ -200,11 +214,19 @@ class Simulation:
         if line is None:
             links = [self.links[link] for link in pairwise(self.routes[pair])]
             links += [self.caps[pair]] if self.caps else []
-            line = self._lines[pair] = _Connection(links, self._delay(pair), self.connections)
+            back = [self.links[link] for link in pairwise(self.routes[pair[::-1]])]
+            delay, there_and_back = self._delay(pair), self._delay(pair) + self._delay(pair[::-1])
+            line = self._lines[pair] = _Connection(links, back, delay, self.segment)
+            self.sim.after(there_and_back, partial(self._opened, line))
         return line
+
+    def _opened(self, line: _Connection) -> None:
+        line.free = self.connections
+        self._flush(line)
 
     def set_rate(self, u: str, v: str, mbps: float) -> None:
         """The capacity of a link of the topology, from now on."""
+        self.capacities[self.links[u, v]] = mbps
         self.sim.set_capacity(self.links[u, v], mbps)
 
     def carry_out(self, orders: Sequence[Order]) -> None:
@@ -214,10 +236,11 @@ class Simulation:
                 self._begin(order.task)
             elif isinstance(order, Default):
                 self.defaults[order.values] = order
-            elif isinstance(order, Mend):
-                self._mend(order.task)
             elif isinstance(order, Go | Alone):
                 self._train(order.node)
+            elif isinstance(order, Mend):
+                if order.task.number in self.tasks:
+                    self._mend(order.task)
             elif order.task not in self.tasks:
                 continue
             elif isinstance(order, Drop):
@@ -242,6 +265,10 @@ class Simulation:
         for node in task.nodes:
             executions[node] = self._execution(task, small, node)
         self.tasks[task.number] = (task, executions, set(task.awaited), self.sim.now)
+        for tree in task.trees:
+            for edge in () if tree.routes else (*tree.up, *tree.down):
+                for pair in pairwise((edge.sender, *edge.via, edge.receiver)):
+                    self._line(pair)
         for node in task.participants:
             executions[node].start(np.zeros(small.values, np.float32))
         for node in task.nodes:
@@ -306,7 +333,7 @@ class Simulation:
             task, executions, _, _ = self.tasks[task.number]  # it may have been mended since
             execution = executions[node]
         start, end = task.chunk(post.tree, post.chunk)
-        size = wire_megabits(end - start)
+        data = 4 * (end - start) + HEADER_BYTES
         if post.edge is None:
             self._cast(task, post, end - start, execution)
             return
@@ -317,7 +344,7 @@ class Simulation:
                 if execution is not None:
                     execution.sent(post)
 
-            self._hop(_Moving(task, (way.sender, *way.via, way.receiver), size, post, gone, execution), 0)
+            self._hop(_Moving(task, (way.sender, *way.via, way.receiver), data, post, gone, execution), 0)
 
         self.ways[node].send(task, post.edge, go)
 
@@ -350,8 +377,8 @@ class Simulation:
         def arrived() -> None:
             if hop == 0:
                 chunk.through()
-            mbps = line.throughput.arrived(began[0], self.sim.now, chunk.size)
-            if mbps is not None and self.probe_values is not None and chunk.size / (BITS * 4) >= self.probe_values:
+            mbps = line.throughput.arrived(began[0], self.sim.now, chunk.data * BITS)
+            if mbps is not None and self.probe_values is not None and chunk.data >= 4 * self.probe_values:
                 self.carry_out(self.policy.handle(Measured(*pair, mbps), self.sim.now))
             self._hop(chunk, hop + 1)
 
@@ -366,12 +393,25 @@ class Simulation:
                 continue
             line.free -= 1
             begin()
-            self.sim.send(chunk.size, line.links, partial(self._sent, line, arrived))
+            frames = line.frames(chunk.data)
+            size = (chunk.data + HEADERS_BYTES * frames) * BITS
+            self.sim.send(size, line.links, partial(self._sent, line, frames, arrived))
 
-    def _sent(self, line: _Connection, arrived: Callable[[], None]) -> None:
+    def _sent(self, line: _Connection, frames: int, arrived: Callable[[], None]) -> None:
         line.free += 1
-        self.sim.after(line.delay, arrived)
+
+        def there() -> None:
+            self.sim.send(HEADERS_BYTES * BITS * frames / SEGMENTS_AN_ACKNOWLEDGEMENT, line.back)
+            arrived()
+
+        self.sim.after(line.delay + self._forwarding(line.links), there)
         self._flush(line)
+
+    def _forwarding(self, links: Sequence[int]) -> float:
+        """Seconds that a frame, which is on all links at once in flows, takes longer over them one by one."""
+        frame = (self.segment + HEADERS_BYTES) * BITS
+        each = [frame / self.capacities[link] for link in links if self.capacities[link] > 0]
+        return sum(each) - max(each, default=0.0)
 
     def _arrive(self, task: Task, post: Post) -> None:
         if task.number not in self.tasks:

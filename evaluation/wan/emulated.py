@@ -164,6 +164,7 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
                     values,
                     connections=arguments.connections,
                     loss=arguments.loss,
+                    mtu=arguments.mtu,
                     finished=partial(_append, simulated),
                 ).run(arguments.rounds)
                 seconds, error, idle = site.run(

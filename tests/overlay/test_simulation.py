@@ -1,17 +1,21 @@
 """The simulator carries out the same tasks: times that can be computed by hand, and right order of events."""
 
+from collections.abc import Sequence
+
 import networkx as nx
 import numpy as np
 import pytest
 
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies import get_strategy
-from controlplane.strategies.wan.policy import FollowPlan, Rounds
+from controlplane.strategies.wan.policy import Event, FollowPlan, Order, Rounds, Start
+from controlplane.topology import Topology
 from controlplane.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay.awareness import ClockOffset, Throughput
 from overlay.message import HEADER_BYTES
-from overlay.simulation import FRAME_BYTES, SEGMENT_BYTES, Simulation, mathis_mbps, seconds_of
+from overlay.simulation import HEADERS_BYTES, SEGMENT_BYTES, Simulation, mathis_mbps, seconds_of
+from topologies.wan.networks import emulated
 
 NODES = ("h0", "h1")
 
@@ -27,6 +31,13 @@ class One(Rounds):
         return Task(number, values, (self.tree,), **self.options)
 
 
+class Waits(Rounds):
+    """Has no task of its own."""
+
+    def handle(self, event: Event, now: float) -> Sequence[Order]:
+        return ()
+
+
 def line(*mbps: float) -> nx.DiGraph:
     graph = nx.DiGraph()
     for k, rate in enumerate(mbps):
@@ -35,23 +46,37 @@ def line(*mbps: float) -> nx.DiGraph:
     return graph
 
 
+def frames(values: int) -> int:
+    return -(-(values * 4 + HEADER_BYTES) // SEGMENT_BYTES)
+
+
 def wire_seconds(values: int, chunks: int, mbps: float) -> float:
-    return (values * 4 + chunks * HEADER_BYTES) * 8e-6 * FRAME_BYTES / SEGMENT_BYTES / mbps
+    """Of chunks that leave one by one."""
+    count = chunks * frames(values // chunks)
+    return (values * 4 + chunks * HEADER_BYTES + count * HEADERS_BYTES) * 8e-6 / mbps
+
+
+def acknowledged_seconds(values: int, chunks: int, mbps: float) -> float:
+    """What their acknowledgements take of the other direction."""
+    return chunks * frames(values // chunks) / 2 * HEADERS_BYTES * 8e-6 / mbps
 
 
 def test_two_sites_there_and_back():
     values, chunk = 100_000, 10_000
     tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
     found = seconds_of(One(tree, chunk_values=chunk, window=0), overlay(line(100.0)), values)
-    # Up and down are pipelined: the last chunk comes back after all have gone up.
-    assert found == [pytest.approx(wire_seconds(values, 10, 100.0) + wire_seconds(chunk, 1, 100.0), rel=1e-3)]
+    # Up and down are pipelined: the last chunk comes back after all have gone up, beside acknowledgements of the
+    # others. While a chunk waits for the next, what fills no frame goes with that.
+    whole = wire_seconds(values, 10, 100.0) + wire_seconds(chunk, 1, 100.0) + acknowledged_seconds(values, 10, 100.0)
+    assert found == [pytest.approx(whole, rel=0.01)]
 
 
 def test_a_window_of_one_waits_for_each_result():
     values, chunk = 100_000, 10_000
     tree = SumTree("h0", 0, values, (Edge("h1", "h0"),), (Edge("h0", "h1"),), NODES, NODES)
     found = seconds_of(One(tree, chunk_values=chunk, window=1), overlay(line(100.0)), values)
-    assert found == [pytest.approx(2 * wire_seconds(values, 10, 100.0), rel=1e-3)]
+    each_way = wire_seconds(values, 10, 100.0) + acknowledged_seconds(values, 10, 100.0)
+    assert found == [pytest.approx(2 * each_way, rel=2e-3)]  # nobody waits for the last acknowledgement
 
 
 def test_whoever_passes_on_carries_it_again():
@@ -60,7 +85,56 @@ def test_whoever_passes_on_carries_it_again():
     tree = SumTree("h0", 0, values, (up,), (down,), ("h0", "h2"), ("h0", "h2"))
     found = seconds_of(One(tree, chunk_values=values), overlay(line(100.0, 50.0)), values)
     there = wire_seconds(values, 1, 100.0) + wire_seconds(values, 1, 50.0)
-    assert found == [pytest.approx(2 * there, rel=1e-3)]
+    at_the_root = acknowledged_seconds(values, 1, 100.0)  # leaves it together with the result
+    assert found == [pytest.approx(2 * there + at_the_root, rel=1e-3)]
+
+
+def far(*mbps: float, delay_ms: float) -> Topology:
+    """Sites in a row, with what the emulated WAN has of a delay."""
+    return emulated(line(*mbps), delay_ms)
+
+
+def copied(values: int, chunk: int, topology: Topology, last: str) -> float:
+    """Seconds in which h0's values come to the last site, over one connection."""
+    tree = SumTree("h0", 0, values, (), (Edge("h0", last),), ("h0",), (last,))
+    found: list[float] = []
+    run = Simulation(
+        One(tree, chunk_values=chunk, op="copy"), topology, values, finished=lambda task, s: found.append(s)
+    )
+    run.run(1)
+    return found[0]
+
+
+def test_what_fills_no_frame_goes_with_the_next_chunk():
+    # 358 values and the header are 1,496 bytes: alone two frames, in a row one frame for each and a few more.
+    topology, values = far(1.0, delay_ms=0.0), 358 * 50
+    stream = (values * 4 + 50 * HEADER_BYTES) * (1 + HEADERS_BYTES / SEGMENT_BYTES) * 8e-6
+    assert copied(values, 358, topology, "h1") == pytest.approx(stream, rel=0.01)
+    assert copied(358, 358, topology, "h1") == pytest.approx(wire_seconds(358, 1, 1.0), rel=0.01)
+
+
+def test_a_connection_is_open_after_a_round_trip_and_frames_go_link_by_link():
+    topology, values = far(1.0, 1.0, 1.0, delay_ms=20.0), 1000
+    frame = (SEGMENT_BYTES + HEADERS_BYTES) * 8e-6
+    expected = 3 * 3 * 0.02 + wire_seconds(values, 1, 1.0) + 2 * frame
+    assert copied(values, values, topology, "h3") == pytest.approx(expected, rel=1e-3)
+
+
+def test_acknowledgements_take_their_part_of_the_other_direction():
+    # Both send all the time; where only one does, it has the link for itself.
+    values, chunk = 50_000, 1_000
+    trees = [
+        SumTree(root, 0, values, (), (Edge(root, other),), (root,), (other,))
+        for root, other in (("h0", "h1"), ("h1", "h0"))
+    ]
+    seconds = []
+    for each in (trees[:1], trees):
+        run = Simulation(Waits(NODES), far(1.0, delay_ms=0.0), values)
+        for number, tree in enumerate(each):
+            run.carry_out([Start(Task(number, values, (tree,), op="copy", chunk_values=chunk))])
+        seconds.append(run.run(len(each)))
+    acknowledged = HEADERS_BYTES / 2 / (SEGMENT_BYTES + HEADERS_BYTES)
+    assert seconds[1] / seconds[0] == pytest.approx(1 + acknowledged, rel=5e-3)
 
 
 def test_loss_slows_a_connection_as_mathis_has_it():

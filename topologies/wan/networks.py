@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Self
 
 import networkx as nx
 import numpy as np
 
 from controlplane.deploy import SwitchAddress
+from controlplane.routing import ways
 from controlplane.topology import Topology
 from controlplane.wan_networks import aws, by_distance, netstorm_draw
+from overlay.framing import segment_bytes
 from overlay.replication import Replication, p4runtime
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
@@ -24,6 +27,7 @@ NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
 }
 TOTAL_MBPS = 400.0  # of all links together: what two cores forward and add with time to spare
 HOST_MBPS = 1000.0
+WINDOW_SEGMENTS = 8
 
 
 def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
@@ -59,6 +63,17 @@ def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
     return Topology(nodes, links, str(graph.graph.get("name", "")))
 
 
+def window_bytes(topology: Topology, mtu: int) -> int:
+    """Of a connection between any two hosts: twice what is under way where most is (rate and round trip of its way),
+    and WINDOW_SEGMENTS, where that is less than a few frames."""
+    most = 0.0
+    for route in ways(topology).values():
+        links = list(pairwise(route))
+        there_and_back = 2e-3 * sum(topology.delay_ms(u, v) for u, v in links)
+        most = max(most, there_and_back * min(topology.bandwidth_mbps(u, v) for u, v in links) * 1e6 / 8)
+    return int(2 * most) + WINDOW_SEGMENTS * segment_bytes(mtu)
+
+
 class Wan:
     """The emulated network with its routes."""
 
@@ -73,7 +88,7 @@ class Wan:
             self._fabric = Fabric(self.emulation).__enter__()
             self._fabric.install_routes()
             for host in self.topology.servers:
-                self._long_transfers(host)
+                self._share_alike(host)
             for u, v in self.topology.links:
                 if self.topology.kind(u) == self.topology.kind(v) == "switch":
                     # A bucket's credit, small beside what a fabric carries, is a chunk of ours on these slow links.
@@ -88,12 +103,22 @@ class Wan:
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in self.emulation.switch_addresses.items()]
         return p4runtime(self.topology, addresses)
 
-    def _long_transfers(self, host: str) -> None:
-        """Connections send as in the middle of a long transfer, and share links as the simulator has it as far as TCP
-        does: BBR where this machine has it, whose shares hang least on how far somebody sends. Elsewhere its default.
+    def _share_alike(self, host: str) -> None:
+        """Connections share links as the simulator has it: all have the same window, which fills any way. So what of a
+        link a connection gets hangs neither on how long it has been sending nor on what goes the other way. (BBR keeps
+        some ten frames in a queue here, behind which the acknowledgements of the other direction wait, and takes their
+        wait for its own link's: 0.6 of its rate. Reno without a limit fills queues.) Where nothing is lost, no timer
+        need find out that something was: 1 s as RFC 6298 has it, so that a queue that grows sets none off.
         """
-        for setting in ("tcp_slow_start_after_idle=0", "tcp_congestion_control=bbr"):
-            self.emulation.run(host, ["sysctl", "-q", "-w", f"net.ipv4.{setting}"])
+        window = 2 * window_bytes(self.topology, self.mtu)  # half of a buffer is for what frames take beside their data
+        settings = (
+            "tcp_congestion_control=reno", "tcp_slow_start_after_idle=0", "tcp_no_metrics_save=1",
+            f"tcp_rmem=4096 {window} {window}",
+        )  # fmt: skip
+        self.emulation.run(host, ["sysctl", "-q", "-w", *(f"net.ipv4.{setting}" for setting in settings)])
+        if not self.loss:
+            route = self.emulation.run(host, ["ip", "route", "show", "default"]).stdout.split()
+            self.emulation.run(host, ["ip", "route", "change", *route, "rto_min", "1s"])
 
     def __exit__(self, *_: object) -> None:
         if self._fabric is not None:
