@@ -27,9 +27,9 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
 from controlplane.runtime.roster import Refused, Roster
 from controlplane.runtime.running import Jobs, JobsError, RunningJob, job_state
-from controlplane.runtime.switches import everywhere
 from controlplane.runtime.update import Update, UpdateError
 from controlplane.targets.base import TargetError
+from controlplane.targets.fabric import everywhere
 from controlplane.terms import Terms
 from controlplane.topology import Topology
 

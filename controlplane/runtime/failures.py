@@ -19,9 +19,9 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
 from controlplane.runtime.ports import PortWatch
 from controlplane.runtime.running import LOST
-from controlplane.runtime.switches import everywhere
 from controlplane.runtime.update import Version
 from controlplane.targets.base import Counters, TargetError
+from controlplane.targets.fabric import everywhere
 from controlplane.topology import Topology
 
 LOST_SECONDS = 0.3

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
-from controlplane.runtime.switches import everywhere
 from controlplane.targets.base import TargetError
+from controlplane.targets.fabric import everywhere
 
 LOOK_SECONDS = 0.2
 READ_SECONDS = 2.0

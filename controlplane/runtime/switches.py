@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
 
 from controlplane.bridging import is_flood
 from controlplane.rules import RuleSet, Taken
@@ -14,8 +12,7 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.room import part, union
 from controlplane.targets import fabric
 from controlplane.targets.base import InstallError, SwitchTarget, TargetError, empty
-
-T = TypeVar("T")
+from controlplane.targets.fabric import everywhere
 
 
 class Switches:
@@ -212,11 +209,3 @@ def _write_one(keeper: Keeper) -> int | TargetError:
         return 0
     finally:
         keeper.lock.release()
-
-
-def everywhere(keepers: Sequence[Keeper], work: Callable[[Keeper], T]) -> dict[Keeper, T]:
-    """What `work` says of each, at all at once."""
-    if not keepers:
-        return {}
-    with ThreadPoolExecutor(max_workers=min(64, len(keepers)), thread_name_prefix="switch") as pool:
-        return dict(zip(keepers, pool.map(work, keepers), strict=True))

@@ -10,6 +10,7 @@ from typing import TypeVar
 from controlplane.rules import RuleSet
 from controlplane.targets.base import SwitchTarget, TargetError, difference, empty
 
+Switch = TypeVar("Switch")
 Result = TypeVar("Result")
 Progress = Callable[[str], None]
 
@@ -31,7 +32,7 @@ class FabricError(TargetError):
 
 def connect(targets: Sequence[SwitchTarget], timeout: float, progress: Progress = lambda line: None) -> None:
     """Connect to all switches in parallel; all failures are reported together."""
-    done = _everywhere(targets, lambda target: target.connect(timeout))
+    done = _on_all(targets, lambda target: target.connect(timeout))
     _raise_failures(done, "cannot be reached")
     progress(f"connected to {len(targets)} switches")
 
@@ -55,14 +56,14 @@ def install(
         )
     if not targets:
         return []
-    loaded = _everywhere(targets, lambda target: target.load_pipeline())
+    loaded = _on_all(targets, lambda target: target.load_pipeline())
     _raise_failures(loaded, "does not take the program")
     replaced = {name: bool(result) for name, result in loaded.items()}
     fresh = sum(replaced.values())
     if fresh:
         progress(f"program loaded on {fresh} switches, already there on {len(targets) - fresh}")
 
-    befores = _everywhere(targets, lambda target: target.read())
+    befores = _on_all(targets, lambda target: target.read())
     _raise_failures(befores, "cannot be read")
     before: dict[str, RuleSet] = {name: rules for name, rules in befores.items() if isinstance(rules, RuleSet)}
 
@@ -73,7 +74,7 @@ def install(
         _verify(target, wanted)
         return len(changes)
 
-    applied = _everywhere(targets, bring)
+    applied = _on_all(targets, bring)
     failures = {name: result for name, result in applied.items() if isinstance(result, TargetError)}
     if failures:
         progress(f"{', '.join(sorted(failures))} failed: restoring {len(targets)} switches")
@@ -96,9 +97,17 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
         _verify(target, empty(target.name))
         return len(changes)
 
-    cleared = _everywhere(targets, clear)
+    cleared = _on_all(targets, clear)
     _raise_failures(cleared, "not emptied")
     return [Installed(target.name, False, _count(cleared[target.name])) for target in targets]
+
+
+def everywhere(switches: Sequence[Switch], work: Callable[[Switch], Result]) -> dict[Switch, Result]:
+    """What `work` says of each, at all at once. Raises what it raises of any."""
+    if not switches:
+        return {}
+    with ThreadPoolExecutor(max_workers=min(64, len(switches)), thread_name_prefix="switch") as pool:
+        return dict(zip(switches, pool.map(work, switches), strict=True))
 
 
 def _count(result: int | TargetError) -> int:
@@ -130,7 +139,7 @@ def _restore(targets: Sequence[SwitchTarget], before: Mapping[str, RuleSet]) -> 
                     raise
 
     failures = {
-        name: result for name, result in _everywhere(targets, restore).items() if isinstance(result, TargetError)
+        name: result for name, result in _on_all(targets, restore).items() if isinstance(result, TargetError)
     }
     if not failures:
         return "all switches are as they were before"
@@ -140,7 +149,7 @@ def _restore(targets: Sequence[SwitchTarget], before: Mapping[str, RuleSet]) -> 
     )
 
 
-def _everywhere(
+def _on_all(
     targets: Sequence[SwitchTarget], work: Callable[[SwitchTarget], Result]
 ) -> dict[str, Result | TargetError]:
     """Run `work` on all switches in parallel; a TargetError becomes that switch's result."""
@@ -151,10 +160,7 @@ def _everywhere(
         except TargetError as error:
             return error
 
-    if not targets:
-        return {}
-    with ThreadPoolExecutor(max_workers=min(64, len(targets)), thread_name_prefix="switch") as pool:
-        return dict(zip([target.name for target in targets], pool.map(guarded, targets), strict=True))
+    return {target.name: result for target, result in everywhere(targets, guarded).items()}
 
 
 def _raise_failures(results: Mapping[str, object], what: str) -> None:
