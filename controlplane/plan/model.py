@@ -386,45 +386,33 @@ def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Top
             raise PlanError(f"{name}: the routes are no tree, the model reaches {twice} twice")
 
 
-def _returns(tree: Tree, job: Job, topology: Topology) -> bool:
-    """Whether the results' way is right and written from the root down, which is looked at quickly."""
-    inner, reached = {tree.root}, {tree.root}
-    for u, v in tree.return_edges:
-        if v in reached or u not in reached or not topology.has_link(u, v):
-            return False
-        reached.add(v)
-        inner.add(u)
-    switches = inner - {tree.root}
-    ends = reached - inner
-    return ends.issuperset(job.workers) and len(ends) == len(set(job.workers)) and switches.issubset(topology.switches)
-
-
 def _check_return(name: str, tree: Tree, job: Job, topology: Topology) -> None:
-    if _returns(tree, job, topology):
-        return
+    """That the results reach every worker once, over switches only."""
     parent: dict[str, str] = {}
+    reached, later = {tree.root}, []
     for u, v in tree.return_edges:
         if not topology.has_link(u, v):
             raise PlanError(f"{name}: return link {u} -> {v} does not exist")
         if v in parent or v == tree.root:
             raise PlanError(f"{name}: results reach {v} twice")
         parent[v] = u
-    reached = {tree.root}
-    for v, above in parent.items():
+        if u in reached:  # all of them, where edges are written from the root down
+            reached.add(v)
+        else:
+            later.append(v)
+    for v in later:
         chain = []
         node = v
         while node not in reached:
             chain.append(node)
             if node not in parent or len(chain) > len(parent):
-                raise PlanError(f"{name}: return link {above} -> {v} does not hang on the root")
+                raise PlanError(f"{name}: return link {parent[v]} -> {v} does not hang on the root")
             node = parent[node]
         reached.update(chain)
-    inner = {u for u, _ in tree.return_edges}
-    for node in reached - {tree.root}:
-        if topology.kind(node) != "switch" and node in inner:
-            raise PlanError(f"{name}: results pass through {node}, which is a server and does not forward")
-        if node not in inner and node not in job.workers:
-            raise PlanError(f"{name}: results end at {node}, which is no worker of the job")
-    for worker in job.workers:
-        if worker not in reached:
-            raise PlanError(f"{name}: results do not reach worker {worker}")
+    inner, workers = set(parent.values()) - {tree.root}, set(job.workers)
+    for node in inner.difference(topology.switches):
+        raise PlanError(f"{name}: results pass through {node}, which is a server and does not forward")
+    for node in parent.keys() - inner - workers:
+        raise PlanError(f"{name}: results end at {node}, which is no worker of the job")
+    for worker in workers - parent.keys():
+        raise PlanError(f"{name}: results do not reach worker {worker}")

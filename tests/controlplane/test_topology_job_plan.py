@@ -202,6 +202,19 @@ def test_a_damaged_plan_is_noticed(instance, seed, data):
         Plan.from_json(content).check(topology)
 
 
+def test_results_way_may_be_written_in_any_order_and_must_hang_on_the_root():
+    topology = fattree(4)
+    plan = random_plan(topology, place_job(topology, 6, 1, seed=1), 1)
+    content = plan.to_json()
+    for tree in content["trees"]:
+        tree["return_edges"].reverse()
+    Plan.from_json(content).check(topology)
+    edges = content["trees"][0]["return_edges"]
+    edges[:] = [edge for edge in edges if edge[0] != content["trees"][0]["root"]]
+    with pytest.raises(PlanError, match="does not hang on the root"):
+        Plan.from_json(content).check(topology)
+
+
 def test_replanning_keeps_the_split_and_says_what_changes():
     topology = fattree(4, heterogeneous=(10, 30), seed=4)
     job = place_job(topology, 10, 2, seed=1)
