@@ -18,8 +18,8 @@ from controlplane.strategies.wan.apsp import algorithm as apsp
 from evaluation.wan.networks import LAWS, by_distance
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
+from evaluation.wan.workloads import MODELS
 
-MODELS = {"ResNet50": 92 * 8.0, "ResNet152": 240 * 8.0, "AlexNet": 256 * 8.0, "VGG-Net": 552 * 8.0}
 NETWORKS = ("b4", "internet2")
 DELAYS: tuple[apsp.Delay, ...] = ("stored", "fluid")
 PAPER = {  # Table III: seconds for a random, the most connected, and APSP's server

@@ -17,7 +17,7 @@ import networkx as nx
 import numpy as np
 
 from evaluation.netstorm.training import ALEXNET_PARAMETERS, ALEXNET_TENSORS, Setup, Training
-from evaluation.wan.networks import netstorm_draw
+from evaluation.wan.networks import netstorm_draw, random_network
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
 
@@ -32,21 +32,6 @@ SYSTEMS = {
     "NetStorm": Setup(),
 }
 MODELS = {"MobileNet": 4.2, "ResNet18": 11.7, "ResNet50": 25.6, "ResNet101": 44.5, "ResNet152": 60.2, "AlexNet": 61.0}
-
-
-def random_network(n: int, rng: np.random.Generator) -> nx.DiGraph:
-    """A ring of n nodes with n // 2 chords (13 links for 9 nodes, as the paper's), 20 to 155 Mbit/s."""
-    links = [(i, (i + 1) % n) for i in range(n)]
-    while len(links) < n + n // 2:
-        u, v = sorted(rng.choice(n, 2, replace=False).tolist())
-        if (u, v) not in links and (v, u) not in links:
-            links.append((u, v))
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(n))
-    for u, v in links:
-        graph.add_edge(u, v, mbps=float(rng.integers(20, 156)))
-        graph.add_edge(v, u, mbps=float(rng.integers(20, 156)))
-    return graph
 
 
 def _redraw(graph: nx.DiGraph, seed: int, now: float) -> nx.DiGraph:

@@ -23,11 +23,10 @@ from controlplane.strategies.wan.crew import algorithm as crew
 from controlplane.strategies.wan.netstorm import algorithm as netstorm
 from controlplane.strategies.wan.selmcast import algorithm as selmcast
 from controlplane.strategies.wan.tree_packing.algorithm import Packing, pack
-from evaluation.apsp.figures import MODELS
-from evaluation.netstorm.figures import random_network
-from evaluation.wan.networks import aws, by_distance, netstorm_draw, overlay, whole_job
+from evaluation.wan.networks import aws, by_distance, netstorm_draw, overlay, random_network, whole_job
 from evaluation.wan.report import Claim, Row, claim
 from evaluation.wan.runs import spread
+from evaluation.wan.workloads import MODELS
 
 APSP = ("apsp-random", "apsp-connected", "apsp-shortest", "apsp-balanced", "apsp")
 STRATEGIES = (

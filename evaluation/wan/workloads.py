@@ -1,4 +1,4 @@
-"""Bandwidths and compute times that several evaluations draw from."""
+"""Models, bandwidths and compute times that several evaluations draw from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+MODELS = {"ResNet50": 92 * 8.0, "ResNet152": 240 * 8.0, "AlexNet": 256 * 8.0, "VGG-Net": 552 * 8.0}
+"""Mbit of gradients, as in APSP (paper, Table III)."""
 
 DATA = Path(__file__).resolve().parents[2] / "topologies" / "data"
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from controlplane.strategies.wan.errors import WanError
 from controlplane.strategies.wan.netstorm import algorithm as netstorm
-from evaluation.netstorm.figures import random_network, speed
+from evaluation.netstorm.figures import speed
 from evaluation.netstorm.training import Setup, Training, tcp_mbps
+from evaluation.wan.networks import random_network
 from tests.controlplane.instances import examples
 from tests.wan.test_apsp import networks
 
