@@ -259,7 +259,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--nodes", type=_names, default=(), metavar="NAME,...", help="servers that get one")
     parser.add_argument("--topology", metavar="T", help="one for every server of it (file, or fattree:k=4)")
-    parser.add_argument("--operators", type=_names, default=("operator",), metavar="NAME,...", help="(%(default)s)")
+    parser.add_argument("--operators", type=_names, default=("operator",), metavar="NAME,...", help="default: operator")
     parser.add_argument("--viewers", type=_names, default=(), metavar="NAME,...", help="who may look only")
     parser.add_argument("--switches", type=Path, metavar="FILE", help="switches file: one for each address in it")
     parser.add_argument("--tokens", action="store_true", help="tokens for nodes and operators, not certificates")

@@ -265,6 +265,8 @@ def run_replan(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
         job=arguments.job,
     )
+    if arguments.output is not None and not arguments.dry_run:
+        arguments.output.open("a").close()  # a plan that the job has changed over to must not get lost
     reply = _ask(arguments, "replan", request)
     if arguments.output is not None:
         arguments.output.write_text(reply.plan + "\n")
@@ -276,7 +278,12 @@ def run_job(arguments: argparse.Namespace) -> None:
     if arguments.order == "add":
         given = arguments.job
         if given and "=" not in given:
-            given = Path(given).read_text()
+            try:
+                given = Path(given).read_text()
+            except OSError as error:
+                raise ControllerError(
+                    f"cannot read job file {given}: {error.strerror}; a job is a file or workers=8,ps=2,seed=1"
+                ) from None
         plan = arguments.plan.read_text() if arguments.plan else ""
         request = pb.AddJobRequest(
             job=given,
@@ -311,14 +318,23 @@ def _print(arguments: argparse.Namespace, reply: Message, words: str) -> None:
 
 
 def show_status(arguments: argparse.Namespace) -> None:
-    """The command `status`. Raises ControllerError."""
+    """The command `status`. Raises ControllerError; who watches goes on through a controller's restart."""
+    seen = False
     while True:
-        reply = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=arguments.job)
+        try:
+            reply = fetch_status(arguments.controller, tls_from(arguments), arguments.timeout, job=arguments.job)
+        except ControllerError as error:
+            if not seen:
+                raise
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(WATCH_SECONDS)
+            continue
         if arguments.watch and sys.stdout.isatty():
             print("\x1b[H\x1b[2J", end="")
         _print(arguments, reply, format_status(reply))
         if not arguments.watch:
             return
+        seen = True
         sys.stdout.flush()
         time.sleep(WATCH_SECONDS)
 

@@ -113,6 +113,14 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     stop = threading.Event()
+    last = ""
+
+    def say(line: str) -> None:
+        nonlocal last
+        if line != last:  # what ends it may have been said when it came
+            print(f"ps_server: {line}", file=sys.stderr, flush=True)
+        last = line
+
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
@@ -124,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tls=tls_from(arguments),
             job=arguments.job,
             take_over=arguments.take_over,
-            log=lambda line: print(f"ps_server: {line}", file=sys.stderr, flush=True),
+            log=say,
         )
     except (AgentError, ValueError) as error:
         print(f"ps_server: {error}", file=sys.stderr)
@@ -138,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             elif deadline is not None and time.monotonic() > deadline:
                 raise AgentError(f"not ready after {arguments.timeout:g} s: {server.problem}")
     except AgentError as error:
-        print(f"ps_server: {error}", file=sys.stderr)
+        say(str(error))
         return 1
     finally:
         server.close()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.channels import check_address
 from controlplane.rpc.client import ControllerError, fetch_status
 from controlplane.rpc.tls import Tls
 from worker_agent.engine import DEFAULT_TIMEOUT, Engine, EngineStats, Operation, Work
@@ -218,9 +219,10 @@ def controller_address(given: str | None) -> str:
     address = given or os.environ.get("INART_CONTROLLER")
     if not address:
         raise AgentError("which controller? Give --controller HOST:PORT, or set INART_CONTROLLER")
-    if not (address.rpartition(":")[2].isdigit() or address.startswith("unix:")):
-        raise AgentError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}")
-    return address
+    try:
+        return check_address(address)
+    except ValueError as error:
+        raise AgentError(str(error)) from None
 
 
 def connect(

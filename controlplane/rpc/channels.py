@@ -81,6 +81,17 @@ class _Details(NamedTuple):
     compression: Any
 
 
+def check_address(address: str) -> str:
+    """The address, where it is HOST:PORT or unix:PATH; gRPC takes any other for something else, without a word. Raises
+    ValueError."""
+    host, _, port = address.rpartition(":")
+    if not address.startswith("unix:") and not (
+        host and port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 1 << 16
+    ):
+        raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}")
+    return address
+
+
 def open_channel(
     address: str, tls: Tls | None = None, options: Options = KEEPALIVE, *, name: str = CONTROLLER_NAME
 ) -> grpc.Channel:

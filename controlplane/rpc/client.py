@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from controlplane.agentconfig import AgentConfig, RepairedTree, Role
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.channels import open_channel
+from controlplane.rpc.channels import check_address, open_channel
 from controlplane.rpc.stubs import ControllerStub
 from controlplane.rpc.tls import Tls, credentials
 
@@ -281,7 +281,7 @@ def explain(controller: str, error: grpc.RpcError) -> str:
 def ask(controller: str, method: str, request: Message, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> Any:
     """What the controller answers to one request of an operator. Raises ControllerError."""
     try:
-        channel = open_channel(controller, tls if tls is not None else credentials())
+        channel = open_channel(check_address(controller), tls if tls is not None else credentials())
     except ValueError as error:
         raise ControllerError(str(error)) from None
     with channel:

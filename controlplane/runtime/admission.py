@@ -11,6 +11,7 @@ from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
 from controlplane.plan.repair import intact
 from controlplane.plan.replan import replan
+from controlplane.routing import Unreachable
 from controlplane.runtime.network_state import NetworkState
 from controlplane.runtime.residual import with_loads, without
 from controlplane.runtime.running import JobsError, RunningJob
@@ -63,7 +64,13 @@ class AdmissionControl:
         self.state.jobs.check_name(job.name)
         self.state.check_reach(job)
         state = self.state.left(self.state.now, None)
-        plan = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
+        try:
+            plan = get_strategy(strategy)(limited(state, self.state.kind.limits), job, seed=seed)
+        except (Infeasible, Unreachable) as error:
+            others = ", ".join(one.name for one in self.state.jobs)
+            if not others:
+                raise
+            raise Infeasible(f"{error}, beside {others} (--share plans all jobs together)") from None
         admission = self.admission(plan)
         if admission.plan.rate_mbps < terms.guarantee_mbps:
             raise JobsError(
@@ -83,7 +90,8 @@ class AdmissionControl:
             worst = now.bottleneck
             raise JobsError(
                 f"job {plan.job.name!r} would get {now.rate_mbps:.3g} Mbit/s: {worst.kind.replace('_', ' ')} "
-                f"{worst.name} has nothing left beside {', '.join(job.name for job in self.state.jobs)}"
+                f"{worst.name} has nothing left beside {', '.join(job.name for job in self.state.jobs)} (--share plans "
+                "all jobs together)"
             )
         if plan.rate_mbps > now.rate_mbps * (1 + 1e-6):
             plan = replace(plan, rate_mbps=now.rate_mbps)

@@ -246,6 +246,13 @@ class Network:
         job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
         with self.state.lock:
             lost = {node for one in self.jobs for node in one.without}
+            for one in self.jobs:
+                whole = one.updater.job if one.updater is not None else None
+                if whole is not None and not whole.may_lose_workers and (needed := {*off} & {*whole.workers}):
+                    raise JobsError(
+                        f"{min(needed)} is a worker of job {one.name}, which waits for each of its workers (one that "
+                        "may lose some has at_least= among its words)"
+                    )
             wrong = [one for one in restored if one not in self.state.off and one not in lost]
             if wrong:
                 raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.state.kept_off) or 'nothing'}")
@@ -276,9 +283,12 @@ class Network:
             most = self.replanning.most_of(one) if passing else None
             try:
                 made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=TURN_SECONDS, most=most))
-            except Exception:
+            except Exception as error:
                 if not dry_run and (off or restored):
                     self.replanning.soon()  # that holds from now on, whatever became of the plans
+                if not dry_run and off and isinstance(error, UpdateError | ValueError):
+                    names = ", ".join(off)
+                    raise UpdateError(f"{error}; {names} kept off all the same, until --with {off[0]}") from error
                 raise
             if not dry_run:
                 with self.state.lock:

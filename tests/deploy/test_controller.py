@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane import controller as command
 from controlplane.agentconfig import AgentConfig
 from controlplane.controller import format_status, main
 from controlplane.rpc import inart_pb2 as pb
@@ -25,6 +26,8 @@ from controlplane.runtime.running import PlanSummary, RunningJob
 from p4src.protocol import VERSION
 from tests.deploy.certificates import make_certificates
 from tests.deploy.job import configs
+from worker_agent.agent import controller_address
+from worker_agent.errors import AgentError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -229,6 +232,51 @@ def test_reports_and_status(job, until, capsys):
 def test_status_of_nothing_says_what_to_check(capsys):
     assert main(["status", "--controller", "127.0.0.1:1", "--timeout", "2"]) == 1
     assert "controlplane.deploy --serve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:99999", ":9600", "10.0.0.1:x", ""])
+def test_what_is_no_address_is_said(address, capsys):
+    """gRPC would ask 10.0.0.1:443, and 10.0.0.1:34463."""
+    assert main(["status", "--controller", address]) == 1
+    assert "a controller's address is HOST:PORT or unix:PATH" in capsys.readouterr().err
+    if address:
+        with pytest.raises(AgentError, match="HOST:PORT or unix:PATH"):
+            controller_address(address)
+
+
+def test_who_watches_goes_on_while_the_controller_restarts(job, capsys, monkeypatch):
+    answers = iter([None, ControllerError("away"), None])
+
+    def fetch(*_: object, **__: object) -> pb.StatusReply:
+        answer = next(answers, KeyboardInterrupt())
+        if answer is not None:
+            raise answer
+        return fetch_status(job.address)
+
+    monkeypatch.setattr(command, "fetch_status", fetch)
+    monkeypatch.setattr(command, "WATCH_SECONDS", 0.0)
+    assert main(["status", "--controller", job.address, "--watch"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("planned rate") == 2
+    assert err == "away\n"
+    answers = iter([ControllerError("never there")])
+    assert main(["status", "--controller", job.address, "--watch"]) == 1
+
+
+def test_files_that_an_order_needs_are_looked_at_before_it_is_given(job, tmp_path, capsys):
+    assert main(["job", "add", "--controller", job.address, "--job", "nosuch.json"]) == 1
+    assert "cannot read job file nosuch.json: No such file" in capsys.readouterr().err
+    missing = str(tmp_path / "missing" / "plan.json")
+    assert main(["replan", "--controller", job.address, "--output", missing]) == 1
+    assert f"No such file or directory: '{missing}'" in capsys.readouterr().err
+
+
+def test_parameter_server_that_is_refused_says_so_once(job):
+    words = [sys.executable, "-m", "ps_server", "--controller", job.address, "--node", "w1"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    refusals = [line for line in done.stderr.splitlines() if "w1 is a worker of this job" in line]
+    assert len(refusals) == 1, done.stderr
 
 
 def test_taken_port_is_reported(job):

@@ -32,6 +32,7 @@ from controlplane.runtime.roster import Refused
 from controlplane.runtime.running import JobsError
 from controlplane.runtime.settled import unsettled
 from controlplane.runtime.state import StateError, StateFolder, Stored
+from controlplane.runtime.update import UpdateError
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
@@ -357,6 +358,29 @@ def test_order_that_leaves_a_job_without_servers_is_refused_and_changes_nothing(
         rig.network.replan(off=[SERVERS[5]])
     assert not rig.network.state.off
     assert two.updater.plan is before
+
+
+def test_worker_that_its_job_waits_for_cannot_be_kept_off(rig):
+    running = rig.add(ONE)
+    with pytest.raises(JobsError, match=f"{SERVERS[0]} is a worker of job one, which waits for each of its workers"):
+        rig.network.replan(off=[SERVERS[0]])
+    assert not rig.network.state.off
+    assert rig.network.replan(dry_run=True).plan.job == running.updater.plan.job, "later orders are planned as before"
+
+
+def test_order_that_a_job_cannot_follow_says_that_it_holds_all_the_same(rig):
+    rig.add(ONE)
+    edge = TREE.access_switch(SERVERS[0])
+    with pytest.raises(UpdateError, match=f"no route .*; {edge} kept off all the same, until --with {edge}"):
+        rig.network.replan(off=[edge])
+    assert rig.network.state.off == {edge: "operator"}
+
+
+def test_job_that_finds_no_way_beside_others_hears_of_them(rig):
+    rig.add(replace(ONE, parameter_servers=(SERVERS[7],)))
+    full = Job("late", (SERVERS[8], SERVERS[9]), (SERVERS[7],), 1_000_000)
+    with pytest.raises((Infeasible, JobsError), match=r"beside one \(--share plans all jobs together\)"):
+        rig.network.admissions.admit(full, "inart")
 
 
 def test_job_that_lost_all_its_servers_begins_with_the_first_that_is_back(rig, until):
