@@ -28,11 +28,13 @@ from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
 from controlplane.rpc.tls import add_tls_arguments, is_local, tls_from
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.strategies.wan.policy import FollowPlan
+from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology, TopologyError
 from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
-from overlay.systems import COPIED_HEADROOM
+from overlay.framing import MTU, tcp_framing
+from overlay.systems import COPIED_HEADROOM, HEADROOM
 from overlay.tls import Security
 
 if TYPE_CHECKING:
@@ -124,11 +126,15 @@ def replication(topology: Topology, file: Path) -> Replication:
 def coordinate(arguments: argparse.Namespace) -> None:
     topology = parse_topology(arguments.topology)
     job = parse_job(arguments.job, topology)
-    plan = get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
+    if arguments.strategy == "wan":  # its rates are meant to be kept, so they leave room for what comes beside values
+        framing = tcp_framing(arguments.chunk, arguments.mtu)
+        plan, headroom = wan(topology, job, seed=arguments.seed, framing=framing), HEADROOM
+    else:
+        plan, headroom = get_strategy(arguments.strategy)(topology, job, seed=arguments.seed), 0.0
     switches = None if arguments.switches is None else replication(topology, arguments.switches)
     policy = FollowPlan(
         plan, topology, chunk_values=arguments.chunk, window=arguments.window, detours=arguments.detours,
-        replicated=switches is not None, headroom=COPIED_HEADROOM if switches is not None else 0.0,
+        replicated=switches is not None, headroom=COPIED_HEADROOM if switches is not None else headroom,
     )  # fmt: skip
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -177,6 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     coordinator.add_argument("--strategy", default="wan", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
     coordinator.add_argument("--seed", type=int, default=0)
     coordinator.add_argument("--chunk", type=amount, default=CHUNK_VALUES, help="values of a chunk")
+    coordinator.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU}): "
+                             "wan counts their headers")  # fmt: skip
     coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
     coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
     coordinator.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT")
