@@ -34,7 +34,7 @@ from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
 from overlay.framing import MTU, tcp_framing
-from overlay.systems import COPIED_HEADROOM, HEADROOM
+from overlay.systems import COPIED_HEADROOM
 from overlay.tls import Security
 
 if TYPE_CHECKING:
@@ -128,13 +128,13 @@ def coordinate(arguments: argparse.Namespace) -> None:
     job = parse_job(arguments.job, topology)
     if arguments.strategy == "wan":  # its rates are meant to be kept, so they leave room for what comes beside values
         framing = tcp_framing(arguments.chunk, arguments.mtu)
-        plan, headroom = wan(topology, job, seed=arguments.seed, framing=framing), HEADROOM
+        plan = wan(topology, job, seed=arguments.seed, framing=framing)
     else:
-        plan, headroom = get_strategy(arguments.strategy)(topology, job, seed=arguments.seed), 0.0
+        plan = get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
     switches = None if arguments.switches is None else replication(topology, arguments.switches)
     policy = FollowPlan(
         plan, topology, chunk_values=arguments.chunk, window=arguments.window, detours=arguments.detours,
-        replicated=switches is not None, headroom=COPIED_HEADROOM if switches is not None else headroom,
+        replicated=switches is not None, headroom=COPIED_HEADROOM if switches is not None else 0.0,
     )  # fmt: skip
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -25,9 +25,6 @@ from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
 from overlay.framing import MTU, tcp_framing
 
-HEADROOM = 0.01
-"""Of a paced plan's rate, beside headers and acknowledgements, which the plan counts: time to drain a queue."""
-
 PAPERS = {  # each paper's own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
     "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
@@ -101,12 +98,12 @@ def make(
         )  # fmt: skip
 
     network, options = overlay(graph), {"chunk_values": chunk, "window": 64}
-    if name == "wan":  # only its rates are meant to be kept; the others send as fast as TCP lets them
+    if name == "wan":  # only its rates are to be kept, and count headers; the others send as fast as TCP lets them
 
         def plan(topology: Topology) -> Plan:
             return wan(topology, job, seed=seed, framing=tcp_framing(chunk, mtu))
 
-        return FollowNetwork(plan, network, link=_link, paced=True, headroom=HEADROOM, **options)
+        return FollowNetwork(plan, network, link=_link, paced=True, **options)
     return FollowPlan(get_strategy(name)(network, job, seed=seed), network, paced=False, **options)
 
 

@@ -36,7 +36,6 @@ from overlay.__main__ import amount
 from overlay.coordinator import Coordinator
 from overlay.framing import segment_bytes, tcp_framing
 from overlay.simulation import Simulation
-from overlay.systems import HEADROOM
 from topologies.load import LoadMonitor
 from topologies.network import MTU
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
@@ -66,7 +65,7 @@ class Measured:
 def policy_of(plan: Plan, planned_on: Topology, chunk: int, window: int) -> FollowPlan:
     """Only `wan`'s rates are meant to be kept; the others send as fast as TCP lets them."""
     paced = plan.strategy == "wan"
-    return FollowPlan(plan, planned_on, paced=paced, headroom=HEADROOM, chunk_values=chunk, window=window)
+    return FollowPlan(plan, planned_on, paced=paced, chunk_values=chunk, window=window)
 
 
 class Site(Wan):
