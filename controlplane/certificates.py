@@ -24,12 +24,15 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, ORGANISATION, switch_name
 from controlplane.runtime.access import Caller
 
 DAYS = 90
+BROWSER_FILE = "browser.p12"
+"""Of operators and viewers."""
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 
@@ -196,6 +199,8 @@ def make(folder: Path, wanted: Wanted, days: int = DAYS, *, tokens: bool = False
                     made.append(where)
             elif authority.issue(where, caller, (CLIENT, SERVER) if role == "node" else (CLIENT,)):
                 made.append(where)  # nodes serve each other across a WAN (overlay/); clients check whom they reach
+            if role != "node" and not tokens:
+                _write_browser_file(where, authority)
     _write_tokens(folder, given, authority)
     if wanted.switches:
         made += _make_switches(folder, wanted, days)
@@ -215,6 +220,22 @@ def _make_switches(folder: Path, wanted: Wanted, days: int) -> list[Path]:
         if authority.issue(where, Caller("switch", switches[0]), (SERVER,), names):
             made.append(where)
     return made
+
+
+def _write_browser_file(where: Path, authority: Authority) -> None:
+    """Certificate and key as a browser imports them, for the controller's page. The key is in no way safer beside it,
+    so it has no password."""
+    file = where / BROWSER_FILE
+    if file.is_file():
+        return
+    certificate = x509.load_pem_x509_certificate((where / FOLDER_FILES["certificate"]).read_bytes())
+    key = serialization.load_pem_private_key((where / FOLDER_FILES["key"]).read_bytes(), password=None)
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        name = f"inart {where.name}".encode()
+        bundle = pkcs12.serialize_key_and_certificates(
+            name, key, certificate, [authority.certificate], serialization.NoEncryption()
+        )
+        _write(file, bundle, 0o600)
 
 
 def _write_tokens(folder: Path, given: dict[str, Caller], authority: Authority) -> None:
@@ -300,6 +321,8 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
         yield f"a switch:    the files of {arguments.folder / 'switches'}/NAME (docs/deploy.md)"
     yield f"an agent:    --credentials {arguments.folder / 'nodes'}/NAME"
     yield f"an operator: --credentials {arguments.folder / 'operators'}/NAME"
+    if not arguments.tokens:
+        yield f"a browser:   import {BROWSER_FILE} of an operator or a viewer (no password), for the page (--web)"
     yield f"keep {arguments.folder / 'authority'}/key.pem: who has it can make more"
 
 

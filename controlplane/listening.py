@@ -74,6 +74,8 @@ def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
     files cannot be used."""
     tls = tls_from(arguments)
     server = replace(tls, token=None) if tls is not None and tls.encrypted else None
+    if server is not None and (expired := server.expired()):
+        raise ValueError(f"nobody could come in: {expired}")
     certificates = server is not None and server.authority is not None
     tokens = load_tokens(arguments.tokens) if arguments.tokens is not None else {}
     second = arguments.tokens_listen

@@ -135,7 +135,7 @@ class Membership:
                     self.listener.on_refused(error.details() or "refused without a reason")
                     return
                 if not self._closed.is_set():
-                    self.listener.on_unreachable(explain(self.controller, error))
+                    self.listener.on_unreachable(explain(self.controller, error, self._tls))
             except _Refused:
                 return
             finally:
@@ -266,9 +266,11 @@ class _Refused(Exception):
     """The controller refused; stop trying."""
 
 
-def explain(controller: str, error: grpc.RpcError) -> str:
+def explain(controller: str, error: grpc.RpcError, tls: Tls | None = None) -> str:
     """A gRPC error in words, with what to check."""
     code, details = error.code(), (error.details() or "").strip()
+    if tls is not None and code == grpc.StatusCode.UNAVAILABLE and (expired := tls.expired()):
+        return f"controller at {controller}: {code.name}: {expired}"
     hint = {
         grpc.StatusCode.UNAVAILABLE: "does `python -m controlplane.deploy --serve` run there, with TLS like here? "
         "Where it wants TLS: --credentials DIR, as `inart certificates` makes it",
@@ -281,7 +283,8 @@ def explain(controller: str, error: grpc.RpcError) -> str:
 def ask(controller: str, method: str, request: Message, tls: Tls | None = None, timeout: float = STATUS_SECONDS) -> Any:
     """What the controller answers to one request of an operator. Raises ControllerError."""
     try:
-        channel = open_channel(check_address(controller), tls if tls is not None else credentials())
+        tls = tls if tls is not None else credentials()
+        channel = open_channel(check_address(controller), tls)
     except ValueError as error:
         raise ControllerError(str(error)) from None
     with channel:
@@ -290,7 +293,7 @@ def ask(controller: str, method: str, request: Message, tls: Tls | None = None, 
         except grpc.RpcError as error:
             if error.code() in REFUSALS:
                 raise ControllerError(error.details() or "refused without a reason") from None
-            raise ControllerError(explain(controller, error)) from None
+            raise ControllerError(explain(controller, error, tls)) from None
 
 
 def fetch_status(

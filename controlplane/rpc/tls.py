@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import ipaddress
 import os
 import ssl
@@ -73,6 +74,21 @@ class Tls:
             raise ValueError("TLS: a server needs --tls-cert and --tls-key")
         return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
 
+    def expired(self) -> str:
+        """Which of the own certificate and the authority's has ended, in words; "": neither, as far as can be read.
+        gRPC tells a client nothing of it, only that the connection was closed."""
+        for path in (self.certificate, self.authority):
+            try:
+                end = not_after(path.read_text()) if path is not None else None
+            except (OSError, ValueError, LookupError):
+                continue
+            if path is not None and end is not None and end < datetime.datetime.now(datetime.UTC):
+                return (
+                    f"the certificate {path} expired on {end:%Y-%m-%d %H:%M} UTC: delete its folder and let `inart "
+                    "certificates` make it anew, or ask who has the authority"
+                )
+        return ""
+
     def names_roles(self) -> bool:
         """Whether the authority is one of `inart certificates`. Raises ValueError."""
         if self.authority is None:
@@ -83,6 +99,38 @@ class Tls:
             raise ValueError(f"TLS: {self.authority} is not a certificate in PEM: {error}") from None
         wanted = (("organizationName", ORGANISATION),)
         return any(wanted in authority.get("subject", ()) for authority in authorities)
+
+
+_TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+_VERSION = 0xA0
+
+
+def not_after(pem: str) -> datetime.datetime:
+    """When the first certificate of a PEM file ends (RFC 5280, section 4.1). Agents are installed without a library for
+    certificates. Raises ValueError, LookupError: it is none."""
+    head, tail = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    start = pem.index(head)
+    der = ssl.PEM_cert_to_DER_cert(pem[start : pem.index(tail, start) + len(tail)])
+    [(_, certificate)] = _der(der)
+    fields = _der(_der(certificate)[0][1])
+    # [version,] serialNumber, signature, issuer, validity
+    tag, text = _der(fields[4 if fields[0][0] == _VERSION else 3][1])[1]
+    return datetime.datetime.strptime(text.decode(), _TIMES[tag]).replace(tzinfo=datetime.UTC)
+
+
+def _der(data: bytes) -> list[tuple[int, bytes]]:
+    """The elements that follow each other, as (tag, content)."""
+    elements, at = [], 0
+    while at < len(data):
+        tag, size = data[at], data[at + 1]
+        at += 2
+        if size & 0x80:
+            digits = size & 0x7F
+            size = int.from_bytes(data[at : at + digits], "big")
+            at += digits
+        elements.append((tag, data[at : at + size]))
+        at += size
+    return elements
 
 
 def switch_name(switch: str) -> str:

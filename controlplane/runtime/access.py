@@ -82,6 +82,11 @@ class Access:
     def restricted(self) -> bool:
         return self._certificates or bool(self._tokens)
 
+    @property
+    def tokens(self) -> bool:
+        """Whether there are any."""
+        return bool(self._tokens)
+
     def caller(self, context: grpc.ServicerContext) -> Caller | None:
         """Who calls; None: it does not matter. Raises Denied."""
         if not self.restricted:

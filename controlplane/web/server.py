@@ -168,7 +168,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Cache-Control", "no-store")
         if status == HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", 'Basic realm="InArt: any name, and your token"')
+            # Without tokens there is nothing to type in: only a certificate lets a browser in.
+            words = "any name, and your token" if self.server.access.tokens else "only a certificate lets you in"
+            self.send_header("WWW-Authenticate", f'Basic realm="InArt: {words}"')
         self.end_headers()
         if body:
             self.wfile.write(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,15 +10,17 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
 
-from controlplane.certificates import CertificatesError, Wanted, make
+from controlplane.certificates import Authority, CertificatesError, Wanted, make, now
 from controlplane.certificates import main as certificates
 from controlplane.listening import open_listening
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.channels import open_channel
 from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.rpc.stubs import METHODS, ControllerStub
-from controlplane.rpc.tls import Tls, credentials, is_local
+from controlplane.rpc.tls import Tls, credentials, is_local, not_after
 from controlplane.runtime.access import MAY, ROLES, TokenError, load_tokens, parse_uri
 from controlplane.runtime.controller import Controller, listen
 from controlplane.runtime.epochs import EpochStore
@@ -359,6 +362,51 @@ def test_certificates_that_cannot_be_made(tmp_path, words, message, capsys):
     given = [word.format(here=tmp_path) for word in words]
     assert certificates(["--folder", str(tmp_path / "made"), *given]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def long_ago(tmp_path, monkeypatch) -> Path:
+    """What was made a hundred days ago, by an authority for longer."""
+    Authority.of(tmp_path / "authority", "for longer", 300)
+    day = now()
+    monkeypatch.setattr("controlplane.certificates.now", lambda: day - datetime.timedelta(days=100))
+    make(tmp_path, Wanted(nodes=("w1",), operators=("alice",)))
+    monkeypatch.undo()
+    return tmp_path
+
+
+def test_certificate_that_has_expired_is_said(long_ago, folder, rig):
+    for who in ("operators/alice", "nodes/w1", "controller"):
+        end = not_after((long_ago / who / "certificate.pem").read_text())
+        assert f"certificate.pem expired on {end:%Y-%m-%d %H:%M} UTC" in credentials(long_ago / who).expired()
+        assert (now() - end).days in (9, 10)
+    assert credentials(folder / "ours/operators/alice").expired() == ""
+    with pytest.raises(ControllerError, match=r"UNAVAILABLE: the certificate .*/alice/certificate\.pem expired on "):
+        fetch_status(rig.address, credentials(long_ago / "operators/alice"), 30.0)
+    options = ["--topology", "testbed", "--listen", "10.0.0.1:0", "--credentials", str(long_ago / "controller")]
+    with pytest.raises(ValueError, match=r"nobody could come in: the certificate .* expired on "):
+        open_listening(make_parser().parse_args(options), "10.0.0.1:0")
+
+
+@pytest.mark.parametrize("content", ["", "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n", "\x00"])
+def test_end_of_what_is_no_certificate(content, tmp_path):
+    (tmp_path / "certificate.pem").write_text(content)
+    (tmp_path / "key.pem").write_text(content)
+    assert credentials(tmp_path).expired() == ""
+
+
+def test_browser_gets_a_file_of_its_own(folder):
+    for who, where in (("operator", "operators/alice"), ("viewer", "viewers/grafana")):
+        own = folder / "ours" / where
+        file = own / "browser.p12"
+        assert file.stat().st_mode & 0o077 == 0
+        key, certificate, authorities = pkcs12.load_key_and_certificates(file.read_bytes(), None)
+        assert key is not None and certificate is not None
+        assert certificate.public_bytes(serialization.Encoding.PEM) == (own / "certificate.pem").read_bytes()
+        assert authorities[0].public_bytes(serialization.Encoding.PEM) == (own / "authority.pem").read_bytes()
+        assert who in certificate.subject.rfc4514_string()
+    assert not (folder / "ours/nodes/w1/browser.p12").exists()
+    assert not (folder / "tokens/viewers/grafana/browser.p12").exists()
 
 
 def test_authority_that_is_none_is_said(tmp_path):
