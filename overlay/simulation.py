@@ -1,10 +1,10 @@
 """The same policies and the same executions on the flow-level simulator instead of sockets.
 
 Each chunk is a flow on the links of its hop, one at a time per connection; connections share links max-min, as TCP does
-where nothing is lost and windows are alike (topologies/wan/networks.py). Where links lose packets, a connection is no
-faster than Mathis's law allows over its route. Of TCP, besides: whole frames with their headers, also where the last of
-a chunk is not full; acknowledgements, which take their part of the other direction (overlay/framing.py); a frame goes
-on over the next link when all of it has come; a connection is open a round trip after it is first needed.
+where nothing is lost, windows are alike and acknowledgements do not wait (topologies/wan/networks.py). Where links
+lose packets, a connection is no faster than Mathis's law allows over its route. Of TCP, besides: whole frames with
+their headers, also where the last of a chunk is not full; acknowledgements, which take their part of the other
+direction (overlay/framing.py); a connection is open a round trip after it is first needed.
 """
 
 from __future__ import annotations
@@ -148,7 +148,6 @@ class Simulation:
                 rtt = 2 * self._delay(pair) or 1e-3
                 lost = 1 - (1 - loss) ** len(between)
                 capacities.append(mathis_mbps(rtt, lost, self.segment) if lost else math.inf)
-        self.capacities = capacities
         self.sim = Simulator(capacities)
         self.ways = {node: Ways(node) for node in topology.servers}
         self.scatters: dict[str, Scatter[Values]] = {node: Scatter(node) for node in topology.servers}
@@ -226,7 +225,6 @@ class Simulation:
 
     def set_rate(self, u: str, v: str, mbps: float) -> None:
         """The capacity of a link of the topology, from now on."""
-        self.capacities[self.links[u, v]] = mbps
         self.sim.set_capacity(self.links[u, v], mbps)
 
     def carry_out(self, orders: Sequence[Order]) -> None:
@@ -404,14 +402,8 @@ class Simulation:
             self.sim.send(HEADERS_BYTES * BITS * frames / SEGMENTS_AN_ACKNOWLEDGEMENT, line.back)
             arrived()
 
-        self.sim.after(line.delay + self._forwarding(line.links), there)
+        self.sim.after(line.delay, there)
         self._flush(line)
-
-    def _forwarding(self, links: Sequence[int]) -> float:
-        """Seconds that a frame, which is on all links at once in flows, takes longer over them one by one."""
-        frame = (self.segment + HEADERS_BYTES) * BITS
-        each = [frame / self.capacities[link] for link in links if self.capacities[link] > 0]
-        return sum(each) - max(each, default=0.0)
 
     def _arrive(self, task: Task, post: Post) -> None:
         if task.number not in self.tasks:

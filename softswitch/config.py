@@ -28,8 +28,9 @@ SHAPE_RANGES: dict[str, tuple[float, float]] = {
     "reorder_ms": (0, 60_000),
     "queue_packets": (1, 1e6),
     "queue_bytes": (1, 1e9),
+    "ahead_bytes": (0, 65536),
 }
-_WHOLE = ("burst_bytes", "queue_packets", "queue_bytes")
+_WHOLE = ("burst_bytes", "queue_packets", "queue_bytes", "ahead_bytes")
 
 Shape = dict[str, float | None]
 

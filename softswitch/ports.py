@@ -12,8 +12,8 @@ MAX_PORTS = 512
 MAX_FRAME = 65536
 DEFAULT_QUEUE_BYTES = 256 * 1024  # of a shaped port
 _SHAPE_NAMES = frozenset(
-    ("rate_mbps", "burst_bytes", "queue_bytes", "queue_packets", "delay_ms", "jitter_ms", "loss", "duplicate",
-     "reorder", "reorder_ms")
+    ("rate_mbps", "burst_bytes", "queue_bytes", "queue_packets", "ahead_bytes", "delay_ms", "jitter_ms", "loss",
+     "duplicate", "reorder", "reorder_ms")
 )  # fmt: skip
 
 
@@ -65,6 +65,7 @@ def native_shape(shape: dict[str, float]) -> native.Shape | None:
         burst_bytes=int(given.get("burst_bytes", 0)),
         queue_bytes=int(given.get("queue_bytes", default_queue)),
         queue_packets=int(given.get("queue_packets", 0)),
+        ahead_bytes=int(given.get("ahead_bytes", 0)),
         delay_ns=int(given.get("delay_ms", 0) * 1e6),
         jitter_ns=int(given.get("jitter_ms", 0) * 1e6),
         reorder_ns=int(given.get("reorder_ms", 1) * 1e6),

@@ -3,7 +3,8 @@
  * A shaped port is a queue, a line and a delay. The line takes frames one after the other at `rate`; a frame that
  * finds more than the queue's limit still waiting for the line is dropped. A frame may start up to `burst` bytes ahead
  * of the line's schedule (a token bucket). Its departure is computed when it is accepted, so the long-term rate is
- * exact whatever the timer does. Then it takes `delay` plus a uniform jitter, which keeps the order; with probability
+ * exact whatever the timer does. Frames of at most `ahead` bytes go before all that waits, which waits for them (as
+ * acknowledgements do with RFC 3449's "ACKs-first scheduling"). Then it takes `delay` plus a uniform jitter, which keeps the order; with probability
  * `reorder` it is held back by `reorder_ns` more, and later frames overtake it.
  */
 #include <stdlib.h>
@@ -50,6 +51,7 @@ static void heap_update(struct ss_thread *t, struct ss_port *port) {
     uint64_t due = UINT64_MAX;
     if (port->queue.head) due = port->queue.head->due;
     if (port->late.head && port->late.head->due < due) due = port->late.head->due;
+    if (port->ahead.head && port->ahead.head->due < due) due = port->ahead.head->due;
     if (due == UINT64_MAX) {
         if (port->heap_at < 0) return;
         int at = port->heap_at;
@@ -121,9 +123,29 @@ uint64_t ss_port_backlog(struct ss_port *port, uint64_t now) {
     return port->backlog_packets;
 }
 
+/* A frame that does not wait: what waits keeps the departures that it has, and the line is busy for longer. */
+static void pass_ahead(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
+    const struct ss_shape *shape = &port->shape;
+    uint64_t now = thread->now_ns;
+    if (shape->rate_bps > 0) {
+        if (port->free_at < (double)now) port->free_at = (double)now;
+        port->free_at += (double)buf->len * 8e9 / shape->rate_bps;
+    }
+    buf->depart = now;
+    buf->due = now + shape->delay_ns;
+    if (buf->due < port->last_ahead) buf->due = port->last_ahead; /* the delay was shortened meanwhile */
+    port->last_ahead = buf->due;
+    ss_push(&port->ahead, buf);
+    heap_update(thread, port);
+}
+
 static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
     const struct ss_shape *shape = &port->shape;
     uint64_t now = thread->now_ns;
+    if (buf->len <= shape->ahead_bytes) {
+        pass_ahead(thread, port, buf);
+        return;
+    }
     ss_port_backlog(port, now);
     if ((shape->queue_bytes && port->backlog_bytes + buf->len > shape->queue_bytes && port->backlog_packets) ||
         (shape->queue_packets && port->backlog_packets >= shape->queue_packets)) {
@@ -187,6 +209,7 @@ static void release(struct ss_thread *thread, struct ss_port *port, uint64_t now
     for (;;) {
         struct ss_list *list = &port->queue;
         if (port->late.head && (!list->head || port->late.head->due < list->head->due)) list = &port->late;
+        if (port->ahead.head && (!list->head || port->ahead.head->due < list->head->due)) list = &port->ahead;
         if (!list->head || list->head->due > now) break;
         deliver(thread, port, ss_pop(list));
     }
@@ -202,6 +225,7 @@ void ss_fire_timers(struct ss_thread *thread) {
 void ss_port_drain(struct ss_thread *thread, struct ss_port *port) {
     ss_list_free(&port->queue);
     ss_list_free(&port->late);
+    ss_list_free(&port->ahead);
     port->waiting = NULL;
     port->backlog_bytes = port->backlog_packets = 0;
     ss_list_free(&port->tx);

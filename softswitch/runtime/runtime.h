@@ -80,6 +80,7 @@ struct ss_shape {
     uint64_t burst_bytes;
     uint64_t queue_bytes;     /* 0: not limited by bytes */
     uint64_t queue_packets;   /* 0: not limited by packets */
+    uint64_t ahead_bytes;     /* frames of at most so many do not wait for the line */
     uint64_t delay_ns, jitter_ns, reorder_ns;
     double loss, duplicate, reorder;
 };
@@ -98,9 +99,10 @@ struct ss_port {
     bool shaped;
     struct ss_shape shape;
     double free_at;          /* ns: when the line will have sent everything accepted so far */
-    uint64_t last_due, last_late, last_depart;
+    uint64_t last_due, last_late, last_ahead, last_depart;
     struct ss_list queue;    /* by due time */
     struct ss_list late;     /* reordered frames, by due time */
+    struct ss_list ahead;    /* that did not wait for the line, by due time */
     struct ss_buf *waiting;  /* first frame of `queue` that the line has not taken yet */
     uint64_t backlog_bytes, backlog_packets;
     uint64_t random;

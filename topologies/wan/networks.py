@@ -28,6 +28,9 @@ NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
 TOTAL_MBPS = 400.0  # of all links together: what two cores forward and add with time to spare
 HOST_MBPS = 1000.0
 WINDOW_SEGMENTS = 8
+ACKNOWLEDGEMENT_BYTES = 90
+"""What an acknowledgement takes at most, with what it says of frames that came out of order; and what opens a
+connection."""
 
 
 def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
@@ -92,7 +95,7 @@ class Wan:
             for u, v in self.topology.links:
                 if self.topology.kind(u) == self.topology.kind(v) == "switch":
                     # A bucket's credit, small beside what a fabric carries, is a chunk of ours on these slow links.
-                    self.emulation.shape(u, v, burst_bytes=0, loss=self.loss)
+                    self.emulation.shape(u, v, burst_bytes=0, loss=self.loss, ahead_bytes=ACKNOWLEDGEMENT_BYTES)
         except BaseException:
             self.__exit__()
             raise
@@ -104,11 +107,12 @@ class Wan:
         return p4runtime(self.topology, addresses)
 
     def _share_alike(self, host: str) -> None:
-        """Connections share links as the simulator has it: all have the same window, which fills any way. So what of a
-        link a connection gets hangs neither on how long it has been sending nor on what goes the other way. (BBR keeps
-        some ten frames in a queue here, behind which the acknowledgements of the other direction wait, and takes their
-        wait for its own link's: 0.6 of its rate. Reno without a limit fills queues.) Where nothing is lost, no timer
-        need find out that something was: 1 s as RFC 6298 has it, so that a queue that grows sets none off.
+        """Connections share links as the simulator has it: all have the same window, which fills any way, so what of a
+        link a connection gets does not hang on how long it has been sending; and acknowledgements go before what waits
+        for a link (RFC 3449, ACKs-first scheduling), so it does not hang on what goes the other way. Without either, at
+        rates at which a frame takes 10 ms: BBR keeps ten and more frames in a queue, acknowledgements wait behind those
+        of the other direction, and the connection with the smaller window gets 0.6 of its rate. Where nothing is lost,
+        no timer need find out that something was: 1 s as RFC 6298 has it, so that a queue that grows sets none off.
         """
         window = 2 * window_bytes(self.topology, self.mtu)  # half of a buffer is for what frames take beside their data
         settings = (

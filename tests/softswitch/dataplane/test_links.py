@@ -100,6 +100,22 @@ def test_a_full_queue_drops_the_newest(fabric: Fabric, queue: dict[str, float]) 
     assert line.devices[0].port_stats()[2].drops == {"queue_full": 179}
 
 
+def test_small_frames_go_before_what_waits(fabric: Fabric) -> None:
+    line = Line(fabric, rate_mbps=1, queue_packets=10, ahead_bytes=64)
+    sizes: list[int] = []
+    line.devices[1].capture = lambda port, data: sizes.append(len(data))
+    begin = time.monotonic()
+    line.fabric.stop()  # all are there when the thread goes on
+    line.send(0, 5)
+    for size in (64, 65):
+        line.devices[0].inject(9, ethernet(5, 6, 0x1234) + bytes(size - 14))
+    line.fabric.start()
+    until(lambda: len(sizes) == 7)
+    # One may be on the line already. Whatever is larger keeps its place, and the line is busy for longer.
+    assert sizes.index(64) <= 1 and [size for size in sizes if size != 64] == [SIZE] * 5 + [65]
+    assert time.monotonic() - begin >= (5 * SIZE + 64) * 8 / 1e6
+
+
 def test_delay(fabric: Fabric) -> None:
     line = Line(fabric, delay_ms=30, jitter_ms=5)
     begin = time.monotonic()
