@@ -228,12 +228,17 @@ def delays(trials: int) -> list[Row]:
 
 def tcp(trials: int) -> list[Row]:
     """The systems where links have the paper's round trip of 30 ms and lose 0.02 %, beside links that only have a rate:
-    there a connection reaches 34 Mbit/s over one link, 17 over two."""
+    there a connection reaches 34 Mbit/s over one link, 17 over two. connections: between two nodes."""
     rows = []
-    for links, limits in (("rates only", {}), ("30 ms, 0.02 %", {"rtt_ms": 30.0, "loss": 2e-4})):
-        star = replace(STAR, **limits)  # type: ignore[arg-type]
+    lossy = {"rtt_ms": 30.0, "loss": 2e-4}
+    for links, connections, limits in (("rates only", 1, {}), *(("30 ms, 0.02 %", k, lossy) for k in (1, 2, 4))):
+        star = replace(STAR, connections=connections, **limits)  # type: ignore[arg-type]
         settings = [
-            Setting({"links": links, "system": name}, replace(SYSTEMS[name], **limits), star)  # type: ignore[arg-type]
+            Setting(
+                {"links": links, "connections": connections, "system": name},
+                replace(SYSTEMS[name], connections=connections, **limits),  # type: ignore[arg-type]
+                star,
+            )
             for name in ("MXNET", "MLNET", "TSEngine", "NetStorm-std", "NetStorm")
         ]
         rows += _rows(trials, settings)

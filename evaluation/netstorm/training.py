@@ -8,6 +8,7 @@ and forward whole chunks: small ones pipeline, one chunk per root is Theorem 1's
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class Setup:
     room; else at once, as the text says. update_rate: the policy is made anew every `update` s when some link's known
     throughput has changed by more than this part since the last one (0: by anything, the paper's value). counts: whose
     delays trees are chosen by, up and down (both) or up only: the paper's links have one weight. rtt_ms, loss:
-    of each link; above 0, two nodes talk over one TCP connection, no faster than Mathis's law allows over their route.
+    of each link; above 0, two nodes talk over TCP connections (`connections`; one in the authors' PS-LITE), each no
+    faster than Mathis's law allows over their route, and what a chunk's stamps tell (Eq. (17)) is no more than that.
     """
 
     topology: str = "FAPT"
@@ -62,6 +64,7 @@ class Setup:
     counts: netstorm.Counts = "both"
     rtt_ms: float = 0.0
     loss: float = 0.0
+    connections: int = 1
 
     def __post_init__(self) -> None:
         topologies, awareness = ("STAR", "BKT", "MST", "FAPT"), ("none", "passive", "full")
@@ -118,12 +121,15 @@ class Training:
         # Overlay links that are no links of the network go along the fewest hops.
         self.routes = dict(nx.all_pairs_shortest_path(graph))
         self.connections: dict[tuple[Node, Node], int] = {}
+        self.limits: dict[tuple[Node, Node], float] = {}  # Mbit/s
         if setup.rtt_ms > 0:
             for u, routes in self.routes.items():
                 for v, route in routes.items():
                     if u != v:
                         self.connections[u, v] = len(capacities)
-                        capacities.append(tcp_mbps(len(route) - 1, setup.rtt_ms, setup.loss))
+                        limit = tcp_mbps(len(route) - 1, setup.rtt_ms, setup.loss) * setup.connections
+                        self.limits[u, v] = limit
+                        capacities.append(limit)
         self.sim = Simulator(capacities, "fcfs")
         self.change, self.interval = change, interval
         self.senders: dict[tuple[Node, Node], _Sender] = {}
@@ -136,9 +142,10 @@ class Training:
     # --- what the scheduler knows and decides ---
 
     def _measure(self, u: Node, v: Node, size: float) -> None:
-        """A chunk has come over u -> v; if it is large enough, it tells the link's present throughput."""
+        """A chunk has come over u -> v; if it is large enough, it tells what a chunk has there now."""
         if self.setup.awareness == "passive" and size >= self.setup.probe_size * MBIT:
-            self.policy.measured((u, v), self.graph.edges[u, v]["mbps"])
+            mbps = min(self.graph.edges[u, v]["mbps"], self.limits.get((u, v), math.inf))
+            self.policy.measured((u, v), mbps)
 
     def _update(self) -> None:
         if self.setup.awareness == "full":
