@@ -8,7 +8,7 @@ from evaluation.wan.report import Figure, main
 
 ROUNDS = panels("workload", label="rounds per worker")
 FIGURES = {
-    "fig3": Figure(accuracy.fig3, "real training: rounds to an accuracy of 0.95", "x_s", "rounds", ("images", "p"), 1),
+    "fig3": Figure(accuracy.fig3, "real training: rounds to an accuracy of 0.9", "x_s", "rounds", ("images", "p"), 1),
     "fig4": Figure(figures.fig4, "seconds of one partial reduce", "scheme", "mean", (), 30,
                    panels("network", "p", label="seconds", as_bars=True, log=True)),
     "fig5": Figure(figures.fig5, "rounds in 50 s: A2A, OPR, CREW", "workload", "mean", ("scheme",), 10,

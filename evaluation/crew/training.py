@@ -291,7 +291,8 @@ class Training:
         return False
 
     def _start(self, task: Task) -> None:
-        members = [int(node) for node in task.participants]
+        together = task.participants if self.setup.scheme == "A2A" else task.trees[0].contributors
+        members = [int(node) for node in together]
         for member in members:
             self.queue.remove(member)
         self.result.waits.extend((self.sim.now - self.since[members]).tolist())

@@ -90,7 +90,7 @@ class Crew:
         self.queue: list[tuple[str, int, int]] = []  # who is ready, with how many values, and the number of its turn
         self.away: set[str] = set(self.nodes)
         self.silent: set[str] = set()
-        self.edges: dict[tuple[str, str], Edge] = {}
+        self.edges: dict[str, tuple[dict[str, Edge], dict[str, Edge]]] = {}
         self.cut = np.zeros((n, n), dtype=bool)
         self.running: dict[int, tuple[Task, set[str]]] = {}
         self.numbers = 0
@@ -298,19 +298,26 @@ class Crew:
             pieces = tuple((node, a, b - a) for node, (a, b) in zip(self.nodes, pairwise(bounds), strict=True))
         else:
             pieces = self._blocks(algorithm.rearrange(weights, self.defaults[values]), values)
+        members = tuple(members)
         blocks = []
         for owner, first, count in pieces:
             if count:
-                up = tuple(self._edge(node, owner) for node in members if node != owner)
-                down = tuple(self._edge(owner, node) for node in members if node != owner)
-                blocks.append(SumTree(owner, first, count, up, down, tuple(members), tuple(members)))
+                others = tuple(node for node in members if node != owner) if owner in members else members
+                up, down = self._edges(owner)
+                blocks.append(
+                    SumTree(
+                        owner, first, count, tuple(map(up.__getitem__, others)), tuple(map(down.__getitem__, others)),
+                        members, members,
+                    )
+                )  # fmt: skip
         return Task(
             number, values, tuple(blocks), chunk_values=self.chunk_values, window=0, keep=True, budget=self.budget
         )
 
-    def _edge(self, sender: str, receiver: str) -> Edge:
-        """One object a pair: a task of many workers has thousands."""
-        edge = self.edges.get((sender, receiver))
-        if edge is None:
-            edge = self.edges[sender, receiver] = Edge(sender, receiver)
-        return edge
+    def _edges(self, owner: str) -> tuple[dict[str, Edge], dict[str, Edge]]:
+        """From each node to this one, and back: one object each, as a task of many workers has thousands."""
+        if owner not in self.edges:
+            self.edges[owner] = (
+                {node: Edge(node, owner) for node in self.nodes}, {node: Edge(owner, node) for node in self.nodes}
+            )  # fmt: skip
+        return self.edges[owner]
