@@ -7,6 +7,9 @@ import pytest
 from tests.hook.test_nodes import run_nodes, start_nodes
 from tests.hook.test_training import run_ranks, start_agents
 
+# Each is 20 s of CPU and more: with a tenth of two cores that is what the usual limit allows.
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.mark.namespaces
 def test_fully_sharded_between_nodes_equals_gloo(network, tmp_path):
@@ -22,7 +25,6 @@ def test_fully_sharded_between_nodes_equals_gloo(network, tmp_path):
 
 
 @pytest.mark.namespaces
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_collectives_of_parts_survive_the_parameter_server(network, tmp_path, ranks):
     server = network.run_server()
