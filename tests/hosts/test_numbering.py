@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,3 +45,14 @@ def test_exponents_are_back_when_the_window_lets_their_data_go(data: int, values
 def test_what_fits_into_a_window_is_sent_exponents_first() -> None:
     kinds = [kind for kind, _ in chunks(512, 64, 512, 512 + 9)]
     assert kinds == [EXPONENTS] * 9 + [DATA] * 512
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 14).map(lambda n: 1 << n), st.integers(1, 300))
+def test_everybodys_chunks_are_each_workers_in_turn(slots: int, workers: int) -> None:
+    """At least one in a quarter of the window, as the search has it; and not always the same worker's."""
+    period, most = _library.inart_worker_period(slots, workers), max(1, slots // 4)
+    assert most / 2 < period <= most
+    owners = {sequence % workers for sequence in range(period - 1, 4 * period * workers, period)}
+    if any(math.gcd(one, workers) == 1 for one in range(most // 2 + 1, most + 1)):
+        assert owners == set(range(workers))

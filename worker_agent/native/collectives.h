@@ -33,10 +33,27 @@ static inline uint32_t inart_turn(const struct inart_layout *l, uint32_t index)
     return inart_takes_turns(l) ? index / l->workers : index;
 }
 
-/* Of `data` chunks, is `index`, with this number in a tree of so many slots, everybody's? */
-static inline bool inart_everybodys(uint64_t sequence, uint32_t index, uint32_t data, uint32_t slots)
+/* One in so many chunks is everybody's: a quarter of the slots, or a little less, so that it is each worker's in turn. Were it
+ * always the same worker's, that one would get more of every gather than the others, and more than its link carries. */
+static inline uint32_t inart_period(uint32_t slots, uint32_t workers)
 {
-    uint32_t period = slots < 4 ? 1 : slots / 4;
+    uint32_t most = slots < 4 ? 1 : slots / 4;
+    for (uint32_t period = most; 2 * period > most; period--) {
+        uint32_t a = period, b = workers;
+        while (b) {
+            uint32_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        if (a == 1)
+            return period;
+    }
+    return most;
+}
+
+/* Of `data` chunks, is `index`, with this number, everybody's? */
+static inline bool inart_everybodys(uint64_t sequence, uint32_t index, uint32_t data, uint32_t period)
+{
     return index + 1 == data || sequence % period == period - 1;
 }
 

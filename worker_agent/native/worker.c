@@ -45,6 +45,9 @@ static void trees_free(struct tree *trees, uint32_t count, struct label_map *lab
 
 static double packet_mbits(uint32_t values) { return 8e-6 * INART_FRAME_BYTES((double)values); }
 
+/* For tests. One in so many chunks of a gather is everybody's. */
+uint32_t inart_worker_period(uint32_t slots, uint32_t workers) { return inart_period(slots, workers); }
+
 /* For tests. The kind of the chunk with number `place` in a part of an all-reduce with `data` chunks of data, 0: exponents, 1: data;
  * and in *index which of them. */
 int inart_worker_chunk(uint32_t data, uint32_t values, uint32_t slots, uint32_t place, uint32_t *index)
@@ -74,12 +77,13 @@ double inart_worker_bucket(double rate_mbps, double total_mbps, uint32_t slots, 
 }
 
 /* `total_mbps`: of all trees of this worker. */
-static void tree_setup(struct tree *t, const struct inart_tree_config *config, double total_mbps, uint32_t values, uint64_t now)
+static void tree_setup(struct tree *t, const struct inart_tree_config *config, double total_mbps, uint32_t workers, uint32_t values, uint64_t now)
 {
     t->config = *config;
     t->config.root[NAME_BYTES - 1] = 0;
     t->config.others_labels = NULL; /* the caller's */
     t->mask = config->slots - 1;
+    t->period = inart_period(config->slots, workers);
     for (int kind = 0; kind < KINDS; kind++)
         t->first[kind] = (struct list){NONE, NONE};
     t->resend = (struct list){NONE, NONE};
@@ -123,7 +127,7 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
         if (from->thread != thread)
             continue;
         struct tree *t = &s->trees[s->tree_count];
-        tree_setup(t, from, total_mbps, config->values, inart_now());
+        tree_setup(t, from, total_mbps, config->workers, config->values, inart_now());
         if (spec_add(&s->spec, from->port, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;

@@ -53,7 +53,7 @@ static const float *load_chunk(struct io_thread *x, const struct part *p, uint32
 
 static bool everybodys(const struct tree *t, const struct part *p, uint32_t index)
 {
-    return inart_everybodys(sequence_of_data(p, index), index, p->order.data, t->config.slots);
+    return inart_everybodys(sequence_of_data(p, index), index, p->order.data, t->period);
 }
 
 /* Is data chunk `index` this worker's own? */

@@ -124,7 +124,7 @@ struct evidence {
 
 struct tree {
     struct inart_tree_config config;
-    uint32_t mask, lane;
+    uint32_t mask, lane, period; /* period: one in so many chunks is everybody's */
     struct chunk *ring; /* slots; [sequence & mask] for base <= sequence < base + slots */
     uint32_t unanswered; /* chunks that were sent and have no answer */
     uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
