@@ -8,7 +8,7 @@ passage.py has what each operation does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_agent.engine import Operation
 from worker_agent.errors import AgentError
 from worker_agent.groups import make_group
-from worker_agent.lane import Lane
-from worker_agent.passage import Passage, passage
-from worker_agent.staging import CudaStaging
 
 
 def node_key(agent: str | None, node: str | None, size: int) -> str:
@@ -100,10 +96,6 @@ class LocalRanks:
                 for use in ("scatter", "gather")
             )
         return self._groups[device]
-
-    def start(self, buffer: torch.Tensor, op: Operation, lane: Lane, staging: Callable[[], CudaStaging]) -> Passage:
-        """Begin an operation on `buffer` over all ranks of all nodes. Does not wait on the CPU."""
-        return passage(self, buffer, op, lane, staging)
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
         """For what runs beside the computation."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,10 +24,8 @@ from torch._C._distributed_c10d import ReduceScatterOptions
 
 from worker_agent.collectives import Kind, Operation, parse
 from worker_agent.lane import Lane
+from worker_agent.local_ranks import LocalRanks
 from worker_agent.staging import Completion, CudaStaging
-
-if TYPE_CHECKING:
-    from worker_agent.local_ranks import LocalRanks
 
 Future = torch.futures.Future[torch.Tensor]
 
@@ -107,7 +105,10 @@ class Passage(ABC):
 def passage(
     local: LocalRanks, buffer: torch.Tensor, op: Operation, lane: Lane, staging: Callable[[], CudaStaging]
 ) -> Passage:
-    """Begin an operation on `buffer`, which is contiguous for all but all-reduce. Does not wait on the CPU."""
+    """Begin an operation on `buffer` over all ranks of all nodes. Does not wait on the CPU.
+
+    buffer: contiguous for all but all-reduce.
+    """
     collective = parse(op)
     if collective.kind is Kind.ALL_REDUCE:
         made: type[Passage] = AllReduce

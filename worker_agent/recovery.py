@@ -31,9 +31,10 @@ from worker_agent.engine import Operation
 from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.groups import agree, make_group, reduce_numbers
 from worker_agent.lane import Lane, lane_of
-from worker_agent.local_ranks import LocalRanks, Passage
+from worker_agent.local_ranks import LocalRanks
 from worker_agent.metrics import Counts
 from worker_agent.parts import outside
+from worker_agent.passage import Passage, passage
 from worker_agent.shared import Reducer
 from worker_agent.staging import Completion, CudaStaging
 
@@ -226,7 +227,7 @@ class Sequence:
         with _on_stream_of(item):
             try:
                 if self._local is not None:
-                    item.passage = self._local.start(item.buffer, item.op, route.lane, route.staging)
+                    item.passage = passage(self._local, item.buffer, item.op, route.lane, route.staging)
                     item.reduced = item.passage.reduced
                 else:
                     # What is broadcast or gathered is not changed where it comes from.
