@@ -1,4 +1,4 @@
-# `make help` lists the targets. Variables of `make bmv2-fattree` are listed there too.
+# `make help` lists the targets and their variables.
 SHELL := /bin/bash
 PY := .venv/bin/python
 PYTHON ?= python3
@@ -11,10 +11,13 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick check bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
+.PHONY: help setup test quick bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nvariables (with their defaults):\n'
+	@printf '  PYTHON=python3    of make setup: what makes .venv\n'
+	@printf '  RESULTS=results   folder of what make bmv2-fattree and make wan write\n'
 	@printf '\nvariables of make bmv2-fattree (with their defaults):\n'
 	@printf '  K=4               a fat-tree of K ports a switch: K^3/4 hosts, 5K^2/4 switches\n'
 	@printf '  WORKERS=8 PS=2    how many of the hosts are workers and parameter servers\n'

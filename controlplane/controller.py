@@ -220,8 +220,8 @@ def make_parser() -> argparse.ArgumentParser:
     orders = job.add_subparsers(dest="order", required=True)
     add = orders.add_parser("add", help="plan a job on what the others leave, and install it")
     add.add_argument("--job", default="", metavar="J", help="job file, or workers=8,ps=2,seed=1,name=x")
-    add.add_argument("--strategy", default="inart")
-    add.add_argument("--seed", type=int, default=0)
+    add.add_argument("--strategy", default="inart", help="how it is planned (default: %(default)s)")
+    add.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
     add.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
     add.add_argument("--share", action="store_true", help="plan all jobs together, fairly (default: what they leave)")
     add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its rate over this is what is made fair")
@@ -232,7 +232,7 @@ def make_parser() -> argparse.ArgumentParser:
     remove = orders.add_parser("remove", help="end a job and take its entries off the switches")
     remove.add_argument("--share", action="store_true", help="plan those that stay together, with what it leaves")
     for order in (show, remove):
-        order.add_argument("job", metavar="NAME")
+        order.add_argument("job", metavar="NAME", help="the job's name")
     listed = orders.add_parser("list", help="the jobs in a table")
     for command, seconds in (
         (status, STATUS_SECONDS),
@@ -242,9 +242,11 @@ def make_parser() -> argparse.ArgumentParser:
         (show, STATUS_SECONDS),
         (listed, STATUS_SECONDS),
     ):
-        command.add_argument("--controller", required=True, metavar="HOST:PORT")
+        command.add_argument("--controller", required=True, metavar="HOST:PORT", help="where the controller listens")
         command.add_argument("--json", action="store_true", help="print JSON")
-        command.add_argument("--timeout", type=float, default=seconds, metavar="SECONDS")
+        command.add_argument(
+            "--timeout", type=float, default=seconds, metavar="SECONDS", help="how long it waits (default: %(default)g)"
+        )
         add_tls_arguments(command)
     return parser
 

@@ -368,7 +368,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--job", metavar="J", help="job file, or workers=8,ps=2,seed=1,model=25M (default: the topology's roles)"
     )
     what.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    what.add_argument("--seed", type=int, default=0)
+    what.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
     what.add_argument("--plan", type=Path, metavar="FILE", help="a plan in JSON, instead of --job and --strategy")
     what.add_argument("--job-id", type=int, default=1, metavar="N", help="16-bit number of the job on the wire")
     add_switch_arguments(parser)

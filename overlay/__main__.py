@@ -163,13 +163,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
 
     agent = verbs.add_parser("agent", help="bring values, check the sums, say how long it took")
-    agent.add_argument("--coordinator", type=address, required=True, metavar="HOST:PORT")
+    agent.add_argument(
+        "--coordinator", type=address, required=True, metavar="HOST:PORT", help="where the coordinator listens"
+    )
     agent.add_argument("--node", required=True, help="this agent's name: a worker of the job")
     agent.add_argument("--backup", type=address, action="append", default=[], metavar="HOST:PORT",
                        help="a coordinator that may take the other one's place; may be given again")  # fmt: skip
     agent.add_argument("--listen", type=address, default=("0.0.0.0", 0), metavar="HOST:PORT", help="for other agents")
     agent.add_argument("--values", type=amount, default=1_000_000, help="float32 values a round (4M; default 1M)")
-    agent.add_argument("--rounds", type=int, default=1)
+    agent.add_argument("--rounds", type=int, default=1, help="synchronisations (default: %(default)s)")
     agent.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour")
     agent.add_argument("--seed", type=int, default=0, help="of this agent's values")
     agent.add_argument("--seeds", type=int, nargs="*", default=[], help="of all agents' values: to check the mean")
@@ -178,16 +180,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     agent.set_defaults(run=trial)
 
     coordinator = verbs.add_parser("coordinator", help="plan, and tell the agents what to do")
-    coordinator.add_argument("--topology", required=True)
-    coordinator.add_argument("--job", required=True)
+    coordinator.add_argument("--topology", required=True, help="a file, or as for `inart plan`")
+    coordinator.add_argument("--job", required=True, help="a file, or as for `inart plan`")
     coordinator.add_argument("--strategy", default="wan", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    coordinator.add_argument("--seed", type=int, default=0)
+    coordinator.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
     coordinator.add_argument("--chunk", type=amount, default=CHUNK_VALUES, help="values of a chunk")
     coordinator.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU}): "
                              "wan counts their headers")  # fmt: skip
     coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
     coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
-    coordinator.add_argument("--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT")
+    coordinator.add_argument(
+        "--listen", type=address, default=("127.0.0.1", 9700), metavar="HOST:PORT",
+        help="for agents (default: 127.0.0.1:9700)",
+    )
     coordinator.add_argument("--switches", type=Path, metavar="FILE",
                              help="switches that copy what a plan multicasts (L3), as for `deploy`")  # fmt: skip
     coordinator.add_argument("--backs-up", type=address, metavar="HOST:PORT",

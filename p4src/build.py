@@ -124,9 +124,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m p4src.build", description="compile the P4 program")
     parser.add_argument("--target", choices=sorted(KEPT_OF), default=TARGET, help="default: %(default)s")
     parser.add_argument("--values", type=int, action="append", help="values per packet (default: all that are kept)")
-    parser.add_argument("--slots", type=int)
-    parser.add_argument("--label-table-size", type=int, metavar="ENTRIES")
-    parser.add_argument("--route-table-size", type=int, metavar="ENTRIES")
+    parser.add_argument("--slots", type=int, help="of a tree's sums (default: the target's)")
+    parser.add_argument("--label-table-size", type=int, metavar="ENTRIES", help="default: the target's")
+    parser.add_argument("--route-table-size", type=int, metavar="ENTRIES", help="default: the target's")
     parser.add_argument("--output", type=Path, help="folder for the artifacts (default: p4src/artifacts)")
     parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing")
     parser.add_argument(

@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     making.add_argument("--output", type=Path, default=Path(), metavar="FOLDER", help="default: here")
     add_program_arguments(making)
     installing = commands.add_parser("install", help="write what is in it into an SDE")
-    installing.add_argument("archive", type=Path)
+    installing.add_argument("archive", type=Path, help="what `make` has written")
     installing.add_argument("--sde-install", type=Path, metavar="DIR", help=f"default: ${VARIABLE}")
     options = parser.parse_args(arguments)
     try:

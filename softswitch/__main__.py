@@ -210,7 +210,7 @@ def _ctl(arguments: list[str]) -> int:
     stats.add_argument("device", nargs="?", help="id or name; all when left out")
     shape = commands.add_parser("shape", help="change how what a port sends is shaped")
     shape.add_argument("device", help="id or name")
-    shape.add_argument("port", type=int)
+    shape.add_argument("port", type=int, help="number")
     shape.add_argument(
         "settings",
         nargs="+",

@@ -367,7 +367,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
     parser.add_argument("--ranks", type=int, default=1, help="of each worker, for --script (%(default)s)")
     parser.add_argument("--fail", action="append", default=[], metavar="'WHAT at 10s [for 5s]'", help="see above")
     parser.add_argument("--switch", choices=KINDS, help="default: $SWITCH, else bmv2 where it is installed")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: %(default)s)")
     parser.add_argument("--hold", action="store_true", help="leave it all running after the work, until Ctrl-C")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the summary as JSON")
     arguments = parser.parse_args(argv)

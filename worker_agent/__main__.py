@@ -36,9 +36,11 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     allreduce = commands.add_parser("allreduce", help="all-reduce made-up data; prints time, bandwidth and error")
     allreduce.add_argument("--bytes", type=parse_size, default=25_000_000, metavar="N", help="tensor size (25M)")
-    allreduce.add_argument("--repeat", type=int, default=5, metavar="N")
-    allreduce.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
-    allreduce.add_argument("--op", choices=("sum", "mean"), default="sum")
+    allreduce.add_argument("--repeat", type=int, default=5, metavar="N", help="how often (default: %(default)s)")
+    allreduce.add_argument(
+        "--dtype", choices=("float32", "float16", "bfloat16"), default="float32", help="default: %(default)s"
+    )
+    allreduce.add_argument("--op", choices=("sum", "mean"), default="sum", help="default: %(default)s")
     allreduce.add_argument("--seed", type=int, default=0, help="the same on all workers")
     allreduce.add_argument("--json", action="store_true", help="print one JSON object")
     serve = commands.add_parser("serve", help="be the agent of unprivileged trainers on this machine")

@@ -100,27 +100,32 @@ def parse(argv: Sequence[str] | None, switch: str) -> Settings:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.bmv2_fattree",
         description="Train through P4 switches in an emulated fat-tree, beside gloo on the same network.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--k", type=int, default=4, help="ports of a switch: k^3/4 hosts, 5k^2/4 switches")
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--ps", type=int, default=2, help="parameter servers")
-    parser.add_argument("--ranks", type=int, default=1, help="of each worker in training, which share its agent")
+    parser.add_argument("--k", type=int, default=4, help="ports of a switch: k^3/4 hosts, 5k^2/4 switches (4)")
+    parser.add_argument("--workers", type=int, default=8, help="(%(default)s)")
+    parser.add_argument("--ps", type=int, default=2, help="parameter servers (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=1, help="of each worker in training; they share its agent (1)")
     parser.add_argument(
         "--bandwidth",
         type=float,
-        help=f"Mbit/s of each link ({FAST_MBPS:g} with softswitch and up to {MOST_TRAINING_WORKERS} workers, else "
-        f"{USUAL_MBPS:g})",
+        help=f"Mbit/s of each link (default: {FAST_MBPS:g} with softswitch and up to {MOST_TRAINING_WORKERS} workers, "
+        f"else {USUAL_MBPS:g})",
     )
     parser.add_argument("--heterogeneous", action="store_true", help="each link 0.5 to 1.5 times that, by --seed")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--strategies", default="", help=f"of {', '.join(STRATEGIES)}")
-    parser.add_argument("--steps", type=int, default=60, help="training steps, 0: no training")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of everything that is drawn at random (%(default)s)"
+    )
+    parser.add_argument("--strategies", default="", help=f"of {', '.join(STRATEGIES)} (default: lbmm atp equal inart)")
+    parser.add_argument("--steps", type=int, default=60, help="training steps, 0: no training (%(default)s)")
     parser.add_argument(
         "--cifar100", type=Path, metavar="FOLDER", help="train on CIFAR-100 (python version) from there"
     )
-    parser.add_argument("--switch", choices=("bmv2", "softswitch"), default=switch)
-    parser.add_argument("--output", type=Path, default=Path("results/bmv2-fattree"))
+    parser.add_argument(
+        "--switch", choices=("bmv2", "softswitch"), default=switch, help="default: %(default)s, which this machine has"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("results/bmv2-fattree"), help="folder (%(default)s)"
+    )
     arguments = parser.parse_args(argv)
     chosen = tuple(arguments.strategies.replace(",", " ").split())
     unknown = [name for name in chosen if name not in STRATEGIES]

@@ -1,4 +1,7 @@
-"""Seconds of all-reduces as the cost model has them beside those in the emulation: python -m evaluation.cost
+"""Seconds of all-reduces as the cost model has them beside those in the emulation.
+
+    python -m evaluation.cost --json >run.json
+    python -m evaluation.cost --read run.json --plot cost.png
 
 Real agents, real switches, as root. The hosts' part of a round trip is measured first, with the smallest all-reduce.
 All workers begin at one moment, after a pause that fills all token buckets; a time is from the last worker's first
@@ -205,7 +208,9 @@ def draw(found: Sequence[Measured], path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 within 5 %, 3 not, 1 it failed."""
-    parser = argparse.ArgumentParser(prog="python -m evaluation.cost", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--mbps", type=float, nargs="+", default=[SLOW, FAST], help=f"of each link (default: {SLOW:g} {FAST:g})"
     )
@@ -214,12 +219,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--job", default="workers=6,ps=2", help="default: %(default)s")
     parser.add_argument("--strategy", default="inart", help="default: %(default)s")
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="BYTES")
-    parser.add_argument("--plot", type=Path, metavar="PNG")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="BYTES", help="of the all-reduces")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw")
     parser.add_argument(
         "--read", type=Path, nargs="+", metavar="JSON", help="measure nothing: show what earlier runs printed (--json)"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON, for --read")
     arguments = parser.parse_args(argv)
     shape = arguments.topology or "testbed:switch={},server={},link={},results=1"
     found = []

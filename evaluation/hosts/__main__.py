@@ -70,7 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="a sweep begins nothing more after that")
     parser.add_argument("--trees", type=int, default=1, help="trees of equal shares, for threads to share out (1)")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="runs of each, of which the median counts (default: %(default)s)"
+    )
     parser.add_argument("--no-gloo", action="store_true", help="leave out the comparison with gloo")
     parser.add_argument("--direct", action="store_true", help="also with everything sent to the server")
     parser.add_argument("--json", action="store_true", help="print one object, of a sweep a list of them")

@@ -83,9 +83,9 @@ def measure(program: Path, way: str, packets: int, payload: int) -> Cost:
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m evaluation.hosts.carriers", description=__doc__.partition("\n")[0])
-    parser.add_argument("--packets", type=int, default=600_000)
+    parser.add_argument("--packets", type=int, default=600_000, help="of each run (default: %(default)s)")
     parser.add_argument("--payload", type=int, default=1048, help="bytes in UDP (1048: 256 values)")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if os.geteuid():
         print("This needs root (network namespaces).", file=sys.stderr)

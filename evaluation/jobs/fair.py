@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.jobs fair", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--k", type=int, default=6)
+    parser.add_argument("--k", type=int, default=6, help="ports of a switch of the fat-tree (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=22, help="of each job (%(default)s)")
     parser.add_argument("--ps", type=int, default=2, help="of each job (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of where jobs are (default: %(default)s)")
     arguments = parser.parse_args(argv)
     topology = fattree(arguments.k)
     began = time.process_time()

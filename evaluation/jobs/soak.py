@@ -380,7 +380,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--bandwidth", type=float, default=usual.bandwidth, help="Mbit/s of each link (%(default)s)")
     parser.add_argument("--share", type=float, default=usual.share, help="of jobs: planned with others (%(default)s)")
     parser.add_argument("--servers", type=float, default=usual.servers, help="of failures: of a server (%(default)s)")
-    parser.add_argument("--seed", type=int, default=usual.seed)
+    parser.add_argument(
+        "--seed", type=int, default=usual.seed, help="of what happens; when, the machine decides (default: %(default)s)"
+    )
     parser.add_argument("--quiet", action="store_true", help="only what came of it")
     arguments = parser.parse_args(argv)
     seconds = arguments.seconds if arguments.seconds or arguments.arrivals else usual.seconds

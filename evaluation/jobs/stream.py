@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--k", type=int, default=8, help="of the fat-tree (%(default)s)")
     parser.add_argument("--jobs", type=int, default=20, help="how many come (%(default)s)")
     parser.add_argument("--gap", type=float, default=60.0, help="mean seconds between two (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the jobs and when they come (default: %(default)s)")
     arguments = parser.parse_args(argv)
     topology, began = fattree(arguments.k), time.process_time()
     arrivals = draw(topology, arguments.jobs, arguments.gap, arguments.seed)

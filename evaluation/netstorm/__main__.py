@@ -33,4 +33,4 @@ if sys.argv[1:2] == ["run"]:  # for real: needs root and an emulation, which the
     from evaluation.wan.train import main as run
 
     sys.exit(run("netstorm", sys.argv[2:]))
-sys.exit(main("netstorm", FIGURES, figures.headline))
+sys.exit(main("netstorm", FIGURES, figures.headline, others={"run": "training across an emulated WAN (root)"}))

@@ -38,16 +38,16 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.sharded", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--servers", type=int, default=2, help="parameter servers")
     parser.add_argument("--mbps", type=float, default=25.0, help="of every link")
     parser.add_argument("--bytes", type=parse_bytes, default=parse_bytes("4M"), help="of a collective's whole array")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--repeat", type=int, default=3, help="times each collective (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=6, help="of training (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=128, help="of the model (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=4, help="of the model (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of model and data (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

@@ -29,4 +29,10 @@ if sys.argv[1:2] == ["through"]:
     from evaluation.wan.through import main as through
 
     sys.exit(through(sys.argv[2:]))
-sys.exit(main("wan", FIGURES, compare.headline))
+OTHERS = {
+    "run": "synchronisations across an emulated WAN, beside those simulated (root)",
+    "train": "training across an emulated WAN, beside training simulated (root)",
+    "measured": "what run and train have measured, read again",
+    "through": "what one site carries on one core",
+}
+sys.exit(main("wan", FIGURES, compare.headline, others=OTHERS))

@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,20 +123,29 @@ def main(
     figures: dict[str, Figure],
     headline: Callable[[int], list[Claim]],
     argv: Sequence[str] | None = None,
-    headline_trials: int = 30,
+    *,
+    others: Mapping[str, str] | None = None,
 ) -> int:
-    """`python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`. A miss exits with 1."""
-    parser = argparse.ArgumentParser(prog=f"python -m evaluation.{name}")
+    """`python -m evaluation.NAME figN|headline [--trials N] [--json] [--plot FILE]`. A miss exits with 1.
+
+    others: words that the caller takes, and what they do: --help says so.
+    """
+    lines = [f"  python -m evaluation.{name} {word:<10}{about}" for word, about in (others or {}).items()]
+    parser = argparse.ArgumentParser(
+        prog=f"python -m evaluation.{name}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["others, each with --help:", *lines]) if lines else None,
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for key, figure in figures.items():
-        sub = commands.add_parser(key, help=figure.about, description=figure.about)
+        sub = commands.add_parser(key, help=figure.about.replace("%", "%%"), description=figure.about)
         sub.add_argument("--trials", type=int, default=figure.trials, help="seeds per setting (default: %(default)s)")
         sub.add_argument("--json", action="store_true", help="rows as JSON")
         sub.add_argument("--plot", metavar="FILE", help="also draw (png, pdf or svg, by the name)")
     text = "the paper's main claims beside ours"
     sub = commands.add_parser("headline", help=text, description=text)
-    sub.add_argument("--trials", type=int, default=headline_trials, help="seeds (default: %(default)s)")
-    sub.add_argument("--json", action="store_true")
+    sub.add_argument("--trials", type=int, default=30, help="seeds (default: %(default)s)")
+    sub.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     if arguments.trials < 1:
         parser.error("--trials must be at least 1")

@@ -83,11 +83,15 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m evaluation.wan through", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--values", type=amount, default=8_000_000, help="float32 values of a round (default 8M)")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="synchronisations (default: %(default)s)")
     parser.add_argument("--chunk", type=amount, nargs="+", default=[65_536], help="values of a chunk (65536)")
-    parser.add_argument("--window", type=int, default=32)
-    parser.add_argument("--connections", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--window", type=int, default=32, help="chunks of a tree ahead of results (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--connections", type=int, default=1, help="TCP connections to each neighbour (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     rows = [
         measure(arguments.values, arguments.rounds, chunk, arguments.window, arguments.connections)

@@ -398,7 +398,7 @@ def main(paper: str, argv: Sequence[str]) -> int:
     known = list(dict.fromkeys(name for names in PAPERS.values() for name in names))
     parser.add_argument("--systems", nargs="+", choices=known, default=PAPERS[paper], metavar="NAME",
                         help=f"of {', '.join(known)} (default: {' '.join(PAPERS[paper])})")  # fmt: skip
-    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"])
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"], help="default: netstorm")
     parser.add_argument("--seconds", type=float, default=20.0, help="of training with each system (default 20)")
     parser.add_argument("--redraw", type=float, default=0.0, metavar="S", help="all rates are drawn anew so often")
     parser.add_argument("--compute", type=float, default=0.3, help="mean s of a round's computing (default 0.3)")
@@ -410,9 +410,9 @@ def main(paper: str, argv: Sequence[str]) -> int:
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
     parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
     parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS / 2, help="of all links: scales their rates")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of network, data and model (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
-    parser.add_argument("--plot", type=Path, metavar="PNG")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw accuracy over time")
     arguments = parser.parse_args(argv)
     rows = measure(arguments.systems, arguments)
     if arguments.json:

@@ -27,6 +27,14 @@ def run(monkeypatch: pytest.MonkeyPatch, module: str, *arguments: str) -> int:
     return int(stop.value.code or 0)
 
 
+@pytest.mark.parametrize("system", ["apsp", "crew", "netstorm", "selmcast", "wan"])
+def test_help_names_every_word(monkeypatch, capsys, system):
+    assert run(monkeypatch, f"evaluation.{system}", "--help") == 0
+    said = capsys.readouterr().out
+    assert "headline" in said
+    assert f"python -m evaluation.{system} run" in said
+
+
 @pytest.fixture
 def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
     """Iterations per second of the parts of NetStorm: those that a setup has are multiplied. STAR from root 0 is slow,

@@ -280,7 +280,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--system", default="wan", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--fail", action="append", default=[], metavar="'WHAT at 10s [for 5s]'", help="see above")
     parser.add_argument("--backup", action="store_true", help="a backup controller, which agents know")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long it runs (default: %(default)s)")
     parser.add_argument("--values", type=amount, default=50_000, help="float32 values of a round (default 50k)")
     parser.add_argument("--p", type=int, help="size of a group, receivers + 1 (default: half of the sites)")
     parser.add_argument("--chunk", type=int, default=2048, help="values of a chunk (default 2048)")
@@ -289,7 +289,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--redraw", type=float, metavar="S", help="draw all links anew so often (NetStorm's paper: "
                         "20 to 155 Mbit/s every 180 s)")  # fmt: skip
     parser.add_argument("--total-mbps", type=float, default=200.0, help="of all links: scales their rates")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of network and values (default: %(default)s)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
     arguments = parser.parse_args(argv)
     say = stopwatch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ COMPILER = "p4c-bm2-ss"
 
 
 def main() -> int:
+    """Exit status: 1 without the compiler."""
+    argparse.ArgumentParser(prog="python -m evaluation.softswitch.programs", description=__doc__).parse_args()
     if shutil.which(COMPILER) is None:
         print(f"{COMPILER} is not on PATH")
         return 1
