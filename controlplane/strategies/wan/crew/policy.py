@@ -69,7 +69,7 @@ class Crew:
         blocking: bool = True,
         links: Links | None = None,
         avoid: bool = True,
-        lacks: Callable[[int, int, str], bool] = lambda task, tree, member: True,
+        lacks: Callable[[int, int, str], bool] | None = None,
     ) -> None:
         if not blocking and scheme != "CREW":
             raise ValueError("scatter that does not block is CREW's")
@@ -161,7 +161,7 @@ class Crew:
         stuck = False
         for k, tree in enumerate(task.trees):
             if tree.count:
-                lacking = [m for m in tree.receivers if broken(tree, m) and self.lacks(task.number, k, m)]
+                lacking = [m for m in tree.receivers if broken(tree, m) and self._lacks(task, k, m)]
                 found += [(tree.first, k)] if lacking else []
                 stuck = stuck or not self.silent.isdisjoint(lacking)  # who cannot ask for the replacement
         if not found:
@@ -248,6 +248,9 @@ class Crew:
             orders.append(Start(task))
             if not self.avoid and self.cut.any():
                 orders += self._mend(task, self._apart, "a connection is broken")
+
+    def _lacks(self, task: Task, tree: int, member: str) -> bool:
+        return self.lacks is None or self.lacks(task.number, tree, member)
 
     def _apart(self, tree: SumTree, member: str) -> bool:
         return bool(self.cut[self.index[tree.root], self.index[member]])
