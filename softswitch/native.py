@@ -7,8 +7,6 @@ import functools
 
 from softswitch.compiler.build import compile_runtime
 
-u8p = ctypes.POINTER(ctypes.c_uint8)
-
 
 class Shape(ctypes.Structure):
     """``struct ss_shape``."""

@@ -186,9 +186,6 @@ class Layout:
         others = (name for name in self._union_of.get(header, ()) if name != header)
         return " ".join(f"{self.valid(name)} = 0;" for name in others)
 
-    def valid_index(self, header: str) -> int:
-        return self._valid_at[header]
-
     def header_at(self, header: str) -> int:
         """Byte offset of a header instance."""
         if header not in self._header_at:

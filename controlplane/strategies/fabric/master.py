@@ -75,7 +75,6 @@ class Master:
         self.known: set[tuple[int, bytes, bytes]] = set()
         self.switch_position = {network.index[v]: i for i, v in enumerate(topology.switches)}
         self.root_position = {s: i for i, s in enumerate(job.parameter_servers)}
-        self.link_row0 = 0
         self.switch_row0 = len(network.ends)
         self.root_row0 = self.switch_row0 + len(topology.switches)
         self.split_row0 = self.root_row0 + len(job.parameter_servers)

@@ -45,7 +45,7 @@ REPLICATION_ID = 0
 PRIORITY = "$MATCH_PRIORITY"
 FIRST_PRIORITY = 1 << 16
 """BRI's smallest number comes first, a rule's largest."""
-PORT_MASK, MAC_MASK = (1 << 9) - 1, (1 << 48) - 1
+PORT_MASK = (1 << 9) - 1
 
 BROKEN_PORT = 0
 """No port of a topology. What a switch holds of an aggregation that is not as it should be is read as forwarding there,
