@@ -47,13 +47,21 @@ async def end_all() -> None:
 class Receiver(Protocol):
     """Who gets what comes."""
 
-    def place(self, header: Header) -> Values: ...
+    def place(self, header: Header) -> Values:
+        """Memory for `header.values` float32 values of a message that is coming."""
+        ...
 
-    def received(self, header: Header, values: Values) -> None: ...
+    def received(self, header: Header, values: Values) -> None:
+        """A whole message; values: those of `place`, which are the receiver's."""
+        ...
 
-    def met(self, header: Header, transport: asyncio.BaseTransport) -> None: ...
+    def met(self, header: Header, transport: asyncio.BaseTransport) -> None:
+        """A connection's first message. Raises MessageError: it is not let in."""
+        ...
 
-    def refused(self, peer: str, error: MessageError) -> None: ...
+    def refused(self, peer: str, error: MessageError) -> None:
+        """A connection was closed for what came over it."""
+        ...
 
 
 class Inbound(asyncio.BufferedProtocol):
@@ -210,6 +218,7 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
+        """Hand connections what they take now, the most urgent first."""
         for line in self._lines:
             while line.free and self._queue and line.transport is not None:
                 _, _, header, values, sent, wanted = heapq.heappop(self._queue)
@@ -242,6 +251,7 @@ class Peer:
                 line.transport.abort()
 
     def broken(self, error: Exception | None) -> None:
+        """A connection has ended; None: by the other end. Tells `on_lost` once."""
         if not self._closed:
             self.close()
             self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))

@@ -137,6 +137,7 @@ def refuse_unwritable(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
     arguments = parser().parse_args(argv)
     try:
         refuse_useless(arguments)

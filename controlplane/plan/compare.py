@@ -24,6 +24,7 @@ ONE_TREE_EACH = ("exact",)
 
 
 def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
+    """Print all strategies side by side, in Mbit/s and seconds of planning. Raises ValueError: no such strategy."""
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
     for name in names:
         get_strategy(name)  # a name that does not exist is an error, not a row

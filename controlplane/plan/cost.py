@@ -189,6 +189,7 @@ class Cost:
 
     @property
     def packet_bits(self) -> int:
+        """Of a whole frame."""
         return 8 * frame_bytes(self.values_per_packet)
 
     @cached_property

@@ -202,9 +202,11 @@ class Plan:
         return shares
 
     def tree_rate_mbps(self, index: int) -> float:
+        """What each worker sends on this tree, wire Mbit/s."""
         return self.rate_mbps * self.trees[index].share
 
     def with_version(self, version: int) -> Plan:
+        """The same plan under another version number."""
         return replace(self, version=version)
 
     def check(self, topology: Topology) -> None:

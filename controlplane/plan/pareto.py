@@ -31,6 +31,7 @@ class Point:
 
 
 def point(plan: Plan, topology: Topology) -> Point:
+    """What a plan reaches and what it takes: Mbit/s, and entries and slots of the switch that has most."""
     entries: Counter[str] = Counter()
     slots: Counter[str] = Counter()
     for tree in plan.trees:

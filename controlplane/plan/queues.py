@@ -29,6 +29,7 @@ class Queues:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology, packet_bits: int, credit: Credit | None) -> Queues:
+        """Of the links that a plan uses. packet_bits: of a frame. credit: what links send at once; None: nothing."""
         numbers: dict[tuple[str, str], int] = {}
         tree, link, flows = [], [], []
         for index, each in enumerate(plan.trees):

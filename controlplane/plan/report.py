@@ -145,6 +145,7 @@ def bytes_text(size: int) -> str:
 
 
 def print_plan(found: Planned, topology: Topology) -> None:
+    """The plan and what it is worth, for people."""
     plan, evaluation = found.plan, found.evaluation
     print(plan)
     print(f"rate        {evaluation.rate_mbps:.6g} Mbit/s per worker")

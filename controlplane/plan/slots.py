@@ -112,6 +112,7 @@ def packet_ms(topology: Topology, link: Edge, packet_bits: int) -> float:
 
 
 def total_ms(levels: Iterable[Level]) -> float:
+    """The round trip over all levels."""
     return sum(level.ms for level in levels)
 
 

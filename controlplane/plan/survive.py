@@ -65,11 +65,13 @@ class Scenario:
         return "-".join(self.nodes)
 
     def needed_by(self, tree: Tree) -> bool:
+        """Whether the tree is broken without it."""
         if len(self.nodes) == 1:
             return self.nodes[0] in _nodes(tree)
         return self.nodes in _links(tree) or self.nodes[::-1] in _links(tree)
 
     def without(self, topology: Topology) -> Topology:
+        """The topology after the loss."""
         if len(self.nodes) == 1:
             return topology.replace(remove_nodes=self.nodes)
         pairs = [pair for pair in (self.nodes, self.nodes[::-1]) if topology.has_link(*pair)]
@@ -108,9 +110,11 @@ class Pool:
 
     @cached_property
     def scale(self) -> float:
+        """Mbit/s: a bound of the rate, in parts of which rates are computed."""
         return bound(self.topology, self.plan.job)
 
     def left(self, scenario: Scenario) -> list[Tree]:
+        """The trees that a loss does not break."""
         return [tree for tree in self.trees if not scenario.needed_by(tree)]
 
     def rate(self, trees: list[Tree]) -> float:

@@ -64,6 +64,7 @@ class SumTree:
 
     @cached_property
     def parent(self) -> dict[str, Edge]:
+        """By agent: where it sends its sum."""
         return {edge.sender: edge for edge in self.up}
 
     @cached_property
@@ -205,6 +206,7 @@ class Task:
         return self.trees[0].receivers if self.op == "copy" else self.participants
 
     def chunks(self, tree: int) -> int:
+        """How many there are of this tree."""
         return -(-self.trees[tree].count // self.chunk_values)
 
     def chunk(self, tree: int, number: int) -> tuple[int, int]:

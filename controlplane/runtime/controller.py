@@ -119,6 +119,7 @@ class Controller:
     # -- agents (inart.proto) ---------------------------------------------------------------------------------------
 
     def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]:
+        """An agent's events, until it leaves or is refused; the end of the stream tells that it is gone."""
         caller = self.access.caller(context)
         if caller is not None:
             if request.node and request.node != caller.name:
@@ -144,12 +145,14 @@ class Controller:
             yield event
 
     def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        """An agent says that it is done, or why it goes, before its stream ends."""
         self._check_agent(request.agent, context)
         for job in self.jobs:
             job.roster.announce_leave(request.agent, request.failure)
         return pb.LeaveReply()
 
     def report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+        """An agent's statistics."""
         caller = self.access.caller(context)
         if caller is not None and request.node != caller.name:
             self._deny(context, f"{caller} may not report for {request.node}")
@@ -158,6 +161,7 @@ class Controller:
         return pb.ReportReply()
 
     def report_update(self, request: pb.UpdateReport, context: grpc.ServicerContext) -> pb.UpdateReportReply:
+        """How far an agent is with a change of plan."""
         self._check_agent(request.agent, context)
         for job in self.jobs:
             job.roster.report_update(request)
@@ -181,6 +185,7 @@ class Controller:
     # -- operators --------------------------------------------------------------------------------------------------
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+        """Of one job and of the network. Aborts where there is no such job."""
         try:
             job = self.jobs.get(request.job) if request.job or len(self.jobs) == 1 else None
         except JobsError as error:
@@ -207,6 +212,7 @@ class Controller:
         return reply
 
     def replan(self, request: pb.ReplanRequest, context: grpc.ServicerContext) -> pb.ReplanReply:
+        """As `Network.replan`. Aborts with its error."""
         try:
             if self.network is None:
                 raise UpdateError("this controller cannot change its plan")
@@ -225,6 +231,7 @@ class Controller:
         return update_reply(update, request.dry_run)
 
     def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
+        """Admit, plan and run a job (dry run: say what it would get). Aborts with the reason where it cannot be."""
         try:
             network = self._network()
             terms = Terms(request.weight or 1.0, request.guarantee_mbps, request.priority)
@@ -265,6 +272,7 @@ class Controller:
             _refuse(context, error)
 
     def remove_job(self, request: pb.RemoveJobRequest, context: grpc.ServicerContext) -> pb.RemoveJobReply:
+        """As `Network.remove`; with `share`, those that stay are planned together then. Aborts with its error."""
         try:
             network = self._network()
             entries, later = network.remove(request.name)

@@ -43,6 +43,7 @@ class Handover:
 
     @property
     def workers(self) -> list[str]:
+        """Of the new configurations."""
         return [node for node, config in self.configs.items() if config.role == "worker"]
 
     def report(self, node: str, report: pb.UpdateReport) -> None:
@@ -59,9 +60,11 @@ class Handover:
             self.done[node] = frozenset(report.done)
 
     def unprepared(self) -> list[str]:
+        """Who has not said yet that it is ready to change over."""
         return [node for node in self.configs if node not in self.next_operations]
 
     def undrained(self) -> list[str]:
+        """Workers that still have something under way of the old plan."""
         return [node for node in self.workers if node not in self.drained]
 
     def choose_operation(self) -> int:

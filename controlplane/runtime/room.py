@@ -37,6 +37,7 @@ def first_label(job_id: int) -> int:
 
 
 def last_label(job_id: int) -> int:
+    """Where a job's labels end, itself one of them."""
     return (job_id - 1) % JOB_IDS * JOB_LABELS + JOB_LABELS - 1
 
 

@@ -445,10 +445,12 @@ class Roster:
 
     @property
     def running(self) -> bool:
+        """Whether agents have a configuration and work by it."""
         with self._lock:
             return self._running
 
     def members(self) -> dict[str, Member]:
+        """Who is there, by node."""
         with self._lock:
             return dict(self._members)
 

@@ -103,6 +103,7 @@ class Jobs:
         return [job for job in self if job.updater is not None and not job.ending]
 
     def discard(self, job: RunningJob) -> None:
+        """Take it out, where it is in."""
         with self._lock:
             self._jobs.pop(job.name, None)
 

@@ -35,6 +35,7 @@ class Loads:
 
     @classmethod
     def of(cls, plan: Plan, topology: Topology) -> Loads:
+        """What a plan puts on links, switches and parameter servers at its rate, Mbit/s."""
         flows, switches, roots = unit_loads(plan)
         links = flows if topology.results_on_links else unit_loads(plan, results_on_links=False)[0]
         rate = plan.rate_mbps
