@@ -30,7 +30,8 @@ HOST_MBPS = 1000.0
 WINDOW_SEGMENTS = 8
 ACKNOWLEDGEMENT_BYTES = 90
 """What an acknowledgement takes at most, with what it says of frames that came out of order; and what opens a
-connection."""
+connection. They go before what waits for a link: rates are scaled down some 600 times, so a frame of data takes 10 ms,
+in which the real link sends hundreds, and its acknowledgements wait microseconds."""
 
 
 def scaled(graph: nx.DiGraph, total_mbps: float) -> tuple[nx.DiGraph, float]:
