@@ -119,6 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ) as error:  # fmt: skip
         print(f"serve: {error}", file=sys.stderr)
         return 2 if isinstance(error, DeployError) else 1
+    except KeyboardInterrupt:
+        print("serve: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -28,6 +28,7 @@ NODE_ATTRIBUTES = ("kind", *NODE_NUMBERS, *HOST_TIMES, "ip", "mac", "role", "loo
 LINK_ATTRIBUTES = (*LINK_NUMBERS, "ports", "front_panel", *SETTINGS, *ABOUT)
 FIRST_ADDRESS = ipaddress.IPv4Address("10.0.0.1")
 KINDS = ("switch", "server")
+LONGEST_ID = 100
 
 
 class TopologyError(ValueError):
@@ -45,11 +46,15 @@ def _number(value: Any, what: str, unlimited: bool) -> float:
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TopologyError(f"{what} must be a number, got {value!r}")
-    if math.isnan(value) or value < 0:
+    try:
+        number = float(value)
+    except OverflowError:
+        raise TopologyError(f"{what} is larger than any number that can be computed with") from None
+    if math.isnan(number) or number < 0:
         raise TopologyError(f"{what} must not be negative, got {value!r}")
-    if math.isinf(value) and not unlimited:
+    if math.isinf(number) and not unlimited:
         raise TopologyError(f"{what} must be finite, got {value!r}")
-    return float(value)
+    return number
 
 
 class Topology:
@@ -332,7 +337,8 @@ class Topology:
             raise TopologyError("the topology has no nodes")
         nodes: dict[str, Mapping[str, Any]] = {}
         for entry in node_list:
-            if not isinstance(entry, Mapping) or not isinstance(entry.get("id"), str | int):
+            given = entry.get("id") if isinstance(entry, Mapping) else None
+            if not isinstance(given, str | int) or isinstance(given, bool):
                 raise TopologyError(f'each node needs an "id" (a string), got {entry!r}')
             node = str(entry["id"])
             if node in nodes:
@@ -415,6 +421,8 @@ class Topology:
 def _checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
     if not node:
         raise TopologyError("a node's id must not be empty")
+    if not node.isprintable() or len(node) > LONGEST_ID:
+        raise TopologyError(f"a node's id has at most {LONGEST_ID} characters that can be printed, got {node[:200]!r}")
     kind = attributes.get("kind")
     if kind not in KINDS:
         raise TopologyError(f'node {node!r}: kind must be "switch" or "server", got {kind!r}')
@@ -437,9 +445,12 @@ def _checked_node(node: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
         _check_loopback_ports(node, kind, attributes["loopback_ports"])
     if "ip" in result:
         try:
-            result["ip"] = str(ipaddress.IPv4Address(result["ip"]))
+            address = ipaddress.IPv4Address(str(result["ip"]))
         except ValueError:
             raise TopologyError(f"node {node!r}: ip must be an IPv4 address, got {attributes['ip']!r}") from None
+        if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_reserved:
+            raise TopologyError(f"node {node!r}: ip {address} cannot be a server's")
+        result["ip"] = str(address)
     if "mac" in result and not re.fullmatch(r"([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}", str(result["mac"])):
         raise TopologyError(f"node {node!r}: mac must be like 02:00:0a:00:00:07, got {attributes['mac']!r}")
     if "mac" in result and int(result["mac"][:2], 16) & 1:
@@ -475,7 +486,8 @@ def _checked_link(u: str, v: str, attributes: Mapping[str, Any]) -> dict[str, An
             result[key] = _number(attributes[key], f"{where}: {key}", unlimited=False)
     ports = attributes.get("ports", {})
     if not isinstance(ports, Mapping) or not all(
-        end in (u, v) and isinstance(port, int) and 0 < port < 1 << 16 for end, port in ports.items()
+        end in (u, v) and isinstance(port, int) and not isinstance(port, bool) and 0 < port < 1 << 16
+        for end, port in ports.items()
     ):
         raise TopologyError(f"{where}: ports must map its ends to port numbers, like {{{u!r}: 1}}, got {ports!r}")
     _check_front_panel(u, v, result)

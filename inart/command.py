@@ -17,6 +17,9 @@ from dataclasses import dataclass
 
 from inart import __version__
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
 
 @dataclass(frozen=True)
 class Verb:
@@ -69,13 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"inart: no verb {words[0]!r}\n{usage()}", file=sys.stderr)
         return 2
     try:
-        run = importlib.import_module(verb.module).main
-    except ModuleNotFoundError as error:
+        return int(importlib.import_module(verb.module).main([*verb.first, *words[1:]]) or 0)
+    except ModuleNotFoundError as error:  # also of what a module imports when it is first used
         return _missing(words[0], verb, error)
-    try:
-        return int(run([*verb.first, *words[1:]]) or 0)
-    except ModuleNotFoundError as error:  # what a module imports when it is first used
-        return _missing(words[0], verb, error)
+    except KeyboardInterrupt:  # while modules are imported, say, which takes its time on a busy machine
+        return INTERRUPTED
 
 
 def _missing(name: str, verb: Verb, error: ModuleNotFoundError) -> int:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from inart.command import main as inart
+
 PROGRAM = """
 import signal, threading
 from {module} import EndSignal
@@ -26,3 +28,12 @@ def test_signal_to_another_thread_ends_the_wait(module: str, name: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(module=module, name=name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
+
+
+def test_interrupted_command_says_nothing_of_itself(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inart.command.importlib.import_module", interrupt)  # it takes its time on a busy machine
+    assert inart(["plan", "--topology", "testbed"]) == 130
+    assert capsys.readouterr() == ("", "")
