@@ -93,14 +93,16 @@ def taken_apart(
     load = {link: carried.get((f"h{link[0][2:]}", f"h{link[1][2:]}"), (0, 0)) for link in mbps}
     most = max(values / mbps[link] for link, (values, _) in load.items())
     during = [sample for sample in samples if began - EVERY_SECONDS <= sample[0] <= ended + EVERY_SECONDS]
-    found = []
+    found: list[Parts] = []
+    if len(during) < 2:  # too short a task, or too busy a machine, to have been looked at
+        return found
     for link, (values, messages) in load.items():
         planned = values / mbps[link] / most
         if planned < FILLED:
             continue
         first, last = during[0][1][link].tx_bytes, during[-1][1][link].tx_bytes
         total = last - first
-        start = next(t for t, s in during if s[link].tx_bytes - first > BEGUN * total)
+        start = next((t for t, s in during if s[link].tx_bytes - first > BEGUN * total), ended)
         end = next(t for t, s in during if s[link].tx_bytes - first >= (1 - BEGUN) * total)
         capacity = mbps[link] * 1e6 / 8 * (ended - began)
         stream = values + messages * HEADER_BYTES

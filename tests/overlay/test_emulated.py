@@ -21,7 +21,7 @@ def test_systems_across_an_emulated_wan(capsys, tmp_path):
 
 def test_large_frames_and_where_the_time_went(capsys):
     options = ["--values", "400k", "--rounds", "1", "--chunk", "4096", "--delay-ms", "1", "--mtu", "9000", "--apart"]
-    assert main(["--strategies", "wan", *options]) == 0
+    assert main(["--strategies", "wan", "--total-mbps", "50", *options]) == 0
     words = capsys.readouterr().err.splitlines()
     at = next(k for k, line in enumerate(words) if line.split()[:2] == ["link", "Mbit/s"])
     link, _, planned, payload, headers, *_ = words[at + 1].split()
