@@ -146,7 +146,7 @@ class _Outbound(asyncio.Protocol):
             transport.abort()
             self.peer.broken(error)
             return
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS pauses when nothing waits, and never goes on
         own = transport.get_extra_info("socket")
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS * 1000))
         transport.write(self.peer.hello)
