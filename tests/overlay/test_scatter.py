@@ -80,7 +80,7 @@ def test_a_task_takes_over_only_what_is_with_the_right_one():
     policy = crew(2, blocking=False)
     for node in NODES:
         policy.away.discard(node)
-    (default,) = policy._preset(1000)
+    (default,) = policy.preset(1000)
     scatter = Scatter("h0")
     sent = scatter.begin(5, default.blocks, default.chunk_values)
     assert [g for _, g in sent] == sorted(g for _, g in sent), "in increasing order"
