@@ -140,7 +140,7 @@ class Member(ABC):
             if self._failure is not None:
                 raise self._failure
             if not self._ready or self.config is None:
-                raise NotReadyError(f"not ready after {timeout:g} s: {self._problem}")
+                raise NotReadyError(f"not ready after {round(timeout, 2):g} s: {self._problem}")
             return self.config
 
     def wait_change(self, seconds: float) -> None:

@@ -118,7 +118,7 @@ class Node:
         # Once: who was put out by another must not come back by itself.
         take_over, self._take_over = self._take_over, False
         seat = Seat(job_key(), options.rank, options.size, bound=True, take_over=take_over)
-        deadline = time.monotonic() + timeout
+        wait, deadline = timeout, time.monotonic() + timeout
         if options.agent is not None:
             return LocalAgent(options.agent, timeout, seat)
         controller = controller_address(options.controller)
@@ -126,16 +126,18 @@ class Node:
         while True:
             if self._service is not None:
                 try:
-                    return self._service.attach(seat, max(0.0, deadline - time.monotonic()))
+                    return self._service.attach(seat, wait)
                 except NotReadyError:
                     raise  # it stays joined: the others may come
                 except AgentError:
                     self._close_service()
                     raise
+            asked = time.monotonic()
             try:
-                return LocalAgent(name, max(0.0, deadline - time.monotonic()), seat)
+                return LocalAgent(name, wait, seat)
             except NoAgentError:
-                pass
+                if time.monotonic() - asked > RETRY_SECONDS:  # there was one, and it has gone meanwhile
+                    wait = max(0.0, deadline - time.monotonic())
             try:
                 self._service = Service(
                     controller,
