@@ -95,6 +95,7 @@ class Coordinator:
         self._decided = False  # whether to go on where another one has ended
         self._members: dict[str, _Member] = {}
         self._tasks: dict[int, tuple[Task, set[str], float]] = {}
+        self._newest = -1  # the highest number of a task that has begun
         self._loop = new_event_loop()
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -241,6 +242,7 @@ class Coordinator:
         if inheritance is not None:
             self.epoch = inheritance.epoch
             self.policy.adopt(inheritance.tasks, inheritance.number)
+            self._newest = inheritance.number
         self._introduce()
         for node in list(self._members):
             self._handle(Back(node))
@@ -262,7 +264,8 @@ class Coordinator:
             other = self._members.get(message["node"]) if message["type"] == "lost" else None
             if other is not None and other.joined > at:
                 continue  # it died and is back: what was lost with it says nothing of the link
-            if node in self._members:
+            member = self._members.get(node)
+            if member is not None and member.joined <= at:  # else it died, and what it had brought is gone
                 self._said(node, message)
 
     def _introduce(self) -> None:
@@ -373,11 +376,14 @@ class Coordinator:
         for order in orders:
             if isinstance(order, Start):
                 try:
+                    if order.task.number <= self._newest:
+                        raise OverlayError(f"the policy begins task {order.task.number} after task {self._newest}")
                     task = self._replicated(order.task)
                 except OverlayError as error:
                     self._log(f"no task: {error}")
                     self._tell(self._members, type="refused", reason=str(error))
                     return
+                self._newest = task.number
                 self._tasks[task.number] = task, set(task.awaited), 0.0
                 self._tell(task.nodes, type="task", task=task.to_json())
             elif isinstance(order, Mend):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from controlplane.strategies.wan.crew.policy import Crew
-from controlplane.strategies.wan.policy import Event, Measured, Order, Start
+from controlplane.strategies.wan.policy import Abort, Event, Measured, Mend, Order, Start
 from evaluation.wan.report import Row
 
 WORKERS = 8
@@ -26,7 +26,7 @@ COMPUTE_SECONDS = 0.3
 
 
 class _Slow(Crew):
-    """Its tasks begin so late that each takes about x seconds; the members' agents wait."""
+    """Its tasks begin so late that each takes about x seconds, in their order; the members' agents wait."""
 
     def __init__(self, x: float, seed: int, p: int) -> None:
         bandwidth = np.full((WORKERS, WORKERS), 1000.0)
@@ -39,8 +39,12 @@ class _Slow(Crew):
         out: list[Order] = []
         for order in super().handle(event, now):
             if isinstance(order, Start) and self.x:
-                self.later.append((now + self.x * float(self.rng.uniform(0.8, 1.2)), order))
+                due_at = now + self.x * float(self.rng.uniform(0.8, 1.2))
+                self.later.append((max([due_at, *(at for at, _ in self.later)]), order))
             else:
+                if isinstance(order, Abort | Mend):  # of a task that has not begun yet, maybe
+                    out += [start for _, start in self.later]
+                    self.later.clear()
                 out.append(order)
         due = [order for at, order in self.later if at <= now]
         self.later = [(at, order) for at, order in self.later if at > now]

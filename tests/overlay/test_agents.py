@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_an_agent_that_dies_is_named_to_the_others_and_may_come_back():
         slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
         coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
         waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
-        until(lambda: agents["c"]._tasks)
+        until(lambda: 2 in agents["c"]._tasks)  # the first may be there still
         agents["c"].close()
         for future in waiting[:2]:
             with pytest.raises(PeerLost, match=r"c is lost|a and c|b and c"):
@@ -191,6 +192,21 @@ def test_who_has_no_part_is_refused():
         with pytest.raises(OverlayError, match="x has no part in this job"):
             stranger.wait_joined()
         stranger.close()
+
+
+def test_a_policy_that_begins_tasks_out_of_order_is_an_error_for_everyone():
+    """Agents would take what comes of the lower number for old, and wait for it for ever."""
+
+    class Backwards(Drawn):
+        def task(self, number: int, values: int, now: float) -> Task:
+            return replace(super().task(number, values, now), number=9 - number)
+
+    with running(Backwards(("h1", "h2"), 0)) as (_, agents):
+        synchronise(agents, 100, 0)
+        later = [agent.synchronise_async(np.ones(100, np.float32)) for agent in agents.values()]
+        for future in later:
+            with pytest.raises(OverlayError, match="begins task 7 after task 8"):
+                future.result(SECONDS)
 
 
 def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):

@@ -61,6 +61,22 @@ def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
         assert broken == [("a", "b")]
 
 
+def test_what_an_agent_had_brought_that_is_another_process_now_is_not_waited_for():
+    """It said so while nobody coordinated, died, and is there again before somebody does."""
+
+    def without_a_coordinator(coordinator: Coordinator) -> None:
+        coordinator._gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        for node in ("b", "c"):
+            coordinator._said(node, {"type": "ready", "values": 8, "turn": 1})
+        coordinator._members["c"].joined = time.monotonic()
+        coordinator._take_over()
+
+    with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
+        coordinator._loop.call_soon_threadsafe(without_a_coordinator, coordinator)
+        until(lambda: coordinator.policy.ready["b"])
+        assert not coordinator.policy.ready["c"]
+
+
 def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -103,7 +103,8 @@ Event = Ready | Finished | Measured | Changed | Progress | Lost | Silent | Back 
 
 @dataclass(frozen=True)
 class Start:
-    """Carry this task out."""
+    """Carry this task out. Numbers ascend from one to the next: what comes of an unknown lower one, agents take for old
+    and drop."""
 
     task: Task
 
