@@ -250,12 +250,16 @@ class Coordinator:
             self._log(f"takes over {len(inheritance.tasks)} tasks from another coordinator")
             for number, (task, waiting) in inheritance.tasks.items():
                 self._tasks[number] = task, set(waiting), 0.0
-                unaware = [node for node, state in states.items() if node in task.nodes and number > state.newest]
+                unaware = [n for n, state in states.items() if n in task.nodes and number > state.newest and state.epoch]
                 self._mend(task, unaware)
             for number, task in inheritance.given_up.items():
                 self._tell(task.nodes, type="abort", task=number, reason="given up before", again=task.keep)
             for number, task in inheritance.done.items():
                 self._tell(task.nodes, type="done", task=number)
+            nodes = {node for task, _ in inheritance.tasks.values() for node in task.nodes}
+            for node in [node for node, state in states.items() if node in nodes and not state.epoch]:
+                self._handle(Lost(node))  # another process: what the first one had of these tasks is gone
+                self._handle(Back(node))
         for node in self.policy.nodes:
             if node not in self._members:
                 self._handle(Lost(node))

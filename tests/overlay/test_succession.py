@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import socket
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,6 +42,12 @@ class SlowRounds(Rounds):
         up, down = edges("a", self.nodes), edges("a", self.nodes, down=True)
         tree = SumTree("a", 0, values, up, down, self.nodes, self.nodes, rate_mbps=0.01)
         return Task(number, values, (tree,), round=number, chunk_values=16)
+
+
+class OneTree(Rounds):
+    def task(self, number: int, values: int, now: float) -> Task:
+        up, down = edges("a", self.nodes), edges("a", self.nodes, down=True)
+        return Task(number, values, (SumTree("a", 0, values, up, down, self.nodes, self.nodes),), round=number)
 
 
 def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
@@ -162,6 +169,24 @@ def test_a_coordinator_that_comes_back_goes_on_where_it_was():
             check_groups(tensors, dones)
             tensors, futures = bring(agents)
             check_groups(tensors, {node: future.result(SECONDS) for node, future in futures.items()})
+
+
+def test_a_worker_that_is_another_process_now_is_lost_for_what_ran():
+    """It would wait for what the others had sent to the first one."""
+    done = threading.Event()
+
+    def take_over(coordinator: Coordinator) -> None:
+        task = coordinator.policy.task(7, 8, 0.0)
+        for node, member in coordinator._members.items():
+            member.state = State(0, 0, {}, {}) if node == "c" else State(5, 7, {7: (task, False)}, {})
+        coordinator._gathering = coordinator._loop.call_later(SECONDS, lambda: None)
+        coordinator._take_over()
+        done.set()
+
+    with running(OneTree(("a", "b", "c"))) as (coordinator, _):
+        coordinator._loop.call_soon_threadsafe(take_over, coordinator)
+        assert done.wait(SECONDS)
+        assert not coordinator._tasks and not coordinator.policy.running
 
 
 def test_without_any_coordinator_crews_workers_go_on_alone():
