@@ -250,8 +250,8 @@ class Coordinator:
             self._log(f"takes over {len(inheritance.tasks)} tasks from another coordinator")
             for number, (task, waiting) in inheritance.tasks.items():
                 self._tasks[number] = task, set(waiting), 0.0
-                unaware = [n for n, state in states.items() if n in task.nodes and number > state.newest and state.epoch]
-                self._mend(task, unaware)
+                aware = {node for node, state in states.items() if number <= state.newest or not state.epoch}
+                self._mend(task, [node for node in states if node in task.nodes and node not in aware])
             for number, task in inheritance.given_up.items():
                 self._tell(task.nodes, type="abort", task=number, reason="given up before", again=task.keep)
             for number, task in inheritance.done.items():
