@@ -41,7 +41,7 @@ from controlplane.strategies.wan.policy import (
 from controlplane.topology import Topology
 from overlay.awareness import Throughput
 from overlay.execution import Execution, Post, Values
-from overlay.framing import ETHERNET, IPV4, MTU, SEGMENTS_AN_ACKNOWLEDGEMENT, TCP, segment_bytes
+from overlay.framing import FRAME_HEADERS, MTU, SEGMENTS_AN_ACKNOWLEDGEMENT, segment_bytes
 from overlay.message import HEADER_BYTES, Kind
 from overlay.multicast import Carrier
 from overlay.scatter import EARLY_PRIORITY, Scatter
@@ -49,10 +49,6 @@ from overlay.ways import Ways
 from p4src.protocol import PROTOCOL
 
 SEGMENT_BYTES = segment_bytes()
-HEADERS_BYTES = ETHERNET + IPV4 + TCP
-"""Of a frame; and an acknowledgement has nothing else."""
-
-FRAME_BYTES = SEGMENT_BYTES + HEADERS_BYTES
 BITS = 8e-6  # Mbit in a byte
 CARRIER = Carrier(1, PROTOCOL.targets["v1model"].values_per_packet)
 """Of what switches copy."""
@@ -392,14 +388,14 @@ class Simulation:
             line.free -= 1
             begin()
             frames = line.frames(chunk.data)
-            size = (chunk.data + HEADERS_BYTES * frames) * BITS
+            size = (chunk.data + FRAME_HEADERS * frames) * BITS
             self.sim.send(size, line.links, partial(self._sent, line, frames, arrived))
 
     def _sent(self, line: _Connection, frames: int, arrived: Callable[[], None]) -> None:
         line.free += 1
 
         def there() -> None:
-            self.sim.send(HEADERS_BYTES * BITS * frames / SEGMENTS_AN_ACKNOWLEDGEMENT, line.back)
+            self.sim.send(FRAME_HEADERS * BITS * frames / SEGMENTS_AN_ACKNOWLEDGEMENT, line.back)
             arrived()
 
         self.sim.after(line.delay, there)

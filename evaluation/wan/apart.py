@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Self
 
 from controlplane.plan.task import Task
+from overlay.framing import FRAME_HEADERS
 from overlay.message import HEADER_BYTES
 from topologies.emulation import Emulation
 from topologies.switches import InterfaceCounters
@@ -25,8 +26,6 @@ FILLED = 0.97
 
 BEGUN = 0.005
 """The part of a link's bytes before which it has not begun, or after which it is done: greetings and stray frames."""
-
-HEADERS = 14 + 20 + 20 + 12  # Ethernet, IPv4, TCP with time stamps
 
 Link = tuple[str, str]
 Sample = tuple[float, dict[Link, InterfaceCounters]]
@@ -106,7 +105,7 @@ def taken_apart(
         end = next(t for t, s in during if s[link].tx_bytes - first >= (1 - BEGUN) * total)
         capacity = mbps[link] * 1e6 / 8 * (ended - began)
         stream = values + messages * HEADER_BYTES
-        headers = stream - values + -(-stream // segment) * HEADERS
+        headers = stream - values + -(-stream // segment) * FRAME_HEADERS
         fill, drain = (max(0.0, start - began) / (ended - began), max(0.0, ended - end) / (ended - began))
         used = total / capacity
         found.append(

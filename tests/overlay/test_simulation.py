@@ -13,8 +13,9 @@ from controlplane.topology import Topology
 from controlplane.wan_networks import netstorm_draw, overlay
 from evaluation.wan.networks import whole_job
 from overlay.awareness import ClockOffset, Throughput
+from overlay.framing import FRAME_HEADERS
 from overlay.message import HEADER_BYTES
-from overlay.simulation import HEADERS_BYTES, SEGMENT_BYTES, Simulation, mathis_mbps, seconds_of
+from overlay.simulation import SEGMENT_BYTES, Simulation, mathis_mbps, seconds_of
 from topologies.wan.networks import emulated
 
 NODES = ("h0", "h1")
@@ -53,12 +54,12 @@ def frames(values: int) -> int:
 def wire_seconds(values: int, chunks: int, mbps: float) -> float:
     """Of chunks that leave one by one."""
     count = chunks * frames(values // chunks)
-    return (values * 4 + chunks * HEADER_BYTES + count * HEADERS_BYTES) * 8e-6 / mbps
+    return (values * 4 + chunks * HEADER_BYTES + count * FRAME_HEADERS) * 8e-6 / mbps
 
 
 def acknowledged_seconds(values: int, chunks: int, mbps: float) -> float:
     """What their acknowledgements take of the other direction."""
-    return chunks * frames(values // chunks) / 2 * HEADERS_BYTES * 8e-6 / mbps
+    return chunks * frames(values // chunks) / 2 * FRAME_HEADERS * 8e-6 / mbps
 
 
 def test_two_sites_there_and_back():
@@ -108,7 +109,7 @@ def copied(values: int, chunk: int, topology: Topology, last: str) -> float:
 def test_what_fills_no_frame_goes_with_the_next_chunk():
     # 358 values and the header are 1,496 bytes: alone two frames, in a row one frame for each and a few more.
     topology, values = far(1.0, delay_ms=0.0), 358 * 50
-    stream = (values * 4 + 50 * HEADER_BYTES) * (1 + HEADERS_BYTES / SEGMENT_BYTES) * 8e-6
+    stream = (values * 4 + 50 * HEADER_BYTES) * (1 + FRAME_HEADERS / SEGMENT_BYTES) * 8e-6
     assert copied(values, 358, topology, "h1") == pytest.approx(stream, rel=0.01)
     assert copied(358, 358, topology, "h1") == pytest.approx(wire_seconds(358, 1, 1.0), rel=0.01)
 
@@ -132,7 +133,7 @@ def test_acknowledgements_take_their_part_of_the_other_direction():
         for number, tree in enumerate(each):
             run.carry_out([Start(Task(number, values, (tree,), op="copy", chunk_values=chunk))])
         seconds.append(run.run(len(each)))
-    acknowledged = HEADERS_BYTES / 2 / (SEGMENT_BYTES + HEADERS_BYTES)
+    acknowledged = FRAME_HEADERS / 2 / (SEGMENT_BYTES + FRAME_HEADERS)
     assert seconds[1] / seconds[0] == pytest.approx(1 + acknowledged, rel=5e-3)
 
 

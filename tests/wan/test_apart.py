@@ -3,8 +3,8 @@
 import pytest
 
 from controlplane.plan.task import Edge, SumTree, Task
-from evaluation.wan.apart import HEADERS, payload_bytes, taken_apart
-from overlay.framing import segment_bytes, tcp_framing
+from evaluation.wan.apart import payload_bytes, taken_apart
+from overlay.framing import FRAME_HEADERS, segment_bytes, tcp_framing
 from overlay.message import HEADER_BYTES
 from topologies.switches import InterfaceCounters
 
@@ -22,7 +22,7 @@ def counters(sent: int) -> InterfaceCounters:
 def test_parts_of_a_link_sum_to_one_and_say_when_it_was_idle():
     segment = segment_bytes(1500)
     stream = 4 * VALUES + 10 * HEADER_BYTES
-    own = stream + -(-stream // segment) * HEADERS
+    own = stream + -(-stream // segment) * FRAME_HEADERS
     acknowledgements = 5_000
     links = {("dc1", "dc0"): 4.0, ("dc0", "dc1"): 8.0}
     # The link from dc1 begins after 0.2 s, carries all in 0.9 s, and is idle at the end; the other is twice as fast.
