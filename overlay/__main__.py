@@ -26,15 +26,14 @@ from controlplane.job import JobError, parse_bytes, parse_job
 from controlplane.plan.model import PlanError
 from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
 from controlplane.rpc.tls import add_tls_arguments, is_local, tls_from
-from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
+from controlplane.strategies import STRATEGIES, Infeasible
 from controlplane.strategies.wan.policy import FollowPlan
-from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology, TopologyError
 from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
-from overlay.framing import MTU, tcp_framing
-from overlay.systems import COPIED_HEADROOM
+from overlay.framing import MTU
+from overlay.systems import COPIED_HEADROOM, planned
 from overlay.tls import Security
 
 if TYPE_CHECKING:
@@ -126,11 +125,9 @@ def replication(topology: Topology, file: Path) -> Replication:
 def coordinate(arguments: argparse.Namespace) -> None:
     topology = parse_topology(arguments.topology)
     job = parse_job(arguments.job, topology)
-    if arguments.strategy == "wan":  # its rates are meant to be kept, so they leave room for what comes beside values
-        framing = tcp_framing(arguments.chunk, arguments.mtu)
-        plan = wan(topology, job, seed=arguments.seed, framing=framing)
-    else:
-        plan = get_strategy(arguments.strategy)(topology, job, seed=arguments.seed)
+    plan = planned(
+        arguments.strategy, topology, job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu
+    )
     switches = None if arguments.switches is None else replication(topology, arguments.switches)
     policy = FollowPlan(
         plan, topology, chunk_values=arguments.chunk, window=arguments.window, detours=arguments.detours,

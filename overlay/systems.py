@@ -55,6 +55,14 @@ def links(graph: nx.DiGraph) -> Links:
     return Links(nodes, routes, {(f"h{u}", f"h{v}"): data["mbps"] for u, v, data in graph.edges(data=True)})
 
 
+def planned(strategy: str, topology: Topology, job: Job, *, seed: int, chunk: int, mtu: int = MTU) -> Plan:
+    """A plan for agents over TCP. Only wan's rates are meant to be kept, so it leaves room for what comes beside the
+    values: of chunks of so many, in packets of `mtu` bytes. Raises as the strategy does."""
+    if strategy == "wan":
+        return wan(topology, job, seed=seed, framing=tcp_framing(chunk, mtu))
+    return get_strategy(strategy)(topology, job, seed=seed)
+
+
 def make(
     name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed: int, update: float = 5.0, mtu: int = MTU
 ) -> Policy:
@@ -98,13 +106,10 @@ def make(
         )  # fmt: skip
 
     network, options = overlay(graph), {"chunk_values": chunk, "window": 64}
-    if name == "wan":  # only its rates are to be kept, and count headers; the others send as fast as TCP lets them
-
-        def plan(topology: Topology) -> Plan:
-            return wan(topology, job, seed=seed, framing=tcp_framing(chunk, mtu))
-
+    plan = partial(planned, name, job=job, seed=seed, chunk=chunk, mtu=mtu)
+    if name == "wan":  # the others send as fast as TCP lets them
         return FollowNetwork(plan, network, link=_link, paced=True, **options)
-    return FollowPlan(get_strategy(name)(network, job, seed=seed), network, paced=False, **options)
+    return FollowPlan(plan(network), network, paced=False, **options)
 
 
 def _link(sender: str, receiver: str) -> tuple[str, str]:

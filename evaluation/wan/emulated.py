@@ -23,7 +23,6 @@ import numpy as np
 from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.plan.task import Task
-from controlplane.strategies import get_strategy
 from controlplane.strategies.wan.policy import FollowPlan, Policy
 from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
@@ -34,8 +33,9 @@ from evaluation.wan.apart import line_of as line_of_parts
 from evaluation.wan.networks import whole_job
 from overlay.__main__ import amount
 from overlay.coordinator import Coordinator
-from overlay.framing import segment_bytes, tcp_framing
+from overlay.framing import segment_bytes
 from overlay.simulation import Simulation
+from overlay.systems import planned
 from topologies.load import LoadMonitor
 from topologies.network import MTU
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
@@ -145,13 +145,8 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
         values = arguments.values
         job: Job = whole_job(graph, 4 * values)
         say(f"{network}: {len(graph)} sites, {len(graph.edges)} directed links, rates times {factor:.3g}")
-        framing = tcp_framing(arguments.chunk, arguments.mtu)
-        plans = {
-            name: get_strategy(name)(planned_on, job, seed=arguments.seed)
-            if name != "wan"
-            else wan(planned_on, job, seed=arguments.seed, framing=framing)
-            for name in arguments.strategies
-        }
+        options = {"seed": arguments.seed, "chunk": arguments.chunk, "mtu": arguments.mtu}
+        plans = {name: planned(name, planned_on, job, **options) for name in arguments.strategies}
         bound = wan(planned_on, job).proven_mbps or float("nan")  # payload over the links' rates
         with Site(topology, arguments.loss, arguments.seed, mtu=arguments.mtu) as site:
             for name, plan in plans.items():
