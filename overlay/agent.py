@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 from weakref import WeakSet
 
@@ -375,11 +375,9 @@ class Agent:
 
     def _open(self, task: Task) -> None:
         """Connections that the task will need: later, they would be opened behind queues of what it sends."""
-        for tree in task.trees:
-            for edge in () if tree.routes else (*tree.up, *tree.down):
-                for sender, receiver in pairwise((edge.sender, *edge.via, edge.receiver)):
-                    if sender == self.node and receiver in self._members:
-                        self._peer(receiver)
+        for sender, receiver in task.hops():
+            if sender == self.node and receiver in self._members:
+                self._peer(receiver)
 
     def _mend(self, task: Task) -> None:
         """Other agents have taken trees of a task over."""

@@ -259,10 +259,8 @@ class Simulation:
         for node in task.nodes:
             executions[node] = self._execution(task, small, node)
         self.tasks[task.number] = (task, executions, set(task.awaited), self.sim.now)
-        for tree in task.trees:
-            for edge in () if tree.routes else (*tree.up, *tree.down):
-                for pair in pairwise((edge.sender, *edge.via, edge.receiver)):
-                    self._line(pair)
+        for pair in task.hops():
+            self._line(pair)
         for node in task.participants:
             executions[node].start(np.zeros(small.values, np.float32))
         for node in task.nodes:
@@ -338,7 +336,7 @@ class Simulation:
                 if execution is not None:
                     execution.sent(post)
 
-            self._hop(_Moving(task, (way.sender, *way.via, way.receiver), data, post, gone, execution), 0)
+            self._hop(_Moving(task, way.path, data, post, gone, execution), 0)
 
         self.ways[node].send(task, post.edge, go)
 

@@ -8,9 +8,10 @@ who gets the result, over whom, in chunks of which size. Policies make tasks; si
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 from controlplane.plan.model import Plan, PlanError, Tree
@@ -36,6 +37,11 @@ class Edge:
     sender: str
     receiver: str
     via: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """All agents from the sender to the receiver."""
+        return (self.sender, *self.via, self.receiver)
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class SumTree:
     def nodes(self) -> frozenset[str]:
         """Everyone that the tree needs, those that only pass on included."""
         edges = (*self.up, *self.down, *self._moves)
-        ends = [n for edge in edges for n in (edge.sender, edge.receiver, *edge.via)]
+        ends = [n for edge in edges for n in edge.path]
         return frozenset((self.root, *self.contributors, *self.receivers, *ends))
 
     @property
@@ -116,7 +122,7 @@ class SumTree:
         if self.state is not None and self.state.receiver != self.root:
             raise TaskError(f"{name}: what was kept goes to {self.state.receiver}, not to the root {self.root}")
         for edge in (*self.up, *self.down, *self._moves):
-            path = (edge.sender, *edge.via, edge.receiver)
+            path = edge.path
             if len(set(path)) != len(path) or len(edge.via) > MOST_VIA:
                 raise TaskError(f"{name}: {' -> '.join(path)} is no path, or longer than {MOST_VIA + 1} hops")
         if len(self.parent) != len(self.up):
@@ -204,6 +210,12 @@ class Task:
     def awaited(self) -> tuple[str, ...]:
         """Who has to have everything for it to be done."""
         return self.trees[0].receivers if self.op == "copy" else self.participants
+
+    def hops(self) -> Iterator[tuple[str, str]]:
+        """(agent, the next) of everything that goes over connections, tree by tree; a pair may come again."""
+        for tree in self.trees:
+            for edge in () if tree.routes else (*tree.up, *tree.down):
+                yield from pairwise(edge.path)
 
     def chunks(self, tree: int) -> int:
         """How many there are of this tree."""

@@ -76,7 +76,7 @@ def payload_bytes(task: Task) -> dict[Link, tuple[int, int]]:
     found: dict[Link, tuple[int, int]] = {}
     for index, tree in enumerate(task.trees):
         for edge in (*tree.up, *tree.down):
-            for hop in pairwise((edge.sender, *edge.via, edge.receiver)):
+            for hop in pairwise(edge.path):
                 values, messages = found.get(hop, (0, 0))
                 found[hop] = values + 4 * tree.count, messages + task.chunks(index)
     return found
