@@ -9,9 +9,11 @@ ready at the same time and soon form the same one for ever, which the paper's ra
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,22 +35,23 @@ class _Slow(Crew):
         np.fill_diagonal(bandwidth, np.inf)
         super().__init__([f"h{k}" for k in range(WORKERS)], bandwidth, p, chunk_values=8192)
         self.x, self.rng = x, np.random.default_rng(seed)
-        self.later: list[tuple[float, Start]] = []
+        self.later: deque[tuple[float, Start]] = deque()  # by when
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         out: list[Order] = []
         for order in super().handle(event, now):
             if isinstance(order, Start) and self.x:
-                due_at = now + self.x * float(self.rng.uniform(0.8, 1.2))
-                self.later.append((max([due_at, *(at for at, _ in self.later)]), order))
-            else:
-                if isinstance(order, Abort | Mend):  # of a task that has not begun yet, maybe
-                    out += [start for _, start in self.later]
-                    self.later.clear()
-                out.append(order)
-        due = [order for at, order in self.later if at <= now]
-        self.later = [(at, order) for at, order in self.later if at > now]
-        return [*out, *due]
+                at = now + self.x * float(self.rng.uniform(0.8, 1.2))
+                self.later.append((max(at, self.later[-1][0]) if self.later else at, order))
+                continue
+            if isinstance(order, Abort | Mend):  # of a task that has not begun yet, maybe
+                out += self._begun(math.inf)
+            out.append(order)
+        return [*out, *self._begun(now)]
+
+    def _begun(self, now: float) -> Iterator[Start]:
+        while self.later and self.later[0][0] <= now:
+            yield self.later.popleft()[1]
 
 
 def rounds_to(target: float, *, x: float, p: int, alike: bool, seed: int) -> tuple[list[int | None], float]:
