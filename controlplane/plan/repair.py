@@ -49,6 +49,11 @@ def intact(tree: Tree, topology: Topology) -> bool:
     return all(topology.has_link(u, v) for route in [*routes, *tree.return_edges] for u, v in pairwise(route))
 
 
+def unbroken(plan: Plan, topology: Topology) -> bool:
+    """Whether all of its trees are intact."""
+    return all(intact(tree, topology) for tree in plan.trees)
+
+
 def repair(plan: Plan, topology: Topology, take: Callable[[str, int], bool] = lambda switch, tree: True) -> Repair:
     """The plan led around what `topology`, the network's present state, lacks.
 

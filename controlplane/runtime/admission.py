@@ -9,7 +9,7 @@ from controlplane.evaluate import evaluate, unit_loads
 from controlplane.job import Job
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import limited
-from controlplane.plan.repair import intact
+from controlplane.plan.repair import unbroken
 from controlplane.plan.replan import replan
 from controlplane.routing import Unreachable
 from controlplane.runtime.network_state import NetworkState
@@ -139,7 +139,7 @@ class AdmissionControl:
             if job.updater is None
             or fair[job.name].job != job.updater.plan.job
             or job.plan.rate_mbps < job.terms.guarantee_mbps
-            or not all(intact(tree, state) for tree in job.updater.plan.trees)
+            or not unbroken(job.updater.plan, state)
         ]
         far = unsettled(rates, {name: plan.rate_mbps for name, plan in fair.items()}, broken, self._steady)
         change = far[: max(self._most, len(broken))]
@@ -170,7 +170,7 @@ class AdmissionControl:
         kept = [job.updater.plan for job in self.state.jobs if job.updater is not None and job.name in fixed]
         state = with_loads(state, kept)
         for one in more:
-            if not all(intact(tree, state) for plan in one.start for tree in plan.trees):
+            if not all(unbroken(plan, state) for plan in one.start):
                 raise PlanError(f"job {one.job.name!r}: the network has changed while it was planned")
         demands = [self._demand(job, state) for job in jobs]
         if not demands and not more:
@@ -187,7 +187,7 @@ class AdmissionControl:
         if there != plan.job:
             start = get_strategy(plan.strategy)(limited(state, self.state.kind.limits), there, seed=plan.seed or 0)
             return _demand(there, (start,), job.terms)
-        if not all(intact(tree, state) for tree in plan.trees):
+        if not unbroken(plan, state):
             plan = replan(plan, limited(state, self.state.kind.limits))
         return _demand(plan.job, (plan,), job.terms, plan.split)
 

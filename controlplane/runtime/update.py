@@ -16,7 +16,7 @@ from controlplane.gathers import with_speed
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, Limits, limited
-from controlplane.plan.repair import CannotRepair, Repair, intact, repair
+from controlplane.plan.repair import CannotRepair, Repair, intact, repair, unbroken
 from controlplane.plan.replan import Difference, difference, replan
 from controlplane.plan.slots import aligned
 from controlplane.plan.survive import has_backups, reshared
@@ -240,7 +240,7 @@ class Updater:
             try:
                 after = []
                 for version in before:
-                    if version is None or all(intact(tree, topology) for tree in version.plan.trees):
+                    if version is None or unbroken(version.plan, topology):
                         after.append(version)
                         continue
                     repaired, found = self._repaired(version, topology, gaps)
@@ -453,7 +453,7 @@ class Updater:
         epoch = first = 0
         held, repeated = 0.0, (0, 0)
         # What could not be led around never ends what is under way: that is done again.
-        broken = not all(intact(tree, topology) for tree in self.plan.trees)
+        broken = not unbroken(self.plan, topology)
         try:
             back = [n for n, c in new.agents.items() if c.role == "worker" and n not in old.agents]
             if back:
