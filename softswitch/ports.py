@@ -6,15 +6,12 @@ import socket
 from dataclasses import dataclass, field
 
 from softswitch import native
+from softswitch.config import SHAPE_RANGES
 from softswitch.errors import InvalidValue
 
 MAX_PORTS = 512
 MAX_FRAME = 65536
 DEFAULT_QUEUE_BYTES = 256 * 1024  # of a shaped port
-_SHAPE_NAMES = frozenset(
-    ("rate_mbps", "burst_bytes", "queue_bytes", "queue_packets", "ahead_bytes", "delay_ms", "jitter_ms", "loss",
-     "duplicate", "reorder", "reorder_ms")
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,9 @@ def interface_index(interface: str) -> int:
 
 def native_shape(shape: dict[str, float]) -> native.Shape | None:
     """The native form of the arguments of :meth:`softswitch.fabric.Fabric.shape`; ``None`` if they ask for nothing."""
-    unknown = set(shape) - _SHAPE_NAMES
+    unknown = set(shape) - SHAPE_RANGES.keys()
     if unknown:
-        raise InvalidValue(f"unknown link property {sorted(unknown)[0]!r}; there are {', '.join(sorted(_SHAPE_NAMES))}")
+        raise InvalidValue(f"unknown link property {sorted(unknown)[0]!r}; there are {', '.join(sorted(SHAPE_RANGES))}")
     given = {name: value for name, value in shape.items() if value is not None}
     for name, value in given.items():
         if not 0 <= value < float("inf"):
