@@ -7,8 +7,6 @@ from collections.abc import Callable
 from softswitch.bmv2json.model import (
     Action,
     Argument,
-    CalcInput,
-    Calculation,
     Const,
     FieldRef,
     HeaderRef,
@@ -22,10 +20,11 @@ from softswitch.bmv2json.model import (
     UnionStackName,
     Vector,
 )
+from softswitch.compiler.calculations import CalculationGen
 from softswitch.compiler.expr import ExprGen, Value
 from softswitch.compiler.layout import Layout, Slot, storage_bits
 from softswitch.compiler.registers import RegisterPlace
-from softswitch.compiler.reroll import RowAccess, Statement, emit, plain
+from softswitch.compiler.reroll import RowAccess, Statement, emit
 from softswitch.compiler.trace import SLACK, TraceGen, name_of
 from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
@@ -49,18 +48,23 @@ def param_layout(action: Action) -> tuple[list[tuple[int, int]], int]:
 
 
 class ActionGen:
-    """Generates the action functions and the calculations that they and the checksums use."""
+    """Generates the action functions."""
 
     def __init__(
-        self, layout: Layout, expr: ExprGen, registers: dict[str, RegisterPlace], trace: TraceGen | None = None
+        self,
+        layout: Layout,
+        expr: ExprGen,
+        registers: dict[str, RegisterPlace],
+        calculations: CalculationGen,
+        trace: TraceGen | None = None,
     ) -> None:
         self.layout = layout
         self.trace = trace
         self.program = layout.program
         self.expr = expr
         self.registers = registers
+        self.calculations = calculations
         self.counter_index = {name: i for i, name in enumerate(self.program.counters)}
-        self.calculation_index = {name: i for i, name in enumerate(self.program.calculations)}
         self.digest_index = {number: i for i, number in enumerate(self.program.digests)}
         self.messages: list[str] = []  # formats of log_msg, by number
         self._row_names: dict[tuple[int, str], str] = {}
@@ -493,106 +497,10 @@ class ActionGen:
         value = Value("v", "u64", 0, (1 << 64) - 1)
         text = (
             f"{{ uint64_t n = {self._uint64(size)}; "
-            f"const uint64_t v = calc_{self.calculation_index[calculation.name]}(p, NULL, 0) % (n ? n : 1)"
+            f"const uint64_t v = {self.calculations.call(calculation.name)} % (n ? n : 1)"
             f" + {self._uint64(base)}; {self.expr.store(slot, value)} }}"
         )
         return [Statement(text, barrier=True)]
-
-    def calculation(self, calc: Calculation) -> str:
-        """``static uint64_t calc_<n>(const struct packet *p, const uint8_t *payload, uint32_t len)``."""
-        index = self.calculation_index[calc.name]
-        total = 0
-        lines: list[str] = []
-        has_payload = False
-        for part in self._merge(calc.inputs):
-            if part.kind == "payload":
-                has_payload = True
-                continue
-            width = part.width
-            if isinstance(part.ref, HeaderRef):
-                width = self.program.headers[part.ref.header].type.width
-            total += width
-            lines.append(self._append(part, width))
-        if has_payload:
-            lines.append("at = (at + 7) / 8 * 8;")
-            lines.append("if (len) memcpy(buf + at / 8, payload, len);")
-            lines.append("at += 8 * len;")
-        algorithm = {
-            "csum16": "ss_csum16",
-            "crc16": "ss_crc16",
-            "crc16_custom": "ss_crc16",
-            "crc32": "ss_crc32",
-            "crc32_custom": "ss_crc32",
-            "crcCCITT": "ss_crc_ccitt",
-            "identity": "ss_identity",
-            "xor16": "ss_xor16",
-        }[calc.algo]
-        size = f"{(total + 7) // 8 + 32}" + (" + len" if has_payload else "")
-        return "\n".join(
-            [
-                f"static __attribute__((unused)) uint64_t calc_{index}(const struct packet *p, const uint8_t *payload,",
-                "        uint32_t len) {",
-                f"uint8_t buf[{size}]; unsigned at = 0; (void)p; (void)payload; (void)len;",
-                f"memset(buf, 0, {(total + 7) // 8 + 32});",
-                *(plain(line) for line in lines),
-                f"return {algorithm}(buf, (at + 7) / 8);",
-                "}",
-            ]
-        )
-
-    def _merge(self, inputs: tuple[CalcInput, ...]) -> list[CalcInput | _Run]:
-        """Joins neighbouring fields of one header into runs, which are copied as one."""
-        merged: list[CalcInput | _Run] = []
-        for part in inputs:
-            if isinstance(part.ref, FieldRef) and not self.layout.is_metadata(part.ref.header):
-                offset = self.program.field_of(part.ref).offset
-                last = merged[-1] if merged else None
-                if self.program.field_of(part.ref).varbit:
-                    merged.append(part)
-                    continue
-                if part.ref.field == "$valid$":
-                    raise UnsupportedConstruct("a checksum or hash over a header's validity")
-                if isinstance(last, _Run) and last.header == part.ref.header and last.offset + last.width == offset:
-                    merged[-1] = _Run(last.header, last.offset, last.width + part.width)
-                else:
-                    merged.append(_Run(part.ref.header, offset, part.width))
-            else:
-                merged.append(part)
-        return merged
-
-    def _append(self, part: CalcInput | _Run, width: int) -> str:
-        if isinstance(part, _Run):
-            base = self.layout.header_at(part.header)
-            valid = self.layout.valid(part.header)
-            return f"if ({valid}) {{ ss_append_bits(buf, at, p->h + {base}, {part.offset}, {width}); at += {width}; }}"
-        if isinstance(part.ref, FieldRef) and self.program.field_of(part.ref).varbit:
-            return self._append_varbit(part.ref)
-        if isinstance(part.ref, HeaderRef):
-            kind = self.program.headers[part.ref.header].type
-            if kind.varbit is not None:
-                before = kind.varbit.offset
-                after = before + kind.varbit.width
-                return (
-                    self._append(_Run(part.ref.header, 0, before), before)
-                    + self._append_varbit(FieldRef(part.ref.header, kind.varbit.name))
-                    + self._append(_Run(part.ref.header, after, width - after), width - after)
-                )
-            base, valid = self.layout.header_at(part.ref.header), self.layout.valid(part.ref.header)
-            return f"if ({valid}) {{ ss_append_bits(buf, at, p->h + {base}, 0, {width}); at += {width}; }}"
-        temporary = Slot("bytes", "tmp", 0, -width % 8, width, False, ("tmp", 0))
-        if isinstance(part.ref, FieldRef):
-            value = self.expr.load(self.layout.slot(part.ref))
-        else:
-            value = self.expr.number(Const(part.value & (1 << width) - 1))
-        store = self.expr.store(temporary, value)
-        size = (width + 7) // 8 + 16
-        append = f"ss_append_bits(buf, at, tmp, {-width % 8}, {width}); at += {width};"
-        return f"{{ uint8_t tmp[{size}] = {{0}}; {store} {append} }}"
-
-    def _append_varbit(self, ref: FieldRef) -> str:
-        place, length, _ = self.layout.varbit(ref)
-        valid = "true" if self.layout.is_metadata(ref.header) else self.layout.valid(ref.header)
-        return f"if ({valid}) {{ ss_append_bits(buf, at, {place}, 0, 8u * {length}); at += 8u * {length}; }}"
 
     # ---------------------------------------------------------------------------------------------- the switch's work
 
@@ -681,16 +589,6 @@ class ActionGen:
             f"s->services->log(s->device, {number}, values, {len(values)}); }}"
         )
         return [Statement(text, barrier=True)]
-
-
-class _Run:
-    """Adjacent bits of one header."""
-
-    kind = "run"
-    ref = None
-
-    def __init__(self, header: str, offset: int, width: int) -> None:
-        self.header, self.offset, self.width = header, offset, width
 
 
 def _comment(text: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from softswitch.bmv2json.model import P4Program, Table
 from softswitch.compiler.actions import ActionGen, param_layout
+from softswitch.compiler.calculations import CalculationGen
 from softswitch.compiler.control import ControlGen, key_layout, profile_actions, table_actions
 from softswitch.compiler.expr import ExprGen, Value
 from softswitch.compiler.layout import Layout, storage_bits
@@ -87,23 +88,24 @@ def _generate(program: P4Program, trace: bool) -> Generated:
     profiles = {name: _profile_plan(name, i, program) for i, name in enumerate(program.profiles)}
     expr = ExprGen(layout)
     tracing = TraceGen(expr) if trace else None
-    actions = ActionGen(layout, expr, registers, tracing)
+    calculations = CalculationGen(layout, expr)
+    actions = ActionGen(layout, expr, registers, calculations, tracing)
     tables = [*program.ingress.tables.values(), *program.egress.tables.values()]
     plans = {t.name: _plan(t, i, program) for i, t in enumerate(tables)}
     control = ControlGen(layout, expr, actions, tables)
     used = {i for t in tables for i in table_actions(t)}
     body = [
         layout.declaration(),
-        *(actions.calculation(c) for c in program.calculations.values()),
+        *(calculations.function(c) for c in program.calculations.values()),
         *(actions.function(a) for a in program.actions.values() if a.id in used),
         *(_default_params(plan, program) for plan in plans.values()),
         ParserGen(layout, expr, actions).function(),
         control.function(program.ingress),
         control.function(program.egress),
-        _checksums(program, layout, expr, actions),
+        _checksums(program, layout, expr, calculations, tracing),
         _deparser(program, layout),
         _field_lists(program, layout, expr),
-        _descriptor(program, plans, profiles, group_bytes, _copies_alike(program, expr, actions)),
+        _descriptor(program, plans, profiles, group_bytes, _copies_alike(program, expr, calculations)),
     ]
     limbs = max(3, (expr.wide_bits + 8 + 63) // 64)
     head = [
@@ -191,7 +193,9 @@ def _default_params(plan: TablePlan, program: P4Program) -> str:
     return f"static const uint8_t params_{plan.index}[] __attribute__((aligned(16))) = {{{content}}};"
 
 
-def _checksums(program: P4Program, layout: Layout, expr: ExprGen, actions: ActionGen) -> str:
+def _checksums(
+    program: P4Program, layout: Layout, expr: ExprGen, calculations: CalculationGen, trace: TraceGen | None
+) -> str:
     lines = [
         "static void checksums(struct ss_state *restrict s, struct ss_packet *restrict base,",
         "        const uint8_t *restrict payload, uint32_t len) {",
@@ -204,16 +208,16 @@ def _checksums(program: P4Program, layout: Layout, expr: ExprGen, actions: Actio
         condition = "true" if checksum.condition is None else expr.boolean(checksum.condition)
         slot = layout.slot(checksum.target)
         store = expr.store(slot, Value("v", "u64", 0, (1 << 64) - 1))
-        index = actions.calculation_index[checksum.calculation]
+        call = calculations.call(checksum.calculation, "payload, len")
         report = ""
-        if actions.trace is not None:
+        if trace is not None:
             shown = [(name_of(checksum.target), expr.load(slot), slot.width)]
-            report = actions.trace.point("checksum", "", checksum.source, shown)
-        text = f"if ({condition}) {{ const uint64_t v = calc_{index}(p, payload, len); {store} {report} }}"
+            report = trace.point("checksum", "", checksum.source, shown)
+        text = f"if ({condition}) {{ const uint64_t v = {call}; {store} {report} }}"
         lines.append(plain(text))
-    if actions.trace is not None:
+    if trace is not None:
         shown = [(name, Value(f"(uint32_t){layout.valid(name)}", "u32", 0, 1), 1) for name in program.deparser]
-        lines.append(plain(actions.trace.point("deparse", "", None, shown)))
+        lines.append(plain(trace.point("deparse", "", None, shown)))
     return "\n".join([*lines, "}"])
 
 
@@ -269,10 +273,10 @@ def _field_lists(program: P4Program, layout: Layout, expr: ExprGen) -> str:
     return "\n".join([*lines, "default: break;", "}", "}"])
 
 
-def _copies_alike(program: P4Program, expr: ExprGen, actions: ActionGen) -> bool:
+def _copies_alike(program: P4Program, expr: ExprGen, calculations: CalculationGen) -> bool:
     """Whether replicas of a packet are the same frame: egress is empty, and no checksum reads standard metadata."""
     updates = [checksum for checksum in program.checksums if checksum.update]
-    read = [actions.calculation(program.calculations[checksum.calculation]) for checksum in updates]
+    read = [calculations.function(program.calculations[checksum.calculation]) for checksum in updates]
     read += [plain(expr.boolean(c.condition)) for c in updates if c.condition is not None]
     return program.egress.init is None and not any("base.standard." in text for text in read)
 

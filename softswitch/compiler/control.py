@@ -173,8 +173,7 @@ class ControlGen:
         selector = self.program.profiles[name].selector
         pick = "0"
         if selector is not None:
-            number = self.actions.calculation_index[selector]
-            pick = f"c->n == 1 ? 0 : (uint32_t)calc_{number}(p, NULL, 0) % c->n"
+            pick = f"c->n == 1 ? 0 : (uint32_t){self.actions.calculations.call(selector)} % c->n"
         return (
             "const struct ss_member *m = NULL; "
             f"if (hit) {{ const struct ss_choice *const c = "

@@ -323,7 +323,7 @@ class ParserGen:
         for checksum in self.program.checksums:
             if not checksum.verify:
                 continue
-            index = self.actions.calculation_index[checksum.calculation]
+            call = self.actions.calculations.call(checksum.calculation, "data + at, len - at")
             condition = "true" if checksum.condition is None else self.expr.boolean(checksum.condition)
             value = self.expr.load(self.layout.slot(checksum.target))
             checksum_width = self.layout.slot(checksum.target).width
@@ -333,14 +333,14 @@ class ParserGen:
             if not self.layout.is_metadata(checksum.target.header):
                 valid = self.layout.valid(checksum.target.header)
             if self.trace is not None:
-                computed = Value(f"calc_{index}(p, data + at, len - at)", "u64", 0, (1 << 64) - 1)
+                computed = Value(call, "u64", 0, (1 << 64) - 1)
                 shown = [("packet", value, checksum_width), ("computed", computed, checksum_width)]
                 report = self.trace.point("verify", name_of(checksum.target), checksum.source, shown)
                 lines.append(plain(f"if ({valid} && {condition}) {report}"))
             lines.append(
                 plain(
-                    f"if ({valid} && {condition} && calc_{index}(p, data + at, len - at) != "
-                    f"{self.expr.convert(value, 'u64')}) p->base.standard.checksum_error = 1;"
+                    f"if ({valid} && {condition} && {call} != {self.expr.convert(value, 'u64')}) "
+                    "p->base.standard.checksum_error = 1;"
                 )
             )
         return lines
