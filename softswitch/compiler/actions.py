@@ -21,11 +21,12 @@ from softswitch.bmv2json.model import (
     Vector,
 )
 from softswitch.compiler.calculations import CalculationGen
-from softswitch.compiler.expr import ExprGen, Value
+from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Layout, Slot, storage_bits
 from softswitch.compiler.registers import RegisterPlace
 from softswitch.compiler.reroll import RowAccess, Statement, emit
 from softswitch.compiler.trace import SLACK, TraceGen, name_of
+from softswitch.compiler.values import Value
 from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 INLINE_LIMIT = 24  # primitives; larger actions become functions of their own

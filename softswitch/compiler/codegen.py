@@ -8,12 +8,13 @@ from softswitch.bmv2json.model import P4Program, Table
 from softswitch.compiler.actions import ActionGen, param_layout
 from softswitch.compiler.calculations import CalculationGen
 from softswitch.compiler.control import ControlGen, key_layout, profile_actions, table_actions
-from softswitch.compiler.expr import ExprGen, Value
+from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Layout, storage_bits
 from softswitch.compiler.parser import ParserGen, value_set_words
 from softswitch.compiler.registers import MAX_BYTES, RegisterPlace, place_registers
 from softswitch.compiler.reroll import plain
 from softswitch.compiler.trace import Point, TraceGen, name_of
+from softswitch.compiler.values import Value
 from softswitch.errors import BadProgram, SoftswitchError, UnsupportedConstruct
 
 MAX_PACKET_STATE = 1 << 20  # bytes

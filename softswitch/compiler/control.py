@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from softswitch.bmv2json.model import Key, P4Program, Pipeline, Table
 from softswitch.compiler.actions import ActionGen, param_layout
-from softswitch.compiler.expr import ExprGen, Value, kind_for_bits
+from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Layout
 from softswitch.compiler.reroll import plain
 from softswitch.compiler.trace import Field, Point
+from softswitch.compiler.values import Value, kind_for_bits
 
 ENDING = ("exit", "assert", "assume")  # primitives after which a packet may skip the rest of its pipeline
 

@@ -24,26 +24,11 @@ from softswitch.bmv2json.model import (
     UnionStackName,
 )
 from softswitch.compiler.layout import Layout, Slot, c_type, storage_bits
-from softswitch.errors import BadProgram, UnsupportedConstruct
+from softswitch.compiler.values import C_TYPES, MAX_INTERMEDIATE, Value, ValueGen, fit, kind_for_bits
+from softswitch.errors import BadProgram
 
-MAX_INTERMEDIATE = 1 << 14  # bits that an intermediate result may need
-
-_C_TYPES = {"u32": "uint32_t", "u64": "uint64_t", "i64": "int64_t", "u128": "u128", "i128": "i128", "wide": "ss_wide"}
-_RING = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 _COMPARE = {"==", "!=", "<", "<=", ">", ">="}
 _LOGICAL = ("and", "or", "not", "d2b", "valid", "valid_union")
-_BITS = {"u32": 32, "u64": 64, "u128": 128}
-
-
-@dataclass(frozen=True)
-class Value:
-    """A C expression. ``exact``: it equals the P4 value, which lies in [lo, hi]; else only its low bits are right."""
-
-    c: str
-    kind: str  # u32 u64 i64 u128 i128 wide bool
-    lo: int = 0
-    hi: int = 1
-    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -58,166 +43,14 @@ class HeaderPlace:
     others_invalid: str = ""
 
 
-def fit(lo: int, hi: int) -> str:
-    """The narrowest kind that holds every value of [lo, hi]."""
-    if lo >= 0:
-        for kind, bits in _BITS.items():
-            if hi < 1 << bits:
-                return kind
-        return "wide"
-    for kind, bits in (("i64", 63), ("i128", 127)):
-        if -(1 << bits) <= lo and hi < 1 << bits:
-            return kind
-    return "wide"
-
-
-def kind_for_bits(bits: int) -> str:
-    return next((kind for kind, n in _BITS.items() if bits <= n), "wide")
-
-
-class ExprGen:
-    """Generates C for the expressions of one program. ``source`` is the P4 line at hand, for error messages."""
+class ExprGen(ValueGen):
+    """Generates C for the expressions of one program."""
 
     def __init__(self, layout: Layout) -> None:
+        super().__init__()
         self.layout = layout
         self.program = layout.program
-        self.source: str | None = None
         self.params: tuple[tuple[int, int], ...] = ()  # of the action at hand: (byte offset, width)
-        self.wide_bits = 0  # widest intermediate result seen so far
-        self.reads: set[tuple[str, int]] = set()  # memory that the expressions generated since reset() read
-
-    def reset(self) -> None:
-        self.reads = set()
-
-    # ------------------------------------------------------------------------------------------------ representation
-
-    def unsupported(self, construct: str) -> UnsupportedConstruct:
-        return UnsupportedConstruct(construct, self.source)
-
-    def _note_wide(self, *bounds: int) -> None:
-        bits = max(b.bit_length() for b in bounds) + 2
-        if bits > MAX_INTERMEDIATE:
-            raise self.unsupported(f"an intermediate result of more than {MAX_INTERMEDIATE} bits")
-        self.wide_bits = max(self.wide_bits, bits)
-
-    def const(self, value: int, kind: str) -> str:
-        """A C literal."""
-        if kind == "u32":
-            return f"{value & 0xFFFFFFFF:#x}u"
-        if kind == "u64":
-            return f"{value & (1 << 64) - 1:#x}ull"
-        if kind == "i64":
-            return f"((int64_t){value & (1 << 64) - 1:#x}ull)"
-        if kind in ("u128", "i128"):
-            bits = value & (1 << 128) - 1
-            return f"(({_C_TYPES[kind]})SS_U128({bits >> 64:#x}ull, {bits & (1 << 64) - 1:#x}ull))"
-        self._note_wide(value)
-        n = (value.bit_length() + 64) // 64
-        limbs = ", ".join(f"{(value >> 64 * i) & (1 << 64) - 1:#x}ull" for i in range(n))
-        if value < 0:
-            return f"ss_w_sext((ss_wide){{{{{limbs}}}}}, {64 * n})"
-        return f"(ss_wide){{{{{limbs}}}}}"
-
-    def convert(self, value: Value, kind: str) -> str:
-        """C for ``value`` as ``kind``, keeping at least the low bits."""
-        if value.kind == kind:
-            return value.c
-        if value.kind == "bool":
-            raise BadProgram(f"{self.source}: a boolean where a number is expected")
-        if kind == "wide":
-            source = {"u32": "ss_w_from_u64", "u64": "ss_w_from_u64", "u128": "ss_w_from_u128"}
-            self._note_wide(value.lo, value.hi)
-            return f"{source.get(value.kind, 'ss_w_from_i128')}({value.c})"
-        if value.kind == "wide":
-            low = f"ss_w_low({value.c})" if kind in ("u128", "i128") else f"({value.c}).limb[0]"
-            return f"(({_C_TYPES[kind]}){low})"
-        return f"(({_C_TYPES[kind]}){value.c})"
-
-    def _exact(self, c: str, lo: int, hi: int, kind: str | None = None) -> Value:
-        kind = kind or fit(lo, hi)
-        if kind == "wide":
-            self._note_wide(lo, hi)
-        return Value(c, kind, lo, hi)
-
-    # ---------------------------------------------------------------------------------------------------------- slots
-
-    def load(self, slot: Slot, demand: int | None = None) -> Value:
-        """The value in a slot (only its low ``demand`` bits when given and that is cheaper)."""
-        self.reads.add(slot.key)
-        width = slot.width
-        if slot.kind == "native":
-            kind = "u32" if slot.bits <= 32 else kind_for_bits(slot.bits)
-            c = f"({_C_TYPES[kind]}){slot.place}"
-            if slot.place.startswith("p->base.standard.") and width != slot.bits:
-                c = f"({c} & {self.const((1 << width) - 1, kind)})"
-            raw = Value(c, kind, 0, (1 << width) - 1)
-        else:
-            raw = self._load_bytes(slot, demand)
-            if not raw.exact:
-                return raw
-        if slot.signed:
-            return self.sign_extend(raw, width)
-        return raw
-
-    def _load_bytes(self, slot: Slot, demand: int | None) -> Value:
-        width, bit, place = slot.width, slot.bit, slot.place
-        partial = demand is not None and demand < width and width > 64
-        if partial:
-            assert demand is not None
-            skip = bit + width - demand
-            place, bit, width = f"{place} + {skip // 8}", skip % 8, demand
-        kind = kind_for_bits(width)
-        if kind == "wide":
-            self._note_wide(1 << width)
-            c = f"ss_w_get({place}, {bit}, {width})"
-        elif bit == 0 and width == 8:
-            c = f"(uint32_t)*({place})"
-        elif bit == 0 and width in (16, 32, 64):
-            c = f"ss_load{width}({place})"
-            c = f"(uint32_t){c}" if width == 16 else c
-        elif width <= 64:
-            c = f"({_C_TYPES[kind]})ss_get64({place}, {bit}, {width})"
-        else:
-            c = f"ss_get128({place}, {bit}, {width})"
-        return Value(c, kind, 0, (1 << width) - 1, exact=not partial)
-
-    def store(self, slot: Slot, value: Value) -> str:
-        """A C statement that puts ``value``, modulo 2^width, into a slot."""
-        width = slot.width
-        kind = kind_for_bits(width)
-        fits = value.exact and value.lo >= 0 and value.hi < 1 << width
-        if slot.kind == "native":
-            c = self.convert(value, kind)
-            if not fits and width != slot.bits:
-                c = f"({c} & {self.const((1 << width) - 1, kind)})"
-            return f"{slot.place} = ({c_type(slot.bits)}){c};"
-        c = self.convert(value, kind)
-        if kind == "wide":
-            return f"ss_w_put({slot.place}, {slot.bit}, {width}, {c});"
-        if slot.bit == 0 and width == 8:
-            return f"*({slot.place}) = (uint8_t){c};"
-        if slot.bit == 0 and width in (16, 32, 64):
-            return f"ss_store{width}({slot.place}, (uint{width}_t){c});"
-        put = "ss_put64" if width <= 64 else "ss_put128"
-        return f"{put}({slot.place}, {slot.bit}, {width}, {c});"
-
-    def sign_extend(self, value: Value, width: int) -> Value:
-        """The two's complement reading of the low ``width`` bits."""
-        lo, hi = -(1 << width - 1), (1 << width - 1) - 1
-        if value.exact and lo <= value.lo and value.hi <= hi:
-            return value
-        if width <= 64:
-            return Value(f"ss_sext64({self.convert(value, 'u64')}, {width})", "i64", lo, hi)
-        if width <= 128:
-            return Value(f"ss_sext128({self.convert(value, 'u128')}, {width})", "i128", lo, hi)
-        self._note_wide(lo, hi)
-        return Value(f"ss_w_sext({self.convert(value, 'wide')}, {width})", "wide", lo, hi)
-
-    def truncate(self, value: Value, width: int) -> Value:
-        """The low ``width`` bits, as an unsigned number."""
-        kind = kind_for_bits(width)
-        c = self._infix("&", self.convert(value, kind), self.const((1 << width) - 1, kind), kind)
-        return self._exact(c, 0, (1 << width) - 1, kind)
 
     # ---------------------------------------------------------------------------------------------------- expressions
 
@@ -254,7 +87,7 @@ class ExprGen:
         bits = storage_bits(width)
         if bits:
             kind = "u32" if bits <= 32 else kind_for_bits(bits)
-            c = f"({_C_TYPES[kind]})*(const {c_type(bits)} *)(a + «{offset}»)"
+            c = f"({C_TYPES[kind]})*(const {c_type(bits)} *)(a + «{offset}»)"
             return Value(c, kind, 0, (1 << width) - 1)
         return self._load_bytes(Slot("bytes", f"a + «{offset}»", 0, -width % 8, width, False, ("a", offset)), None)
 
@@ -300,25 +133,6 @@ class ExprGen:
             self._note_wide(1 << demand)
         c = self._infix(op, self.convert(a, kind), self.convert(b, kind), kind)
         return Value(c, kind, 0, (1 << demand) - 1, exact=False)
-
-    def _infix(self, op: str, a: str, b: str, kind: str) -> str:
-        return f"ss_w_{_RING[op]}({a}, {b})" if kind == "wide" else f"({a} {op} {b})"
-
-    @staticmethod
-    def _interval(op: str, a: Value, b: Value) -> tuple[int, int]:
-        if op == "+":
-            return a.lo + b.lo, a.hi + b.hi
-        if op == "-":
-            return a.lo - b.hi, a.hi - b.lo
-        if op == "*":
-            corners = [x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
-            return min(corners), max(corners)
-        if op == "&" and (a.lo >= 0 or b.lo >= 0):
-            return 0, min(v.hi for v in (a, b) if v.lo >= 0)
-        bits = max(v.bit_length() for v in (a.lo, a.hi, b.lo, b.hi))
-        if a.lo >= 0 and b.lo >= 0:
-            return 0, (1 << bits) - 1
-        return -(1 << bits), (1 << bits) - 1
 
     def _mask(self, other: Expr, mask: int, demand: int | None) -> Value:
         if demand is not None:
@@ -370,23 +184,6 @@ class ExprGen:
         kind = fit(lo, hi)
         return self._exact(self._shl(self.convert(value, kind), amount, kind), lo, hi, kind)
 
-    def _shl(self, c: str, amount: Value, kind: str) -> str:
-        n = self.convert(amount, "u64") if amount.hi < 1 << 64 else self._saturate(amount)
-        if kind == "wide":
-            return f"ss_w_shl({c}, {n})"
-        bits = {"i64": 64, "i128": 128}.get(kind) or _BITS[kind]
-        if amount.lo == amount.hi and amount.lo < bits and not kind.startswith("i"):
-            return f"({c} << {amount.lo})"
-        unsigned = f"u{bits}"
-        return f"(({_C_TYPES[kind]})ss_shl{bits}(({_C_TYPES[unsigned]}){c}, {n}))"
-
-    def _saturate(self, amount: Value) -> str:
-        kind = amount.kind
-        if kind == "wide":
-            c = f"ss_w_low(ss_w_clamp({amount.c}, {self.const(0, 'wide')}, {self.const(1 << 32, 'wide')}))"
-            return f"(uint64_t){c}"
-        return f"(uint64_t)ss_clamp_{kind}({amount.c}, 0, {1 << 32})"
-
     def _shift_right(self, left: Expr, right: Expr, demand: int | None) -> Value:
         amount = self._amount(right)
         if demand is not None and amount.lo == amount.hi and isinstance(left, FieldRef):
@@ -404,15 +201,6 @@ class ExprGen:
         lo = value.lo >> min(amount.hi if value.lo >= 0 else amount.lo, MAX_INTERMEDIATE)
         hi = value.hi >> min(amount.lo if value.hi >= 0 else amount.hi, MAX_INTERMEDIATE)
         return self._exact(self._shr(value.c, amount, value.kind), lo, hi, value.kind)
-
-    def _shr(self, c: str, amount: Value, kind: str) -> str:
-        n = self.convert(amount, "u64") if amount.hi < 1 << 64 else self._saturate(amount)
-        if kind == "wide":
-            return f"ss_w_shr({c}, {n})"
-        bits = {"i64": 64, "i128": 128}.get(kind) or _BITS[kind]
-        if amount.lo == amount.hi and amount.lo < bits:
-            return f"({c} >> {amount.lo})"
-        return f"ss_shr_{kind}({c}, {n})"
 
     def _slice(self, ref: FieldRef, shift: int, bits: int) -> Value | None:
         """Bits [shift, shift + bits) of a field wider than 64 bits, without loading the rest of it."""
@@ -501,9 +289,7 @@ class ExprGen:
     def _is_boolean(self, expr: Expr) -> bool:
         if isinstance(expr, Op) and expr.op == "?":
             return self._is_boolean(expr.args[1])
-        return isinstance(expr, BoolConst) or (
-            isinstance(expr, Op) and (expr.op in _COMPARE or expr.op in _LOGICAL)
-        )
+        return isinstance(expr, BoolConst) or (isinstance(expr, Op) and (expr.op in _COMPARE or expr.op in _LOGICAL))
 
     def _is_header(self, expr: Expr) -> bool:
         return isinstance(expr, HeaderRef) or (isinstance(expr, Op) and expr.op == "dereference_header_stack")
@@ -523,13 +309,6 @@ class ExprGen:
         if self._is_boolean(left):
             return f"({self.boolean(left)} {op} {self.boolean(right)})"
         return f"({self._compare(self.number(left), op, self.number(right))})"
-
-    def _compare(self, a: Value, op: str, b: Value) -> str:
-        kind = fit(min(a.lo, b.lo), max(a.hi, b.hi))
-        if kind == "wide":
-            self._note_wide(a.lo, a.hi, b.lo, b.hi)
-            return f"ss_w_cmp({self.convert(a, kind)}, {self.convert(b, kind)}) {op} 0"
-        return f"{self.convert(a, kind)} {op} {self.convert(b, kind)}"
 
     def _same_header(self, a: HeaderPlace, b: HeaderPlace) -> str:
         if a.type_name != b.type_name:
@@ -628,4 +407,3 @@ class ExprGen:
         if isinstance(expr, Op) and expr.op == "access_field":
             return self.dynamic_field(expr)
         raise self.unsupported("assignment to something other than a field")
-

@@ -17,10 +17,11 @@ from softswitch.bmv2json.model import (
     ValueSet,
 )
 from softswitch.compiler.actions import ActionGen
-from softswitch.compiler.expr import ExprGen, HeaderPlace, Value, kind_for_bits
+from softswitch.compiler.expr import ExprGen, HeaderPlace
 from softswitch.compiler.layout import Layout, Slot
 from softswitch.compiler.reroll import plain
 from softswitch.compiler.trace import name_of
+from softswitch.compiler.values import Value, kind_for_bits
 from softswitch.errors import UnsupportedConstruct
 
 SHOWN_FIELDS = 24  # of an extracted header, in a trace

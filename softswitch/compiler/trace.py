@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softswitch.bmv2json.model import FieldRef, Op, StackField
-from softswitch.compiler.expr import ExprGen, Value
+from softswitch.compiler.expr import ExprGen
 from softswitch.compiler.layout import Slot
+from softswitch.compiler.values import Value
 
 SLACK = 16  # bytes after the last field of a buffer, for access in whole words
 
