@@ -17,7 +17,7 @@ import numpy.typing as npt
 from topologies.zygote import Channel
 
 if TYPE_CHECKING:
-    from worker_agent.engine import EngineStats
+    from worker_agent.engine_stats import EngineStats
 
 JOIN_SECONDS = 60.0
 OPERATION_SECONDS = 300.0

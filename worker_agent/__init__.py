@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from worker_agent.engine import Engine, Work
+from worker_agent.engine import Engine
 from worker_agent.errors import (
     AbortedError,
     AgentError,
@@ -19,6 +19,7 @@ from worker_agent.errors import (
     NotReadyError,
     ProgressTimeoutError,
 )
+from worker_agent.work import Work
 
 if TYPE_CHECKING:
     from worker_agent.agent import Agent, connect

@@ -18,10 +18,13 @@ from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.channels import check_address
 from controlplane.rpc.client import ControllerError, fetch_status
 from controlplane.rpc.tls import Tls
-from worker_agent.engine import DEFAULT_TIMEOUT, Engine, EngineStats, Operation, Work
+from worker_agent.collectives import Operation
+from worker_agent.engine import DEFAULT_TIMEOUT, Engine
+from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.member import Member
 from worker_agent.relay import NOTHING, Relay, Repeated
+from worker_agent.work import Work
 
 LATE_SECONDS = 2.0
 HOLD_SECONDS = 30.0

@@ -26,9 +26,10 @@ import torch
 import torch.distributed as dist
 
 from controlplane.rpc.tls import Tls
-from worker_agent.engine import DTYPES, Operation
+from worker_agent.collectives import Operation
 from worker_agent.groups import TIMEOUT, make_group
 from worker_agent.hook import OPERATION_TIMEOUT, Network
+from worker_agent.operands import DTYPES
 from worker_agent.parts import Parts
 from worker_agent.shared import Options, local_rank
 

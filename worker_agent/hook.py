@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 
 from controlplane.rpc.tls import Tls
-from worker_agent.collectives import parse
-from worker_agent.engine import DTYPES, Operation
+from worker_agent.collectives import Operation, parse
 from worker_agent.errors import AgentError
 from worker_agent.groups import agree, default_store, exchange, make_group
 from worker_agent.local_ranks import LocalRanks, Place, arrange, node_key
 from worker_agent.metrics import Counts
+from worker_agent.operands import DTYPES
 from worker_agent.parts import Order, Parts
 from worker_agent.recovery import Route, Sequence
 from worker_agent.shared import Node, Options, Reducer, local_rank, node_for

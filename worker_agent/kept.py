@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from controlplane.agentconfig import AgentConfig
 from worker_agent.collectives import Kind, Operation, parse
-from worker_agent.engine import BYTES, HostArray, Work, part_sizes
-from worker_agent.split import counts_of
+from worker_agent.operands import BYTES, HostArray
+from worker_agent.split import counts_of, part_sizes
+from worker_agent.work import Work
 
 SPARE_COPIES = 8
 WINDOWS = 2

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from worker_agent.engine import Operation, Work
+from worker_agent.collectives import Operation
 from worker_agent.errors import AllReduceError
+from worker_agent.work import Work
 
 
 @dataclass(frozen=True)

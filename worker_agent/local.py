@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 
 from worker_agent import errors
-from worker_agent.engine import Operation, Work, operand
+from worker_agent.collectives import Operation
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
+from worker_agent.operands import operand
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat, Silence
+from worker_agent.work import Work
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 SMALLEST_REGION = 1 << 16

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any, Protocol
 
-from worker_agent.engine import EngineStats
+from worker_agent.engine_stats import EngineStats
 from worker_agent.errors import AgentError
 
 PER_TREE = ("chunks_sent", "answers", "duplicates", "refused", "resent_gap", "resent_timeout", "resent_recovery")

@@ -26,8 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_agent.collectives import parse
-from worker_agent.engine import Operation
+from worker_agent.collectives import Operation, parse
 from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.groups import agree, make_group, reduce_numbers
 from worker_agent.lane import Lane, lane_of

@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from controlplane.agentconfig import AgentConfig, RepairedTree
 from worker_agent.collectives import Operation
-from worker_agent.engine import BYTES, Engine, Work, operand
+from worker_agent.engine import Engine
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
 from worker_agent.kept import Kept, Ledger
+from worker_agent.operands import BYTES, operand
+from worker_agent.work import Work
 
 
 @dataclass(frozen=True)

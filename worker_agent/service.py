@@ -27,8 +27,9 @@ import numpy as np
 from controlplane.rpc.tls import Tls
 from worker_agent.agent import Agent
 from worker_agent.collectives import parse
-from worker_agent.engine import BYTES, DEFAULT_TIMEOUT, ITEM_BYTES, Work
+from worker_agent.engine import DEFAULT_TIMEOUT
 from worker_agent.errors import AbortedError, AgentError, NotReadyError
+from worker_agent.operands import BYTES, ITEM_BYTES
 from worker_agent.socket_protocol import (
     VERSION,
     Connection,
@@ -39,6 +40,7 @@ from worker_agent.socket_protocol import (
     claim_name,
 )
 from worker_agent.team import Port, Team
+from worker_agent.work import Work
 
 MOST_REGIONS = 1024
 TURN_SECONDS = 3.0

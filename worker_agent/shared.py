@@ -19,13 +19,14 @@ from typing import Any, Protocol
 
 from controlplane.rpc.tls import Tls
 from worker_agent.agent import controller_address
-from worker_agent.engine import Operation, Work
+from worker_agent.collectives import Operation
 from worker_agent.errors import AgentError, ClaimedError, NotReadyError
 from worker_agent.lane import close_lane
 from worker_agent.local import LocalAgent, NoAgentError
 from worker_agent.service import Service
 from worker_agent.socket_protocol import Seat, claim_name
 from worker_agent.team import Port
+from worker_agent.work import Work
 
 RETRY_SECONDS = 0.05
 

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 
+from controlplane.agentconfig import AgentConfig
+from worker_agent.collectives import Collective
+from worker_agent.operands import BYTES
+
 ROUNDED = 1e-3
 
 
@@ -74,3 +78,15 @@ def ranges(elements: int, values_per_packet: int, shares: Sequence[float], at_on
     starts = [0, *accumulate(counts)]
     bounds = [min(start * values_per_packet, elements) for start in starts]
     return [(bounds[tree], bounds[tree + 1] - bounds[tree]) for tree in range(len(shares))]
+
+
+def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int, int]:
+    """What is cut over the trees: elements (of each worker's part), how many a chunk has, and how many chunks go
+    together. Raises ValueError."""
+    workers, values = len(config.workers), config.values_per_packet
+    if collective.source >= workers:
+        raise ValueError(f"there is no worker {collective.source}: the job has {workers}")
+    parts = workers if collective.in_parts else 1
+    if elements % parts:
+        raise ValueError(f"the array has {elements} elements, which are not {workers} parts of the same size")
+    return elements // parts, values * 4 if dtype == BYTES else values, parts

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from worker_agent.engine import Operation, Work
+from worker_agent.collectives import Operation
 from worker_agent.lane import Lane
+from worker_agent.work import Work
 
 
 class Completion:

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker_agent.agent import Agent
-from worker_agent.engine import Operation, Work, operand
+from worker_agent.collectives import Operation
 from worker_agent.errors import AbortedError, AllReduceError
+from worker_agent.operands import operand
+from worker_agent.work import Work
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker_agent.agent import Agent
-from worker_agent.engine import ITEM_BYTES, Operation
+from worker_agent.collectives import Operation
 from worker_agent.errors import AgentError
 from worker_agent.fixedpoint import fraction_bits
+from worker_agent.operands import ITEM_BYTES
 
 HALF_BITS = {"float32": 12, "float16": 5, "bfloat16": 4}
 """Half of the significant bits, the hidden one included."""

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.native_build import load
-from worker_agent.engine import DTYPES
 from worker_agent.fixedpoint import BIAS, fraction_bits
 from worker_agent.native_engine import NATIVE
+from worker_agent.operands import DTYPES
 
 Array = NDArray[Any]
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from worker_agent.engine import EngineStats, TreeStats
+from worker_agent.engine_stats import EngineStats, TreeStats
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.prometheus import serve_metrics
 

@@ -16,9 +16,11 @@ from evaluation.hosts.star import Star
 from evaluation.hosts.switch import Faults, Switch
 from ps_server.server import Server
 from tests.hosts.raw import RawSocket
-from worker_agent.engine import Engine, Operation, Work
+from worker_agent.collectives import Operation
+from worker_agent.engine import Engine
 from worker_agent.fixedpoint import error_bound
 from worker_agent.io_options import IoOptions
+from worker_agent.work import Work
 
 Floats = NDArray[np.float32]
 DEADLINE = 30.0

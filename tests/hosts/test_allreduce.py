@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from evaluation.hosts.star import TreeShape
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
-from worker_agent.engine import Operation, Work
+from worker_agent.collectives import Operation
 from worker_agent.io_options import BACKENDS, IoOptions
 from worker_agent.split import ranges
+from worker_agent.work import Work
 
 MakeRig = Callable[..., Rig]
 VALUES = 64

@@ -27,8 +27,9 @@ from tests.hosts.raw import checksum
 from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
 from tests.hosts.test_allreduce import VALUES, reduce_and_check, starts
 from worker_agent import AbortedError, AgentError, MismatchError, ProgressTimeoutError
-from worker_agent.engine import Engine, host_array
+from worker_agent.engine import Engine
 from worker_agent.io_options import BACKENDS, IoOptions
+from worker_agent.operands import host_array
 from worker_agent.wire import packet
 
 MakeRig = Callable[..., Rig]

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from controlplane.agentconfig import AgentConfig, WorkerTree
 from tests.hosts.test_relay import Engine
-from worker_agent.engine import Work, host_array
 from worker_agent.errors import AbortedError, AgentError
 from worker_agent.kept import Ledger
+from worker_agent.operands import host_array
 from worker_agent.relay import Relay
 from worker_agent.split import chunk_counts
+from worker_agent.work import Work
 
 VALUES = 4
 

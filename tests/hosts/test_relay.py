@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker_agent.engine import Work
 from worker_agent.errors import AbortedError, AgentError, AllReduceError
 from worker_agent.relay import Relay
+from worker_agent.work import Work
 
 SECONDS = 10.0
 

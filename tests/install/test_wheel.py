@@ -62,8 +62,8 @@ def interpreter(version: str) -> str:
 
 USE = """
 import inart, worker_agent, ps_server.server, sys
-from worker_agent import engine
-engine.library(), ps_server.server.library()
+from worker_agent import native_worker
+native_worker.library(), ps_server.server.library()
 assert "torch" not in sys.modules and "networkx" not in sys.modules
 assert inart.connect is worker_agent.connect
 print(inart.__version__, inart.__file__)

@@ -36,7 +36,7 @@ class Summing:
         threading.Thread(target=self._run, daemon=True).start()
 
     def allreduce_async(self, array: Any, op: str = "sum", *, dtype: str | None = None) -> Any:
-        from worker_agent.engine import Work
+        from worker_agent.work import Work
 
         work = Work(array.numel(), array.numel() * array.element_size())
         self._waiting.put((array, op, work))

@@ -40,7 +40,7 @@ enum { LIST_NONE, LIST_FIRST, LIST_RESEND };
 enum sending { FIRST, REPEAT, RESEND };
 enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STATUS_ABORTED = 3, STATUS_PROTOCOL = 4 };
 
-/* ---- shared with worker_agent/engine.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
+/* ---- shared with worker_agent/native_worker.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
 struct inart_tree_config {
     uint32_t tree, up_label, return_label, answer_label, slots, port, thread;
     double rate_mbps; /* 0: not paced */

@@ -1,0 +1,132 @@
+"""The worker's C engine (native/worker.c) as ctypes sees it: structures that both know, and its functions."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from worker_agent.io_options import PACKET_COUNTERS, IoConfig, NativeIoStats
+from worker_agent.native_engine import NATIVE, load_engine
+
+MESSAGE_BYTES = 512
+NAME_BYTES = 64
+
+
+class NativeTreeConfig(ctypes.Structure):
+    _fields_ = [
+        *(
+            (name, ctypes.c_uint32)
+            for name in ("tree", "up_label", "return_label", "answer_label", "slots", "port", "thread")
+        ),
+        ("rate_mbps", ctypes.c_double),
+        ("gather_speed", ctypes.c_double),
+        ("others", ctypes.c_uint32),
+        ("others_labels", ctypes.POINTER(ctypes.c_uint32)),
+        ("root", ctypes.c_char * NAME_BYTES),
+    ]
+
+
+class NativeConfig(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees", "index")),
+        ("timeout_seconds", ctypes.c_double),
+        ("tree", ctypes.POINTER(NativeTreeConfig)),
+    ]
+
+
+class NativeRange(ctypes.Structure):
+    _fields_ = [("offset", ctypes.c_uint64), ("count", ctypes.c_uint64)]
+
+
+class NativeCompletion(ctypes.Structure):
+    _fields_ = [
+        ("operation", ctypes.c_int64),
+        ("status", ctypes.c_int32),
+        ("seconds", ctypes.c_double),
+        ("first_send", ctypes.c_double),
+        ("last_answer", ctypes.c_double),
+        ("message", ctypes.c_char * MESSAGE_BYTES),
+    ]
+
+
+_TREE_COUNTERS = (
+    "chunks_sent",
+    "resent_gap",
+    "resent_timeout",
+    "resent_recovery",
+    "answers",
+    "duplicates",
+    "refused",
+    "first_send_ns",
+    "last_answer_ns",
+    "busy_ns",
+    "next_sequence",
+    "oldest_unanswered",
+)
+COUNTERS = (*PACKET_COUNTERS, "operations_done", "operations_failed", "bytes_reduced")
+
+
+class NativeTreeStats(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
+        *((name, ctypes.c_double) for name in ("rtt_seconds", "rtt_lowest")),
+    ]
+
+
+class NativeStats(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in COUNTERS]
+
+
+def library() -> ctypes.CDLL:
+    """The compiled worker engine. Raises AgentError."""
+    structures = (
+        NativeTreeConfig,
+        NativeConfig,
+        IoConfig,
+        NativeIoStats,
+        NativeRange,
+        NativeCompletion,
+        NativeTreeStats,
+        NativeStats,
+    )
+    lib = load_engine(NATIVE / "worker.c", "inart_worker_sizes", structures)
+    text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
+    lib.inart_worker_create.restype = ctypes.c_void_p
+    lib.inart_worker_create.argtypes = [ctypes.POINTER(IoConfig), ctypes.POINTER(NativeConfig), *text]
+    lib.inart_worker_destroy.restype = None
+    lib.inart_worker_destroy.argtypes = [ctypes.c_void_p]
+    lib.inart_worker_stop.restype = None
+    lib.inart_worker_stop.argtypes = [ctypes.c_void_p]
+    lib.inart_worker_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(NativeConfig), ctypes.c_char_p, *text]
+    lib.inart_worker_repaired.restype = None
+    lib.inart_worker_repaired.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_double, ctypes.c_int, ctypes.c_int]
+    lib.inart_worker_abort.restype = None
+    lib.inart_worker_abort.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    lib.inart_worker_submit.restype = ctypes.c_int64
+    lib.inart_worker_submit.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_uint32,
+        ctypes.c_uint32,
+        ctypes.POINTER(ctypes.c_uint32),
+        ctypes.POINTER(NativeRange),
+        ctypes.POINTER(ctypes.c_int32),
+        *text,
+    ]
+    lib.inart_worker_next_completion.argtypes = [ctypes.c_void_p, ctypes.c_double, ctypes.POINTER(NativeCompletion)]
+    lib.inart_worker_statistics.restype = None
+    lib.inart_worker_statistics.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(NativeStats),
+        ctypes.POINTER(NativeIoStats),
+        ctypes.POINTER(ctypes.c_uint32),
+        ctypes.POINTER(NativeTreeStats),
+        ctypes.c_uint32,
+    ]
+    return lib

@@ -1,0 +1,64 @@
+"""Arrays that operations work on, as host memory: numpy's, and torch's on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from worker_agent.collectives import Operation, parse
+
+DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BYTES = "bytes"
+"""The dtype of what travels as it is: elements are bytes."""
+
+
+@dataclass(frozen=True)
+class HostArray:
+    """Host memory of an array: address, elements, dtype's name, and the object that keeps it alive."""
+
+    address: int
+    elements: int
+    dtype: str
+    owner: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self.elements * ITEM_BYTES.get(self.dtype, 1)
+
+
+def host_array(array: Any, dtype: str | None = None, *, raw: bool = False) -> HostArray:
+    """A numpy array or torch CPU tensor as contiguous, writable host memory. `dtype` overrides what the array says
+    (numpy has no bfloat16: uint16 with dtype="bfloat16"). raw: as bytes, whatever it says. Raises TypeError, ValueError
+    that say what to do."""
+    if isinstance(array, np.ndarray):
+        if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
+            raise ValueError("the array must be contiguous, aligned and writable: pass a numpy.ascontiguousarray copy")
+        name, address, elements, item = array.dtype.name, array.ctypes.data, array.size, array.itemsize
+        if not array.dtype.isnative:
+            raise TypeError("the array must have native byte order: pass array.astype(array.dtype.newbyteorder('='))")
+    elif type(array).__module__.partition(".")[0] == "torch" or hasattr(array, "data_ptr"):
+        if array.device.type != "cpu":
+            raise ValueError(f"the tensor is on {array.device}: copy it to (pinned) host memory first")
+        if not array.is_contiguous():
+            raise ValueError("the tensor must be contiguous: pass tensor.contiguous() and copy back")
+        name, address = str(array.dtype).removeprefix("torch."), array.data_ptr()
+        elements, item = array.numel(), array.element_size()
+    else:
+        raise TypeError(f"all-reduce takes a numpy array or a torch CPU tensor, not {type(array).__name__}")
+    if raw:
+        return HostArray(address, elements * item, BYTES, array)
+    name = dtype or name
+    if name not in DTYPES:
+        raise TypeError(f"cannot all-reduce {name}: float32, float16 and bfloat16 are supported")
+    if item != ITEM_BYTES[name]:
+        raise TypeError(f"elements of {item} bytes cannot be {name}")
+    return HostArray(address, elements, name, array)
+
+
+def operand(array: Any, op: Operation, dtype: str | None = None) -> HostArray:
+    """The memory of an operation's array. Raises TypeError, ValueError for what cannot be, also as host_array does."""
+    return host_array(array, dtype, raw=parse(op).raw)
