@@ -24,8 +24,9 @@ from controlplane.runtime.access import Access, Denied
 from controlplane.runtime.changeover import Late
 from controlplane.runtime.events import EventLog
 from controlplane.runtime.keeper import Keeper
+from controlplane.runtime.members import Refused
 from controlplane.runtime.network import Network
-from controlplane.runtime.roster import Refused, Roster
+from controlplane.runtime.roster import Roster
 from controlplane.runtime.running import Jobs, JobsError, RunningJob, job_state
 from controlplane.runtime.update import Update, UpdateError
 from controlplane.targets.base import TargetError

@@ -12,11 +12,12 @@ from controlplane.runtime.admission import Admission, AdmissionControl
 from controlplane.runtime.changeover import Late
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.failover import Failover
+from controlplane.runtime.members import Known
 from controlplane.runtime.network_state import NetworkState
 from controlplane.runtime.replanning import TURN_SECONDS, Replanning
 from controlplane.runtime.residual import without
 from controlplane.runtime.room import JOB_IDS, base_rules, deployment_of
-from controlplane.runtime.roster import Known, Roster
+from controlplane.runtime.roster import Roster
 from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
 from controlplane.runtime.settled import MOST, STEADY
 from controlplane.runtime.state import Stored

@@ -9,19 +9,17 @@ that is lost (`spare`), nobody is told to stop: it is said to `on_lost`, whose t
 
 from __future__ import annotations
 
-import queue
-import statistics
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import config_digest
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.handover import Handover, HandoverError
+from controlplane.runtime.members import Known, Member, Refused, round_trips_ms, tree_rates
 
 GRACE_SECONDS = 5.0
 PATIENCE_SECONDS = 12.0
@@ -33,45 +31,8 @@ SILENT_SPARED_SECONDS = 5.0
 """The same where the job goes on without it, which costs little."""
 SILENT_AT_FIRST_SECONDS = 20.0
 """The same for one that has never reported in this epoch: it may still be making ready."""
-FRESH_SECONDS = 3.0
-BUSY_SECONDS = 0.2
-"""Between two reports: a tree's rate over less says little."""
 SILENT_REPORTS = 5
 """Another agent must have reported so often meanwhile: after a pause of the controller itself all are late."""
-
-
-class Refused(Exception):
-    """This agent cannot join; the message says why and what to do."""
-
-
-@dataclass
-class Member:
-    """An agent that has joined. `events`: what to send it; None ends its stream."""
-
-    node: str
-    peer: str
-    agent: str
-    running: tuple[int, str]
-    process: str = ""
-    leaving: bool = False
-    failure: str = ""
-    joined: float = field(default_factory=time.monotonic)
-    events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue)
-    statistics: dict[str, float] = field(default_factory=dict)
-    trees: dict[int, pb.TreeReport] = field(default_factory=dict)
-    reported: float | None = None
-    heard: Counter[str] = field(default_factory=Counter)  # reports of others since this one's last
-    began: float = 0.0  # with its epoch
-    oldest: dict[int, tuple[int, float]] = field(default_factory=dict)  # by tree: oldest open chunk, and since when
-    rates: dict[int, float] = field(default_factory=dict)  # by tree: Mbit/s while busy, between the last two reports
-
-
-@dataclass(frozen=True)
-class Known:
-    """A node that may join: as what, and its address."""
-
-    role: str
-    address: str
 
 
 class Roster:
@@ -229,43 +190,23 @@ class Roster:
             member = self._members.get(request.node)
             if member is None or request.epoch != self.epoch:
                 return
-            member.statistics = dict(request.statistics)
-            member.rates = dict(_rates(member.trees, request.trees))
-            member.trees = {tree.tree: tree for tree in request.trees}
-            member.reported = now = time.monotonic()
-            member.heard.clear()
+            now = time.monotonic()
+            member.take(request, now)
             for other in self._members.values():
                 if other is not member:
                     other.heard[member.node] += 1
-            before, member.oldest = member.oldest, {}
-            for tree in request.trees:
-                if tree.HasField("oldest_chunk"):
-                    chunk, since = before.get(tree.tree, (None, now))
-                    since = min(now - tree.waiting_seconds, since if chunk == tree.oldest_chunk else now)
-                    member.oldest[tree.tree] = tree.oldest_chunk, since
             self._look_for_silent(now)
 
     def round_trips_ms(self) -> dict[int, dict[str, float]]:
         """By tree and worker: the shortest in this epoch, as they reported; what nobody measured is not there."""
         with self._lock:
-            found: dict[int, dict[str, float]] = {}
-            for node, member in self._members.items():
-                for number, tree in member.trees.items() if member.reported is not None else ():
-                    if tree.round_trip_seconds > 0:
-                        found.setdefault(number, {})[node] = 1e3 * tree.round_trip_seconds
-        return found
+            return round_trips_ms(self._members.values())
 
     def tree_rates(self) -> dict[int, float]:
         """Mbit/s of a worker on each tree while it was busy there, as they reported last; the median. Trees that were
         not busy, or of which nobody says anything now, are not there."""
         with self._lock:
-            found: dict[int, list[float]] = {}
-            now = time.monotonic()
-            for member in self._members.values():
-                if self._running and member.reported is not None and now - member.reported < FRESH_SECONDS:
-                    for tree, rate in member.rates.items():
-                        found.setdefault(tree, []).append(rate)
-            return {tree: statistics.median(rates) for tree, rates in found.items()}
+            return tree_rates(self._members.values(), time.monotonic()) if self._running else {}
 
     def stalled(self, seconds: float) -> bool:
         """Whether an agent of the running job has had the same oldest open chunk for so long, or what ran before a
@@ -275,9 +216,7 @@ class Roster:
             handover = self._handover
             if handover is not None and handover.switched is not None and now - handover.switched >= seconds:
                 return True
-            return self._running and any(
-                now - since >= seconds for member in self._members.values() for _, since in member.oldest.values()
-            )
+            return self._running and any(member.waits(now) >= seconds for member in self._members.values())
 
     # -- changing the plan; see handover.py -------------------------------------------------------------------------
 
@@ -637,15 +576,6 @@ class Roster:
         if self._handover is not None and not self._handover.failure:
             self._handover.failure = reason
             self._news.notify_all()
-
-
-def _rates(before: Mapping[int, pb.TreeReport], trees: Iterable[pb.TreeReport]) -> Iterator[tuple[int, float]]:
-    for tree in trees:
-        last = before.get(tree.tree)
-        if last is not None and last.busy_seconds > 0:
-            busy, nbytes = tree.busy_seconds - last.busy_seconds, tree.answered_bytes - last.answered_bytes
-            if busy >= BUSY_SECONDS and nbytes >= 0:
-                yield tree.tree, 8e-6 * nbytes / busy
 
 
 def _names(nodes: list[str]) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime.roster import Refused, Roster
+from controlplane.runtime.members import Refused
+from controlplane.runtime.roster import Roster
 from controlplane.runtime.update import Updater
 from controlplane.terms import USUAL, Terms
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.runtime.roster import Member, Roster
+from controlplane.runtime.members import Member
+from controlplane.runtime.roster import Roster
 from p4src.protocol import VERSION
 
 

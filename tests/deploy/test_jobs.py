@@ -26,9 +26,9 @@ from controlplane.rpc.client import fetch_status
 from controlplane.rules import NOTHING, RuleSet, Taken
 from controlplane.runtime import failures
 from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.members import Refused
 from controlplane.runtime.network import Network
 from controlplane.runtime.room import JOB_IDS, deployment_of, first_label, found, job_of, last_label, split
-from controlplane.runtime.roster import Refused
 from controlplane.runtime.running import JobsError
 from controlplane.runtime.settled import unsettled
 from controlplane.runtime.state import StateError, StateFolder, Stored

@@ -13,7 +13,8 @@ from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import config_digest
 from controlplane.runtime.epochs import LAST_EPOCH, EpochStore
 from controlplane.runtime.handover import HandoverError
-from controlplane.runtime.roster import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Member, Refused, Roster
+from controlplane.runtime.members import Member, Refused
+from controlplane.runtime.roster import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Roster
 from p4src.protocol import VERSION
 from tests.deploy.job import configs
 
