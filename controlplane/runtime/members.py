@@ -50,6 +50,12 @@ class Member:
     oldest: dict[int, tuple[int, float]] = field(default_factory=dict)  # by tree: oldest open chunk, and since when
     rates: dict[int, float] = field(default_factory=dict)  # by tree: Mbit/s while busy, between the last two reports
 
+    def begin(self, epoch: int, digest: str) -> None:
+        """An epoch begins, with the configuration of this digest: what it reported of another one says nothing."""
+        self.running = (epoch, digest)
+        self.statistics, self.trees, self.oldest, self.rates = {}, {}, {}, {}
+        self.reported, self.began = None, time.monotonic()
+
     def take(self, report: pb.ReportRequest, now: float) -> None:
         """Its own report of the epoch that runs, at `now` (time.monotonic)."""
         self.statistics = dict(report.statistics)

@@ -316,10 +316,7 @@ class Roster:
             self.epoch = handover.epoch
             order = pb.SwitchOver(epoch=self.epoch, first_operation=first, given=handover.given())
             for node, member in self._members.items():
-                member.running = (self.epoch, config_digest(self.configs[node]))
-                member.statistics, member.trees, member.reported, member.oldest = {}, {}, None, {}
-                member.rates = {}
-                member.began = time.monotonic()
+                member.begin(self.epoch, config_digest(self.configs[node]))
                 member.events.put(pb.Event(switch_over=order))
             self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
             return first
@@ -536,8 +533,7 @@ class Roster:
         self._running = True
         for node, member in self._members.items():
             config = self.configs[node]
-            member.running = (self.epoch, config_digest(config))
-            member.reported, member.began = None, time.monotonic()
+            member.begin(self.epoch, config_digest(config))
             event = pb.Event()
             event.configuration.agent_config = replace(config, epoch=self.epoch).dumps()
             event.configuration.digest = member.running[1]
