@@ -19,6 +19,8 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PROTOBUFS = ("4.25.8", "6.33.0")
 """Beside the newest, which pip takes by itself."""
 
+pytestmark = pytest.mark.timeout(600)  # a package index may be slow, and pip gives up by itself
+
 
 def run(*command: object, **options) -> str:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
