@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -29,7 +29,7 @@ from overlay.multicast import Carrier, Packet
 from overlay.reliable_multicast import NOTHING, ReliableMulticast
 from overlay.scatter import EARLY_PRIORITY, Blocks, Scatter
 from overlay.tls import Security
-from overlay.transport import Inbound, Peer, end_all
+from overlay.transport import Inbound, Peer, end_all, kept_open
 from overlay.ways import Ways
 
 JOIN_SECONDS = 30.0
@@ -41,6 +41,9 @@ ENDED = 256
 
 HELD_BYTES = 1 << 30
 """Of messages for tasks that have not been announced here yet."""
+
+REOPEN_SECONDS = 1.0
+"""After which a connection that broke is opened again, before a task needs it."""
 
 _log = logging.getLogger(__name__)
 
@@ -101,11 +104,13 @@ class Agent:
         self._tasks: dict[int, Execution] = {}
         self._owners: dict[int, _Pending] = {}
         self._newest = 0
+        self._latest: Task | None = None  # that was told
         self._epoch = 0
         self._members: dict[str, tuple[str, int]] = {}
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
         self._peers: dict[str, Peer] = {}
+        self._reopening: dict[str, asyncio.TimerHandle] = {}
         self._held: dict[tuple[int, int], list[tuple[Header, Values]]] = {}
         self._held_bytes = 0
         self._ahead: dict[tuple[int, int], list[Packet]] = {}  # of tasks that have not been announced here yet
@@ -178,7 +183,7 @@ class Agent:
 
     def statistics(self) -> dict[str, Any]:
         """Bytes sent per neighbour, those that switches copied by link of the network, and what was counted."""
-        sent = {name: peer.bytes_sent for name, peer in list(self._peers.items())}
+        sent = {name: peer.bytes_sent for name, peer in list(self._peers.items()) if peer.bytes_sent}
         return {"node": self.node, "bytes_sent": sent, "bytes_copied": dict(self._multicast.copied), **self.counters}
 
     def leave(self, timeout: float = 30.0) -> None:
@@ -289,6 +294,8 @@ class Agent:
             self._defaults[message["values"]] = message["chunk_values"], blocks
         elif kind == "task":
             self._begin(Task.from_json(message["task"]))
+        elif kind == "alike":
+            self._begin_alike(message["as"], message["task"], message["round"])
         elif kind == "mend":
             self._mend(Task.from_json(message["task"]))
         elif kind == "done":
@@ -325,17 +332,30 @@ class Agent:
         self._members = members
         self._names = sorted(message["everyone"])
         self._numbers = {name: k for k, name in enumerate(self._names)}
+        for timer in self._reopening.values():
+            timer.cancel()
+        self._reopening.clear()
+        self._keep_open()
         self._joined.set()
         for pending in self._pending:
             self._announce(pending)
 
-    def _begin(self, task: Task) -> None:
-        number = task.number
+    def _begin_alike(self, number: int, new: int, round_: int) -> None:
+        """A task as the last one that this coordinator has told."""
+        if self._latest is None or self._latest.number != number:
+            self._tell(type="failed", task=new, reason=f"it is to be as task {number}, which this agent has not taken")
+            return
+        self._begin(replace(self._latest, number=new, round=round_), checked=True)
+
+    def _begin(self, task: Task, *, checked: bool = False) -> None:
+        number, self._latest = task.number, None
         try:
-            task.check()
+            if not checked:
+                task.check()
         except TaskError as error:
             self._tell(type="failed", task=number, reason=str(error))
             return
+        self._latest = task
         skip = self._scatter.settle(task)
         execution = Execution(
             task,
@@ -373,11 +393,24 @@ class Agent:
             self._held_bytes -= values.nbytes
             self._arrived(execution, header, values)
 
+    def _keep_open(self) -> None:
+        """To everybody, where they are few: with which of them the next task has to do is not known, and a connection
+        over several links, or with TLS, takes as long to open as a small task."""
+        if self._closing or not kept_open(len(self._names), self.connections):
+            return
+        for name in self._members:
+            if name != self.node and name not in self._reopening:
+                self._peer(name)
+
+    def _reopen(self, name: str) -> None:
+        del self._reopening[name]
+        self._keep_open()
+
     def _open(self, task: Task) -> None:
         """Connections that the task will need: later, they would be opened behind queues of what it sends."""
         for sender, receiver in task.hops():
             if sender == self.node and receiver in self._members:
-                self._peer(receiver)
+                self._peer(receiver).expect()
 
     def _mend(self, task: Task) -> None:
         """Other agents have taken trees of a task over."""
@@ -537,9 +570,13 @@ class Agent:
         return peer
 
     def _lost(self, name: str, reason: str) -> None:
-        self._peers.pop(name, None)
+        peer = self._peers.pop(name, None)
         if self._closing:
             return
+        if name not in self._reopening:
+            self._reopening[name] = self._loop.call_later(REOPEN_SECONDS, self._reopen, name)
+        if peer is not None and not peer.used:
+            return  # nobody misses it
         self._tell(type="lost", node=name, reason=reason)
         if not self._membership.there:
             for number, execution in list(self._tasks.items()):

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from controlplane.plan.limits import DoesNotFit
@@ -51,6 +52,7 @@ class _Member:
     def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: State) -> None:
         self.node, self.address, self.writer, self.state = node, address, writer, state
         self.joined = self.heard = time.monotonic()
+        self.latest: Task | None = None  # that it was told
 
     def tell(self, message: bytes) -> None:
         if not self.writer.is_closing():
@@ -371,9 +373,31 @@ class Coordinator:
         except (TargetError, DoesNotFit, PlanError) as error:
             raise OverlayError(str(error)) from None
 
+    def _announce(self, task: Task, nodes: Iterable[str]) -> None:
+        """Where it is as the last one, but for its number, no more than that is said: ninety trees are 100 kB to write
+        and to read for everyone, while all wait for the last."""
+        fresh: list[str] = []
+        compared: list[tuple[Task | None, bool]] = [(None, False)]
+        for node in nodes:
+            member = self._members.get(node)
+            if member is None:
+                continue
+            before, member.latest = member.latest, task
+            alike = next((same for other, same in compared if other is before), None)
+            if alike is None:
+                assert before is not None
+                alike = replace(before, number=task.number, round=task.round) == task
+                compared.append((before, alike))
+            if alike and before is not None:
+                self._tell((node,), **{"as": before.number}, type="alike", task=task.number, round=task.round)
+            else:
+                fresh.append(node)
+        if fresh:
+            self._tell(fresh, type="task", task=task.to_json())
+
     def _mend(self, task: Task, fresh: Collection[str]) -> None:
         """fresh: who has not been told of the task before."""
-        self._tell(fresh, type="task", task=task.to_json())
+        self._announce(task, fresh)
         self._tell([node for node in task.nodes if node not in fresh], type="mend", task=task.to_json())
 
     def _carry_out(self, orders: Iterable[Order]) -> None:
@@ -389,7 +413,7 @@ class Coordinator:
                     return
                 self._newest = task.number
                 self._tasks[task.number] = task, set(task.awaited), 0.0
-                self._tell(task.nodes, type="task", task=task.to_json())
+                self._announce(task, task.nodes)
             elif isinstance(order, Mend):
                 if order.task.number not in self._tasks:
                     continue

@@ -4,7 +4,8 @@ Each chunk is a flow on the links of its hop, one at a time per connection; conn
 where nothing is lost, windows are alike and acknowledgements do not wait (topologies/wan/networks.py). Where links
 lose packets, a connection is no faster than Mathis's law allows over its route. Of TCP, besides: whole frames with
 their headers, also where the last of a chunk is not full; acknowledgements, which take their part of the other
-direction (overlay/framing.py); a connection is open a round trip after it is first needed.
+direction (overlay/framing.py); where agents do not keep connections open (overlay/transport.py), one is open a round
+trip after it is first needed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from overlay.framing import FRAME_HEADERS, MTU, SEGMENTS_AN_ACKNOWLEDGEMENT, seg
 from overlay.message import HEADER_BYTES, Kind
 from overlay.multicast import Carrier
 from overlay.scatter import EARLY_PRIORITY, Scatter
+from overlay.transport import kept_open
 from overlay.ways import Ways
 from p4src.protocol import PROTOCOL
 
@@ -151,6 +153,7 @@ class Simulation:
         self._turns = count(1)
         self._lines: dict[tuple[str, str], _Connection] = {}
         self.tasks: dict[int, tuple[Task, dict[str, Execution], set[str], float]] = {}
+        self._ends: dict[int, float] = {}  # task -> when the last so far had all of it
         self._order = count()
         self.rounds = 0
         self.most = 0
@@ -212,7 +215,10 @@ class Simulation:
             back = [self.links[link] for link in pairwise(self.routes[pair[::-1]])]
             delay, there_and_back = self._delay(pair), self._delay(pair) + self._delay(pair[::-1])
             line = self._lines[pair] = _Connection(links, back, delay, self.segment)
-            self.sim.after(there_and_back, partial(self._opened, line))
+            if kept_open(len(self.policy.nodes), self.connections):
+                line.free = self.connections
+            else:
+                self.sim.after(there_and_back, partial(self._opened, line))
         return line
 
     def _opened(self, line: _Connection) -> None:
@@ -245,6 +251,7 @@ class Simulation:
                 self._without(task, order.nodes)
             else:
                 _, executions, waiting, _ = self.tasks.pop(order.task)
+                self._ends.pop(order.task, None)
                 for execution in executions.values():
                     execution.close()
                 for node in waiting:
@@ -294,6 +301,7 @@ class Simulation:
     def _finished(self, task: Task, node: str) -> None:
         if node not in task.awaited:
             return  # the sender of a copy
+        self._ends[task.number] = self.sim.now
         self._without(task, (node,))
         self.carry_out(self.policy.handle(Finished(node, task.number), self.sim.now))
         if task.op != "copy":
@@ -306,7 +314,7 @@ class Simulation:
         if not waiting:
             del self.tasks[task.number]
             self.rounds += 1
-            self.on_finished(task, self.sim.now - began)
+            self.on_finished(task, self._ends.pop(task.number, began) - began)
             if self.rounds >= self.most:
                 self.sim.stop()
 

@@ -1,7 +1,8 @@
 """Messages over TCP: one direction a connection, values received straight into their place (BufferedProtocol).
 
 An agent opens connections to whom it sends and only sends there; what it receives comes over connections that others
-opened. So a connection that is full stops one sender and nothing else.
+opened. So a connection that is full stops one sender and nothing else. Connections are opened when the roster is known,
+stay open, and are opened again when they break; in a job of many, when a task needs them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,16 @@ from the sender how far the network is (stamps, NetStorm's busy bound, what is u
 JOINED_BYTES = 1 << 16
 """Header and values up to so many bytes are given to the kernel as one: a header by itself would be a frame by itself.
 Larger ones are not worth a copy."""
+
+
+KEPT_CONNECTIONS = 64
+"""An agent keeps connections open to everybody where that takes no more than so many; in a larger job it opens those
+that tasks need, when they are announced."""
+
+
+def kept_open(agents: int, connections: int) -> bool:
+    """Whether each of so many agents keeps `connections` to each other one."""
+    return (agents - 1) * connections <= KEPT_CONNECTIONS
 
 
 async def end_all() -> None:
@@ -177,7 +188,8 @@ class _Outbound(asyncio.Protocol):
 class Peer:
     """Everything that goes to one other agent, over `connections` connections, the most urgent first.
 
-    on_lost(reason): the peer cannot be reached any more; it is called once.
+    Connections are opened at once. on_lost(reason): the peer cannot be reached any more; it is called once. `used`:
+    whether somebody has counted on it.
     """
 
     def __init__(
@@ -197,6 +209,8 @@ class Peer:
         self._queue: list[tuple[int, int, Header, Values, Callable[[], None], Callable[[], bool]]] = []
         self._order = count()
         self._closed = False
+        self.used = False
+        self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
         self._opening = [asyncio.ensure_future(self._open(line)) for line in self._lines]
         self.bytes_sent = 0
 
@@ -204,6 +218,12 @@ class Peer:
     def waiting(self) -> int:
         """Messages that no connection has taken yet."""
         return len(self._queue)
+
+    def expect(self) -> None:
+        """Something is going to be sent: the peer has CONNECT_SECONDS from now on, where it has not answered yet."""
+        if not self.used:
+            self.used = True
+            self._give_up_at = asyncio.get_running_loop().time() + CONNECT_SECONDS
 
     def send(
         self,
@@ -214,6 +234,7 @@ class Peer:
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """`sent`: called when a connection has taken the message, or when its turn comes and it is `wanted` no more."""
+        self.expect()
         heapq.heappush(self._queue, (priority, next(self._order), header, values, sent, wanted))
         self.flush()
 
@@ -258,16 +279,15 @@ class Peer:
 
     async def _open(self, line: _Outbound) -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + CONNECT_SECONDS
         host, port = self.address
         context = self._security.connect if self._security else None
         while True:
             try:
-                async with asyncio.timeout(max(0.01, end - loop.time())):
+                async with asyncio.timeout(max(0.01, self._give_up_at - loop.time())):
                     await loop.create_connection(lambda: line, host, port, ssl=context)
                 return
             except (OSError, TimeoutError) as error:
-                if loop.time() >= end:
+                if loop.time() >= self._give_up_at:
                     words = str(error) or "no answer"
                     self.broken(OSError(f"{host}:{port} cannot be reached within {CONNECT_SECONDS:.0f} s: {words}"))
                     return

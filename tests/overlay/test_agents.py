@@ -221,7 +221,12 @@ def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             nowhere = free.getsockname()
-        agents["b"]._loop.call_soon_threadsafe(agents["b"]._members.__setitem__, "a", nowhere)
+
+        def moved() -> None:
+            agents["b"]._members["a"] = nowhere
+            agents["b"]._peers.pop("a").close()
+
+        agents["b"]._loop.call_soon_threadsafe(moved)
         futures = [agents[n].synchronise_async(np.ones(4, np.float32)) for n in ("b", "a")]
         for future in futures:
             with pytest.raises(PeerLost, match="b and a cannot reach each other"):

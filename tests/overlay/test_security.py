@@ -12,6 +12,8 @@ from controlplane.strategies.wan.policy import Rounds
 from overlay import Agent, Coordinator, OverlayError, PeerLost
 from overlay.__main__ import main
 from overlay.tls import Security
+from tests.overlay.test_agents import until
+from tests.overlay.test_connections import met
 
 SECONDS = 60.0
 NODES = ("a", "b")
@@ -43,6 +45,7 @@ def agent(coordinator: Coordinator, node: str, secure: Security | None) -> Agent
 def test_sums_over_tls(folder):
     with Coordinator(One(NODES), security=security(folder, "controller")) as coordinator:
         agents = [agent(coordinator, node, security(folder, f"nodes/{node}")) for node in NODES]
+        until(lambda: met(dict(zip(NODES, agents, strict=True))))  # handshakes are over before there is a task
         given = [np.full(100_000, k, np.float32) for k in (3.0, 5.0)]
         for future in [each.synchronise_async(values) for each, values in zip(agents, given, strict=True)]:
             future.result(SECONDS)
@@ -80,6 +83,7 @@ def test_a_neighbour_with_a_wrong_certificate_gets_no_values(folder):
         agents = [agent(coordinator, node, security(folder, f"nodes/{node}")) for node in NODES]
         agents[1].wait_joined()
         agents[1]._security = security(folder, "nodes/x")  # it joined as b, and shows others another certificate
+        agents[1]._loop.call_soon_threadsafe(lambda: agents[1]._peers.pop("a").close())
         futures = [each.synchronise_async(np.ones(2000, np.float32)) for each in agents]
         for future in futures:
             with pytest.raises(PeerLost):

@@ -1,0 +1,166 @@
+"""Connections that agents keep open: there before they are needed, again after a failure, none too many."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from controlplane.plan.task import SumTree, Task
+from controlplane.strategies.wan.policy import Event, Lost, Order, Rounds
+from overlay import Agent, Coordinator
+from overlay.transport import KEPT_CONNECTIONS, Peer, kept_open
+from tests.overlay.test_agents import Drawn, edges, running, synchronise, until
+
+NODES = ("a", "b", "c")
+
+
+class Star(Rounds):
+    """What is lost is written down."""
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        super().__init__(nodes)
+        self.lost: list[Lost] = []
+
+    def task(self, number: int, values: int, now: float) -> Task:
+        up, down = edges("a", self.nodes), edges("a", self.nodes, down=True)
+        return Task(number, values, (SumTree("a", 0, values, up, down, self.nodes, self.nodes),), round=number)
+
+    def handle(self, event: Event, now: float) -> list[Order]:
+        if isinstance(event, Lost):
+            self.lost.append(event)
+        return list(super().handle(event, now))
+
+
+def open_to(agent: Agent) -> set[str]:
+    """To whom all of an agent's connections are open."""
+    return {name for name, peer in list(agent._peers.items()) if all(line.free for line in peer._lines)}
+
+
+def met(agents: dict[str, Agent], connections: int = 1) -> bool:
+    """Whether all have connections to all, and nobody has one that no other one opened."""
+    everyone = all(open_to(agent) == agents.keys() - {name} for name, agent in agents.items())
+    return everyone and all(len(agent._inbound) == (len(agents) - 1) * connections for agent in agents.values())
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_all_are_open_before_the_first_task(connections):
+    with running(Drawn(NODES, 1), connections) as (_, agents):
+        until(lambda: met(agents, connections))
+
+
+def test_who_joins_late_is_met_and_who_comes_back_too_and_no_socket_is_left():
+    policy = Star(NODES)
+    with Coordinator(policy) as coordinator:
+        agents = {n: Agent(coordinator.address, n, listen=("127.0.0.1", 0)) for n in NODES[:2]}
+        try:
+            until(lambda: met(agents))
+            agents["c"] = Agent(coordinator.address, "c", listen=("127.0.0.1", 0))
+            until(lambda: met(agents))
+            synchronise(agents, 1000, 0)
+            whole, port = descriptors(), agents["c"].listen[1]
+            for round_ in range(6):  # at another port, and at the same one again
+                agents["c"].close()
+                agents["c"] = Agent(coordinator.address, "c", listen=("127.0.0.1", port if round_ % 2 else 0))
+                until(lambda: met(agents))
+                synchronise(agents, 1000, round_ + 1)
+            until(lambda: descriptors() <= whole)
+        finally:
+            for agent in agents.values():
+                agent.close()
+
+
+def test_a_connection_that_breaks_while_nobody_needs_it_is_opened_again_and_nothing_is_lost():
+    """b and c never exchange anything; a's to b are needed in each round."""
+    policy = Star(NODES)
+    with running(policy) as (_, agents):
+        until(lambda: met(agents))
+        synchronise(agents, 1000, 0)
+        before = agents["b"]._peers["c"]
+        agents["b"]._loop.call_soon_threadsafe(before._lines[0].transport.abort)
+        until(lambda: agents["b"]._peers.get("c") not in (None, before) and met(agents))
+        synchronise(agents, 1000, 1)
+        assert not policy.lost
+        used = agents["b"]._peers["a"]
+        agents["b"]._loop.call_soon_threadsafe(used._lines[0].transport.abort)  # as before: the policy hears of it
+        until(lambda: policy.lost == [Lost("b", "a")] and met(agents))
+        synchronise(agents, 1000, 2)
+
+
+def test_a_member_that_cannot_be_reached_is_nobodys_loss_until_a_task_needs_it(monkeypatch):
+    monkeypatch.setattr("overlay.transport.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("overlay.agent.REOPEN_SECONDS", 0.05)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nowhere = free.getsockname()
+    policy = Star(NODES)
+    with running(policy) as (_, agents):
+        until(lambda: met(agents))
+        b, there = agents["b"], agents["c"].listen
+
+        def moved() -> None:
+            b._members["c"] = nowhere
+            b._peers["c"]._lines[0].transport.abort()
+
+        b._loop.call_soon_threadsafe(moved)
+        tried: list[Peer | None] = []
+
+        def again() -> bool:
+            if b._peers.get("c") not in tried:
+                tried.append(b._peers.get("c"))
+            return len(tried) > 4
+
+        until(again)  # and again
+        synchronise(agents, 1000, 0)
+        assert not policy.lost
+        b._loop.call_soon_threadsafe(b._members.__setitem__, "c", there)
+        until(lambda: met(agents))
+
+
+def test_a_large_job_opens_only_what_tasks_need(monkeypatch):
+    assert kept_open(KEPT_CONNECTIONS + 1, 1) and not kept_open(KEPT_CONNECTIONS + 2, 1)
+    assert kept_open(KEPT_CONNECTIONS // 4 + 1, 4) and not kept_open(KEPT_CONNECTIONS // 4 + 2, 4)
+    monkeypatch.setattr("overlay.transport.KEPT_CONNECTIONS", 1)
+    with running(Star(NODES)) as (_, agents):
+        synchronise(agents, 1000, 0)
+        assert {name: set(agent._peers) for name, agent in agents.items()} == {"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}
+
+
+def test_a_task_as_the_last_one_is_told_by_its_number():
+    """What a joins with anew knows of no task before."""
+    told: list[str] = []
+
+    class Counts(Star):
+        def task(self, number: int, values: int, now: float) -> Task:
+            if number != 4:
+                return super().task(number, values, now)
+            tree = SumTree("b", 0, values, edges("b", self.nodes), edges("b", self.nodes, down=True), NODES, NODES)
+            return Task(number, values, (tree,), round=number)
+
+    with running(Counts(NODES)) as (coordinator, agents):
+        tell = coordinator._tell
+
+        def listen(nodes, **message):
+            nodes = list(nodes)
+            told.extend(message["type"] for _ in nodes if message["type"] in ("task", "alike"))
+            tell(nodes, **message)
+
+        coordinator._tell = listen
+        for round_ in range(3):
+            synchronise(agents, 1000, round_)
+        assert told == 3 * ["task"] + 6 * ["alike"]
+        del told[:]
+        synchronise(agents, 1000, 3)  # task 4 has another tree
+        agents["c"].close()
+        agents["c"] = Agent(coordinator.address, "c", listen=("127.0.0.1", 0))
+        agents["c"].wait_joined()
+        synchronise(agents, 1000, 4)
+        assert sorted(told) == sorted(6 * ["task"])
+        del told[:]
+        synchronise(agents, 1000, 5)
+        assert told == 3 * ["alike"]
