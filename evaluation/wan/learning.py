@@ -19,7 +19,7 @@ from torch import nn
 
 from evaluation.wan.workloads import RUNTIMES
 from examples.train_digits import Data, digits, make_model
-from overlay.agent import Agent
+from overlay.agent import Agent, Done
 from overlay.errors import OverlayError, PeerLost
 from overlay.hook import average
 
@@ -78,14 +78,31 @@ def accuracy(model: nn.Module, data: Data) -> float:
         return float((model(data.test_images).argmax(1) == data.test_labels).float().mean())
 
 
+_making = threading.Lock()
+
+
+def beginning(lesson: Lesson) -> nn.Module:
+    """The model that all sites begin with. PyTorch's generator is the process's: where sites are threads of one, others
+    would draw from it in between, and the mean of models that began apart has learned nothing."""
+    with _making:
+        torch.manual_seed(lesson.seed)
+        return make_model(images(), lesson.width)
+
+
 def learn(
-    agent: Agent, site: int, sites: int, lesson: Lesson, *, rounds: int, told: Callable[[Point], None] = lambda p: None
+    agent: Agent,
+    site: int,
+    sites: int,
+    lesson: Lesson,
+    *,
+    rounds: int,
+    told: Callable[[Point], None] = lambda point: None,
+    slowed: Callable[[Done], None] = lambda done: None,
 ) -> list[Point]:
-    """Rounds until so many are done, or the agent is closed."""
+    """Rounds until so many are done, or the agent is closed. slowed: waits until a synchronisation may be over."""
     data = images()
     own = shares(data.train_labels, sites, alike=lesson.alike, seed=lesson.seed)[site]
-    torch.manual_seed(lesson.seed)  # all begin with the same model
-    model = make_model(data, lesson.width)
+    model = beginning(lesson)
     optimizer = torch.optim.SGD(model.parameters(), lr=lesson.rate, momentum=lesson.momentum)
     generator = torch.Generator().manual_seed(1000 * lesson.seed + site)
     times = np.random.default_rng([lesson.seed, site])
@@ -103,7 +120,7 @@ def learn(
             time.sleep(max(0.0, wanted - (time.monotonic() - computed)))
         started = time.monotonic()
         try:
-            average(model, agent)
+            slowed(average(model, agent))
         except PeerLost:
             continue  # the model is as it was before
         except OverlayError:

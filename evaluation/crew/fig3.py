@@ -1,0 +1,229 @@
+"""CREW's Fig. 3 for real: `python -m evaluation.crew fig3`. Accuracy over rounds, and rounds to it over x.
+
+A process a run (evaluation/crew/accuracy.py), several at a time as they mostly wait; each result is a file as soon as
+it is there. The same command again runs what is missing, so it may be stopped, or given to the machine in parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from evaluation.crew.accuracy import COMPUTE_SECONDS, Run, Trained, trained
+from evaluation.wan.report import Row, table
+
+PAPERS_X = (0.5, 1.0, 2.0, 4.0)
+IMAGES = {"iid": True, "non-iid": False}
+EVERY = 30.0  # seconds between lines that say how far it is
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.crew fig3",
+        description="Real training: accuracy over rounds of partial reduces, and rounds to an accuracy over how long "
+        "they take. Results are files in a folder; what is there already is not run again.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--folder", type=Path, default=Path("crew-fig3"), help="of the results, a JSON file a run")
+    parser.add_argument("--x", type=float, nargs="+", default=list(PAPERS_X), help="mean seconds of a partial reduce")
+    parser.add_argument("--p", type=int, nargs="+", default=[2, 4], help="workers of a group")
+    parser.add_argument("--images", choices=tuple(IMAGES), nargs="+", default=list(IMAGES), help="how they are dealt")
+    parser.add_argument("--compute", type=float, nargs="+", default=[COMPUTE_SECONDS], help="mean seconds of computing")
+    parser.add_argument("--trials", type=int, default=3, help="seeds per setting")
+    parser.add_argument("--target", type=float, default=0.95, help="accuracy of all workers that ends a run")
+    parser.add_argument("--seconds", type=float, default=900.0, help="after which a run ends without it")
+    parser.add_argument("--at-once", type=int, default=4, help="runs at the same time (half a core each at x = 1)")
+    parser.add_argument("--read", action="store_true", help="run nothing: what is in the folder")
+    parser.add_argument("--json", action="store_true", help="print the table's rows as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="also draw (png, pdf or svg, by the name)")
+    arguments = parser.parse_args(argv)
+    if (
+        min(arguments.trials, arguments.at_once) < 1
+        or min(*arguments.x, *arguments.compute) < 0
+        or not 0 < arguments.target <= 1
+    ):
+        parser.error("--trials and --at-once must be at least 1, --x and --compute at least 0, --target in (0, 1]")
+    if not all(1 <= p <= 8 for p in arguments.p):
+        parser.error("--p must be 1 .. 8, as there are 8 workers")
+    runs = [
+        Run(IMAGES[images], p, x, seed, arguments.target, arguments.seconds, compute)
+        for images, p, compute, x, seed in product(
+            arguments.images, arguments.p, arguments.compute, arguments.x, range(arguments.trials)
+        )
+    ]
+    runs.sort(key=lambda run: (run.alike, run.p, -run.x))  # what takes longest begins first
+    failed = 0
+    if not arguments.read:
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        missing = [run for run in runs if not file_of(arguments.folder, run).exists()]
+        failed = carry_out(missing, arguments.folder, arguments.at_once)
+    found = [_load(path) for path in (file_of(arguments.folder, run) for run in runs) if path.exists()]
+    if not found:
+        print(f"nothing of this in {arguments.folder}", file=sys.stderr)
+        return 1
+    rows = summary(found)
+    print(json.dumps(rows, indent=1) if arguments.json else table(rows))
+    if arguments.plot:
+        Path(arguments.plot).parent.mkdir(parents=True, exist_ok=True)
+        draw(found, arguments.plot)
+    if len(found) < len(runs):
+        print(f"{len(runs) - len(found)} of {len(runs)} runs are not there", file=sys.stderr)
+    return int(failed > 0)
+
+
+def _name(run: Run) -> str:
+    images = "iid" if run.alike else "non-iid"
+    return f"{images}-p{run.p}-x{run.x:g}-compute{run.compute_s:g}-to{run.target:g}-seed{run.seed}"
+
+
+def file_of(folder: Path, run: Run) -> Path:
+    return folder / f"{_name(run)}.json"
+
+
+def _load(path: Path) -> Trained:
+    content = json.loads(path.read_text())
+    return Trained(**{**content, "run": Run(**content["run"])})
+
+
+def carry_out(runs: Sequence[Run], folder: Path, at_once: int) -> int:
+    """Writes the results; how many failed. Progress goes to stderr."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch._dynamo", "sklearn.datasets", "evaluation.wan.learning"])
+    begin, failed = time.monotonic(), 0
+    with ProcessPoolExecutor(at_once, mp_context=context, max_tasks_per_child=1) as pool:
+        left: dict[Future[Trained], Run] = {pool.submit(trained, run): run for run in runs}
+        while left:
+            done, _ = wait(left, timeout=EVERY, return_when=FIRST_COMPLETED)
+            for future in done:
+                run = left.pop(future)
+                try:
+                    result = future.result()
+                except Exception as error:
+                    failed += 1
+                    _say(f"{_name(run)}: {type(error).__name__}: {error}")
+                    continue
+                path = file_of(folder, run)
+                part = path.with_suffix(".part")
+                part.write_text(json.dumps(asdict(result)))
+                part.replace(path)
+                rounds = ", ".join("-" if each is None else str(each) for each in result.rounds)
+                _say(f"{_name(run)}: rounds {rounds}; {result.seconds:.0f} s, CPU {result.cpu_idle:.0%} idle")
+            _say(f"{len(runs) - len(left)} of {len(runs)} runs, {time.monotonic() - begin:.0f} s")
+    return failed
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _settings(found: Iterable[Trained]) -> dict[tuple[bool, int, float, float], list[Trained]]:
+    """By images, p, seconds of computing and x, in order."""
+    out: dict[tuple[bool, int, float, float], list[Trained]] = {}
+    for each in sorted(found, key=lambda t: (not t.run.alike, t.run.p, t.run.compute_s, t.run.x, t.run.seed)):
+        out.setdefault((each.run.alike, each.run.p, each.run.compute_s, each.run.x), []).append(each)
+    return out
+
+
+def summary(found: Iterable[Trained]) -> list[Row]:
+    """rounds: of a worker to the accuracy, mean over workers and seeds; low, high: of all of them. of_seeds: each
+    seed's mean. not_reached: workers who have not got there. seconds: until all have, over the seeds. again: share of
+    groups that were the last ones of all their members, too; random groups: 1/7 with p = 2, 1/35 with 4. cpu_idle: the
+    least of the seeds."""
+    rows: list[Row] = []
+    for (alike, p, compute, x), trials in _settings(found).items():
+        rounds = [each for one in trials for each in one.rounds]
+        reached = [each for each in rounds if each is not None]
+        means = [_mean(one.rounds) for one in trials]
+        seconds = [one.seconds for one in trials]
+        rows.append(
+            {"images": "IID" if alike else "non-IID", "p": p, "compute_s": compute, "x_s": x,
+             "rounds": _mean(rounds), "low": min(reached, default=0), "high": max(reached, default=0),
+             "of_seeds": ", ".join(f"{mean:.0f}" for mean in means), "not_reached": len(rounds) - len(reached),
+             "seconds": float(np.mean(seconds)), "s_low": min(seconds), "s_high": max(seconds),
+             "again": float(np.mean([again(one.groups) for one in trials])),
+             "cpu_idle": min(one.cpu_idle for one in trials), "seeds": len(trials)}
+        )  # fmt: skip
+    return rows
+
+
+def _mean(rounds: Iterable[int | None]) -> float:
+    """Of those that are; NaN without any."""
+    known = [each for each in rounds if each is not None]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def again(groups: Iterable[tuple[int, ...]]) -> float:
+    """Share of the groups that were the last ones of all their members, too (of those whose members all had one)."""
+    last: dict[int, tuple[int, ...]] = {}
+    found = []
+    for group in groups:
+        if all(k in last for k in group):
+            found.append(all(last[k] == group for k in group))
+        last.update(dict.fromkeys(group, group))
+    return float(np.mean(found)) if found else 0.0
+
+
+def draw(found: Iterable[Trained], path: str) -> None:
+    """Above: mean accuracy of the workers over rounds, as far as all workers and seeds went. Below: rounds to the
+    target over x, mean of workers and seeds, bars from the fastest to the slowest worker of all."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    settings = _settings(found)
+    xs = sorted({x for *_, x in settings})
+    lines = sorted({(p, compute) for _, p, compute, _ in settings})
+    several = len({compute for _, compute in lines}) > 1
+    names = [f"p {p}" + (f", computing {compute:g} s" if several else "") for p, compute in lines]
+    figure, grid = pyplot.subplots(2, 2, figsize=(10, 7), layout="constrained", sharey="row")
+    target = next(iter(settings.values()))[0].run.target
+    for column, alike in enumerate((True, False)):
+        above, below = grid[:, column]
+        for k, ((p, compute), name) in enumerate(zip(lines, names, strict=True)):
+            style = ("-", "--", ":", "-.")[k % 4]
+            own = {x: settings[alike, p, compute, x] for x in xs if (alike, p, compute, x) in settings}
+            for x, trials in own.items():
+                means = accuracy_by_round(trials)
+                above.plot(
+                    range(1, len(means) + 1), means, style, color=f"C{xs.index(x)}", linewidth=1.2,
+                    label=f"{name}, x {x:g} s",
+                )  # fmt: skip
+            if own:
+                rows = summary(each for trials in own.values() for each in trials)
+                means = [row["rounds"] for row in rows]
+                spread = [[row["rounds"] - row["low"] for row in rows], [row["high"] - row["rounds"] for row in rows]]
+                below.errorbar(
+                    [xs.index(row["x_s"]) + 0.06 * k for row in rows], means, yerr=spread, linestyle=style,
+                    marker="os^d"[k % 4], capsize=3, color=str(0.22 * (k % 4)), label=name,
+                )  # fmt: skip
+                below.legend(fontsize="small")
+        above.axhline(target, color="grey", linewidth=0.8)
+        above.set_title("IID" if alike else "non-IID (by label, two parts of 16 a worker)")
+        above.set(xlabel="rounds of a worker", ylim=(0, 1))
+        below.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+        below.set(xlabel="x: mean seconds of a partial reduce")
+        above.xaxis.get_major_locator().set_params(integer=True)
+    grid[0, 0].set_ylabel("accuracy, mean of 8 workers")
+    grid[1, 0].set_ylim(bottom=0)
+    grid[1, 0].set_ylabel(f"rounds to {target:g}")
+    handles, labels = max((axes.get_legend_handles_labels() for axes in grid[0]), key=lambda each: len(each[1]))
+    grid[0, 0].legend(handles, labels, fontsize="x-small", ncols=2, loc="lower right")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def accuracy_by_round(trials: Iterable[Trained]) -> list[float]:
+    """Mean over workers and seeds after each round that all of them have done."""
+    every = [own for one in trials for own in one.accuracies]
+    return [float(np.mean(each)) for each in zip(*every, strict=False)]

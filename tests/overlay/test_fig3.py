@@ -1,0 +1,117 @@
+"""CREW's Fig. 3 for real: training is what its groups make it, wherever it runs; runs are files that are joined."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from evaluation.crew import fig3
+from evaluation.crew.accuracy import WORKERS, Run, Trained, trained
+from evaluation.wan.learning import Lesson, accuracy, beginning, images, shares
+
+
+def test_sites_in_threads_begin_with_the_same_model():
+    for seed in range(3):
+        models: list[nn.Module] = []
+        ready = threading.Barrier(WORKERS)
+
+        def make(lesson: Lesson, models: list[nn.Module] = models, ready: threading.Barrier = ready) -> None:
+            ready.wait()
+            models.append(beginning(lesson))
+
+        threads = [threading.Thread(target=make, args=(Lesson(seed=seed),)) for _ in range(WORKERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        first = models[0].state_dict()
+        assert len(models) == WORKERS
+        for model in models:
+            assert all(torch.equal(first[name], value) for name, value in model.state_dict().items())
+
+
+def alone(run: Run, groups: Iterable[Sequence[int]]) -> list[list[float]]:
+    """Accuracies of each worker after each of its rounds: the same training in one thread, without any network."""
+    lesson, data = Lesson(alike=run.alike, seed=run.seed), images()
+    parts = shares(data.train_labels, WORKERS, alike=run.alike, seed=run.seed)
+    models = [beginning(lesson) for _ in range(WORKERS)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=lesson.rate, momentum=lesson.momentum) for model in models]
+    generators = [torch.Generator().manual_seed(1000 * run.seed + k) for k in range(WORKERS)]
+    found: list[list[float]] = [[] for _ in range(WORKERS)]
+    for group in groups:
+        for k in group:
+            for _ in range(lesson.steps):
+                chosen = parts[k][torch.randint(len(parts[k]), (lesson.batch,), generator=generators[k])]
+                optimizers[k].zero_grad()
+                logits = models[k](data.train_images[chosen])
+                nn.functional.cross_entropy(logits, data.train_labels[chosen]).backward()
+                optimizers[k].step()
+        with torch.no_grad():
+            for own in zip(*(models[k].parameters() for k in group), strict=True):
+                mean = torch.stack(list(own)).mean(0)
+                for parameter in own:
+                    parameter.copy_(mean)
+        for k in group:
+            found[k].append(accuracy(models[k], data))
+    return found
+
+
+def test_training_on_sockets_is_what_its_groups_make_of_it():
+    result = trained(Run(alike=False, p=2, x=0.02, seed=1, target=0.15, compute_s=0.02))
+    assert None not in result.rounds
+    assert all(len(group) == 2 for group in result.groups)
+    for own, expected in zip(result.accuracies, alone(result.run, result.groups), strict=True):
+        assert len(own) <= len(expected)  # the last groups' members may have been told to stop before they looked
+        assert own == pytest.approx(expected[: len(own)], abs=0.02)
+
+
+PAIRS = ((0, 1), (2, 3), (0, 1), (0, 2), (1, 3), (2, 3), (1, 3))
+"""The third is the last group of both its members; the first two have none before."""
+
+
+def made_up(run: Run, rounds: int) -> Trained:
+    own = (*(0.1 for _ in range(rounds - 1)), run.target)
+    return Trained(run, (own,) * WORKERS, (tuple(map(float, range(rounds))),) * WORKERS, PAIRS, 9.0, 0.5)
+
+
+def test_what_is_in_the_folder_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    asked: list[list[Run]] = []
+
+    def write(runs: Sequence[Run], folder: Path, at_once: int) -> int:
+        asked.append(list(runs))
+        for run in runs:
+            if run.seed < 2:  # the third is stopped before its end
+                fig3.file_of(folder, run).write_text(json.dumps(asdict(made_up(run, 10 * (run.seed + 1)))))
+        return 0
+
+    monkeypatch.setattr(fig3, "carry_out", write)
+    picture = tmp_path / "new" / "fig3.png"
+    words = ["--folder", str(tmp_path / "runs"), "--x", "1", "4", "--p", "2", "--images", "iid", "--json"]
+    assert fig3.main([*words, "--plot", str(picture)]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["x_s"], row["rounds"], row["low"], row["high"], row["seeds"]) for row in rows] == [
+        (1.0, 15.0, 10, 20, 2),
+        (4.0, 15.0, 10, 20, 2),
+    ]
+    assert picture.stat().st_size > 1000
+    assert fig3.main(words) == 0
+    assert [len(runs) for runs in asked] == [6, 2]
+    assert {run.seed for run in asked[1]} == {2}
+    assert fig3.main([*words, "--read"]) == 0
+    assert len(asked) == 2
+
+
+def test_who_has_not_got_there_is_counted():
+    run = Run(False, 2, 1.0, 0)
+    short = replace(made_up(run, 4), accuracies=((0.1, 0.2),) * 2 + ((0.1, 0.96, 0.3, 0.97),) * 6)
+    (row,) = fig3.summary([short])
+    assert (row["not_reached"], row["rounds"], row["low"], row["high"]) == (2, 2.0, 2, 2)
+    assert row["again"] == pytest.approx(1 / 5)
+    assert fig3.accuracy_by_round([short]) == pytest.approx([0.1, (2 * 0.2 + 6 * 0.96) / 8])
