@@ -2,240 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
-import errno
-import json
+import importlib
 import os
 import sys
-from dataclasses import replace
-from pathlib import Path
 
-from controlplane.generators import parse_topology
-from controlplane.job import parse_job
-from controlplane.plan.limits import Limits, limited
-from controlplane.plan.measured import load_measured, with_measured
-from controlplane.plan.model import Plan
-from controlplane.plan.planning import ERRORS, solve, timed
-from controlplane.plan.slots import with_host_ms
-from controlplane.strategies import STRATEGIES, get_strategy
-from p4src.protocol import PROTOCOL
-
-
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m controlplane.plan", description=__doc__)
-    result.add_argument(
-        "command",
-        nargs="?",
-        choices=("plan", "compare", "pareto", "place"),
-        default="plan",
-        help="one plan (default), all strategies side by side, rates over numbers of trees, or where to put the "
-        "parameter servers (--output: the job file)",
-    )
-    result.add_argument("--topology", required=True, help="a file, or like fattree:k=6,bandwidth=20 or testbed")
-    result.add_argument(
-        "--job",
-        default="",
-        help="a file, or like workers=50,ps=4,seed=1,model=548K,trees=16 (model: bytes, or 25M*40+7M, or any)",
-    )
-    result.add_argument(
-        "--target",
-        metavar="NAME",
-        help=f"plan for switches with this program's slots, tables and packets ({', '.join(PROTOCOL.targets)})",
-    )
-    result.add_argument(
-        "--host-ms",
-        type=float,
-        metavar="MS",
-        help="what each host adds to a round trip, where its host_ms in the topology does not say (default: 2)",
-    )
-    result.add_argument(
-        "--measured",
-        metavar="FILE",
-        help="what agents of a running job measured of that: of `python -m controlplane.controller status --json`",
-    )
-    result.add_argument("--max-trees", type=int, metavar="N", help="at most so many aggregation trees")
-    result.add_argument("--strategy", default="inart", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
-    result.add_argument(
-        "--strategies", nargs="+", metavar="NAME", help="with compare: these, or all (default: the in-network ones)"
-    )
-    result.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
-    result.add_argument(
-        "--frozen-split",
-        metavar="PLAN",
-        help="replan: keep each parameter server's share of this plan (and its job unless --job says otherwise), and "
-        "of its trees what still serves; show what changes",
-    )
-    result.add_argument(
-        "--time-limit",
-        type=float,
-        metavar="SECONDS",
-        help="end with the best plan so far (as Ctrl-C does); with compare and pareto: for each (compare: 60)",
-    )
-    result.add_argument(
-        "--prove", action="store_true", help="compute a better bound, over all trees and links (takes longer)"
-    )
-    result.add_argument(
-        "--rate-at-least", metavar="PART", help="the fewest trees that keep this part of the rate, like 90%%"
-    )
-    result.add_argument(
-        "--losses", action="store_true", help="show the rate after the loss of any one link or switch (new shares)"
-    )
-    result.add_argument(
-        "--survive",
-        choices=("one",),
-        help="add backup trees, so that after the loss of any one link or switch --keep of the rate is left",
-    )
-    result.add_argument("--keep", metavar="PART", help="with --survive (default: 50%%)")
-    result.add_argument("--plot", metavar="PNG", help="with pareto: draw it")
-    result.add_argument("--json", action="store_true", help="print JSON (docs/planner.md)")
-    result.add_argument("--output", metavar="FILE", help="also write the JSON here; it can be read as a plan again")
-    result.add_argument("--draw", metavar="PNG", help="draw the fabric with trees, link loads and the bottleneck")
-    return result
-
-
-ONLY = {
-    "strategies": ("compare",),
-    "plot": ("pareto",),
-    "output": ("plan", "place"),
-    "draw": ("plan",),
-    "prove": ("plan", "compare"),
-    "rate_at_least": ("plan",),
-    "losses": ("plan",),
-    "survive": ("plan",),
-    "frozen_split": ("plan", "compare"),
-}
-"""Options that only some commands have a use for."""
-
-
-def refuse_useless(arguments: argparse.Namespace) -> None:
-    """What would be passed over in silence. Raises ValueError."""
-    command = arguments.command
-    for name, commands in ONLY.items():
-        if getattr(arguments, name) and command not in commands:
-            option, others = f"--{name.replace('_', '-')}", " and ".join(commands)
-            if command == "compare" and name in ("draw", "output"):
-                raise ValueError(
-                    f"{option} is for one plan: compare makes several; give --strategy NAME without compare"
-                )
-            raise ValueError(f"{option} is for {others}: {command} has no use for it")
-    if arguments.keep is not None and not arguments.survive:
-        raise ValueError("--keep says how much is to be left: give --survive one, too")
-    if arguments.time_limit is not None and not arguments.time_limit > 0:
-        raise ValueError(f"--time-limit must be above 0 s, got {arguments.time_limit:g}")
-
-
-def refuse_unwritable(arguments: argparse.Namespace) -> None:
-    """Before anything is computed that could not be kept. Raises OSError."""
-    for path in filter(None, (arguments.output, arguments.draw, arguments.plot)):
-        folder = os.path.dirname(path) or "."
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if os.path.isdir(path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if not os.access(path if os.path.exists(path) else folder, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+from controlplane.plan.arguments import COMMANDS, loaded, parser, refuse_unwritable, refuse_useless
+from controlplane.plan.planning import ERRORS
 
 
 def main(argv: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    arguments = parser().parse_args(argv)
+    arguments = parser(__doc__).parse_args(argv)
     try:
         refuse_useless(arguments)
         refuse_unwritable(arguments)
-        topology = parse_topology(arguments.topology)
-        if arguments.frozen_split and not arguments.job:
-            job = Plan.load(arguments.frozen_split).job
-        else:
-            job = parse_job(arguments.job, topology)
-        for node in (*job.workers, *job.parameter_servers):
-            if topology.graph.degree(node):  # one without links has no route, as the strategy says
-                topology.access_switch(node)  # strategies can do more, agents and switches cannot
-        if arguments.measured is not None:
-            topology = with_measured(topology, load_measured(arguments.measured))
-        if arguments.host_ms is not None:
-            topology = with_host_ms(topology, arguments.host_ms)
-        if arguments.target is not None:
-            topology = limited(topology, Limits.of_target(arguments.target))
-        if arguments.max_trees is not None:
-            job = replace(job, max_trees=arguments.max_trees)
-        if arguments.command == "compare":
-            from controlplane.plan.compare import compare
-
-            compare(arguments, topology, job)
-            return 0
-        from controlplane.plan.pareto import fewest, pareto
-        from controlplane.plan.report import planned, print_plan, report
-        from controlplane.plan.survive import hardened, lines, losses, parse_part
-
-        if arguments.command == "pareto":
-            pareto(arguments, topology, job)
-            return 0
-        if arguments.command == "place":
-            from controlplane.plan import placement
-
-            placement.command(arguments, topology, job)
-            return 0
-        with timed(arguments.time_limit) as limit:
-            plan, seconds = solve(arguments, arguments.strategy, topology, job)
-            if arguments.rate_at_least is not None:
-                plan = fewest(plan, topology, arguments.rate_at_least, get_strategy(arguments.strategy))
-            hard = None
-            if arguments.survive:
-                part = parse_part(arguments.keep or "50%", "--keep")
-                hard = hardened(plan, topology, part, get_strategy(arguments.strategy))
-                plan = hard.plan
-            bound = None
-            if arguments.prove:
-                from controlplane.strategies.fabric.prove import proven_bound
-
-                bound = proven_bound(topology, job)
-        found = planned(plan, topology, seconds, limit.cut_short, bound)
-        after = losses(plan, topology) if arguments.losses or arguments.survive else []
+        topology, job = loaded(arguments)
+        importlib.import_module(f"controlplane.plan.{COMMANDS[arguments.command]}").command(arguments, topology, job)
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except OSError as error:  # a table was made, and its picture or file cannot be written
+    except OSError as error:  # what was made is printed, and its picture or file cannot be written
         print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
-    content = report(found, topology)
-    if after:
-        content["losses"] = [loss.to_json() for loss in after]
-    if hard is not None:
-        content.update(backups=hard.backups, unmet=[loss.what for loss in hard.unmet])
-    if arguments.frozen_split:
-        from controlplane.plan.replan import difference
-
-        previous = Plan.load(arguments.frozen_split)
-        content["difference"] = difference(previous, plan).to_json(previous, plan)
-    if arguments.json:
-        print(json.dumps(content, indent=2))
-    else:
-        print_plan(found, topology)
-        if after:
-            print("\n".join(lines(after, found.evaluation.rate_mbps)))
-        if hard is not None:
-            print(f"backup      {hard.backups} trees beside {len(plan.trees) - hard.backups}")
-            for loss in hard.unmet:
-                print(f"note        after the loss of {loss.what} only {loss.rate_mbps:.4g} Mbit/s are left")
-        if "difference" in content:
-            changes = content["difference"]
-            print(
-                f"difference  {len(changes['kept_trees'])} trees kept, {len(changes['labels_to_add'])} labels to add, "
-                f"{len(changes['labels_to_remove'])} to remove"
-            )
-    try:
-        if arguments.output:
-            Path(arguments.output).write_text(json.dumps(content, indent=2) + "\n")
-        if arguments.draw:
-            from controlplane.plan.draw import draw
-
-            draw(plan, found.evaluation, topology, arguments.draw)
-            print(f"drawn: {arguments.draw}", file=sys.stderr)
-    except OSError as error:
-        print(f"error: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
-    except ValueError as error:  # a format that matplotlib does not know
-        print(f"error: --draw {arguments.draw}: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -23,7 +23,7 @@ ONE_TREE_EACH = ("exact",)
 """What these prove holds for one tree per parameter server only."""
 
 
-def compare(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
+def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Print all strategies side by side, in Mbit/s and seconds of planning. Raises ValueError: no such strategy."""
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
     for name in names:

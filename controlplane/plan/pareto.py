@@ -88,7 +88,7 @@ def fewest(best: Plan, topology: Topology, part: str, strategy: Strategy) -> Pla
     return replace(found, job=best.job)
 
 
-def pareto(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
+def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Prints the table, and draws it."""
     strategy = get_strategy(arguments.strategy)
     with timed(arguments.time_limit):

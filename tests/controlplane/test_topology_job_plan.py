@@ -277,7 +277,7 @@ def test_limits_on_the_command_line(tmp_path, capsys):
     assert main([*few, "--target", "abacus"]) == 2
     assert "unknown target 'abacus'; known: v1model" in capsys.readouterr().err
     assert main(["compare", *few, "--draw", "x.png"]) == 2
-    assert "--draw is for one plan" in capsys.readouterr().err
+    assert "--draw is for plan: compare has no use for it" in capsys.readouterr().err
 
 
 def test_the_command_line(tmp_path, capsys):
