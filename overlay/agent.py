@@ -306,6 +306,10 @@ class Agent:
             execution = self._tasks.get(message["task"])
             if execution is not None:
                 execution.drop(message["lost"])
+        elif kind == "pace":
+            execution = self._tasks.get(message["task"])
+            if execution is not None:
+                self._multicast.pace(execution, message["mbps"])
         elif kind == "go":
             self._go(message["task"])
         elif kind == "alone" and self._pending:

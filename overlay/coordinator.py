@@ -28,6 +28,7 @@ from controlplane.strategies.wan.policy import (
     Measured,
     Mend,
     Order,
+    Pace,
     Policy,
     Progress,
     Ready,
@@ -401,6 +402,14 @@ class Coordinator:
         self._tell([node for node in task.nodes if node not in fresh], type="mend", task=task.to_json())
 
     def _carry_out(self, orders: Iterable[Order]) -> None:
+        self._obey(orders)
+        if self._replication is not None:
+            try:
+                self._replication.settle()  # branches of receivers that were lost: the others' packets need their room
+            except TargetError as error:
+                self._log(f"switches still copy to receivers that get no more: {error}")
+
+    def _obey(self, orders: Iterable[Order]) -> None:
         for order in orders:
             if isinstance(order, Start):
                 try:
@@ -434,9 +443,15 @@ class Coordinator:
             elif order.task not in self._tasks:
                 continue
             elif isinstance(order, Drop):
-                self._tell((self._tasks[order.task][0].trees[0].root,), type="drop", task=order.task, lost=order.nodes)
+                task, waiting, longest = self._tasks[order.task]
+                self._tasks[order.task] = task.without(order.nodes), waiting, longest
+                self._tell((task.trees[0].root,), type="drop", task=order.task, lost=order.nodes)
                 self._tell(order.nodes, type="done", task=order.task)
+                if self._replication is not None:
+                    self._replication.prune(self._tasks[order.task][0])
                 self._without(order.task, order.nodes)
+            elif isinstance(order, Pace):
+                self._tell((self._tasks[order.task][0].trees[0].root,), type="pace", task=order.task, mbps=order.mbps)
             else:
                 task, _, _ = self._tasks.pop(order.task)
                 if self._replication is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,7 @@ class _Part:
     answered: set[int] = field(default_factory=set)
     oldest: int = 0  # the first chunk without a result
     tokens_at: float = 0.0
+    wakes: int = 0  # how often it has been told to wait; only the last timer counts
     pumping: bool = False
 
 
@@ -264,8 +266,17 @@ class Execution:
 
     def drop(self, nodes: Collection[str]) -> None:
         """These receivers of a copy get no more of it."""
+        self.task = self.task.without(nodes)
         for part in self.parts:
             part.down = tuple(edge for edge in part.down if edge.receiver not in nodes)
+
+    def pace(self, mbps: float) -> None:
+        """What switches copy is sent so fast from now on."""
+        self.task = self.task.at_rate(mbps)
+        for index, part in enumerate(self.parts):
+            if part.leaf and self.source is not None:
+                part.tokens_at = min(part.tokens_at, self.clock() + self.task.chunk_values * 32e-6 / mbps)
+                self._pump(index)
 
     def sends_to(self, node: str) -> bool:
         """Whether what waits for this receiver is still to go there."""
@@ -283,7 +294,7 @@ class Execution:
         for edge in part.down if post.edge is None else (post.edge,):
             receiver = edge.receiver
             self.passed[receiver] += 1
-            if self.passed[receiver] % max(1, part.chunks // REPORTS) == 0:
+            if self.passed[receiver] % max(1, part.chunks // REPORTS) == 0 or self.passed[receiver] == part.chunks:
                 self.progress(receiver, 1 - self.passed[receiver] / part.chunks)
         if post.edge is not None:
             self._feed(post.edge)
@@ -401,6 +412,10 @@ class Execution:
         finally:
             part.pumping = False
 
+    def _wake(self, tree: int, part: _Part, number: int) -> None:
+        if number == part.wakes:
+            self._pump(tree)
+
     def _send_more(self, tree: int, part: _Part, rate: float, window: int) -> None:
         while not self.closed and self.source is not None and part.next < min(part.chunks, part.oldest + window):
             if (tree, part.next) in self.skip:
@@ -410,7 +425,8 @@ class Execution:
             if rate > 0:
                 now = self.clock()
                 if part.tokens_at > now + LEAST_WAIT:
-                    self.later(part.tokens_at - now, lambda: self._pump(tree))
+                    part.wakes += 1
+                    self.later(part.tokens_at - now, partial(self._wake, tree, part, part.wakes))
                     return
                 # What was not used is lost, but for one chunk: a late timer must not slow the tree down.
                 seconds = (end - start) * 32e-6 / rate

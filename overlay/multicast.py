@@ -122,6 +122,12 @@ class Multicast:
         if line.timer is None:
             self._pump(label, line)
 
+    def pace(self, label: int, mbps: float) -> None:
+        """What has this label goes at this rate from now on."""
+        line = self._lines.get(label)
+        if line is not None:
+            line.mbps = mbps
+
     def forget(self, label: int) -> None:
         """Nothing more is to be sent under this label."""
         line = self._lines.pop(label, None)

@@ -89,6 +89,13 @@ class ReliableMulticast:
         for u, v in {pair for route in tree.routes for pair in pairwise(route)}:
             self.copied[f"{u}->{v}"] += size
 
+    def pace(self, execution: Execution, mbps: float) -> None:
+        """All of its trees go at this rate from now on."""
+        execution.pace(mbps)
+        for tree in execution.task.trees:
+            if self._socket is not None:
+                self._socket.pace(tree.label, mbps)
+
     def again(self, execution: Execution, tree: int, chunks: Values, receiver: str) -> None:
         """`Kind.MISSING` has come from a receiver."""
         execution.again(tree, chunks.view(np.uint32).tolist(), receiver)

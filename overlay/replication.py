@@ -46,6 +46,7 @@ class Replication:
         self._next = first_label(job_id)
         self._there: dict[int, Mapping[str, RuleSet]] = {}  # by task
         self._over: set[int] = set()  # tasks whose entries go with the next write
+        self._pruned: dict[int, Task] = {}  # tasks whose trees lose branches with it
 
     @property
     def switches(self) -> Switches:
@@ -63,15 +64,31 @@ class Replication:
     def install(self, task: Task) -> Task:
         """The task with the labels under which switches copy what it wants copied. They are on the switches when this
         returns. Raises FabricError, DoesNotFit, PlanError; nothing is changed then."""
-        copied = tuple(Multicast(tree.root, "L3", tree.routes) for tree in task.trees if tree.routes)
+        copied = _copied(task)
         if not copied:
             return task
         with self.switches.placing:
-            kept = {number: rules for number, rules in self._there.items() if number not in self._over}
-            made = self._made(copied, kept)
+            kept = self._kept()
+            if self._next + len(copied) > last_label(self.job_id):
+                self._next = first_label(self.job_id)
+            made = self._made(copied, self._next, kept)
             self._write({**kept, task.number: made.rulesets})
+            self._next = made.next_label
         labels = made.multicasts
         return replace(task, trees=tuple(replace(tree, label=labels.get(tree.root, 0)) for tree in task.trees))
+
+    def prune(self, task: Task) -> None:
+        """A copy (`op`) has lost receivers: its tree loses their branches with the next write. The label stays, and
+        each switch's ports are some of those before, so in whatever order switches are written, all others get every
+        packet."""
+        if task.number in self._there:
+            self._pruned[task.number] = task
+
+    def settle(self) -> None:
+        """Writes what `prune` has left for the next write. Raises FabricError."""
+        if self._pruned.keys() - self._over:
+            with self.switches.placing:
+                self._write(self._kept())
 
     def remove(self, number: int) -> None:
         """The task is over: its entries go with the next write."""
@@ -84,16 +101,24 @@ class Replication:
             self._switches.close()
             self._switches = None
 
-    def _made(self, copied: tuple[Multicast, ...], kept: Mapping[int, Mapping[str, RuleSet]]) -> Deployment:
-        """Beside what is there: what is over goes only when this has come."""
+    def _kept(self) -> dict[int, Mapping[str, RuleSet]]:
+        """Of each task that is not over; trees without what has been pruned."""
+        kept = {number: rules for number, rules in self._there.items() if number not in self._over}
+        for number in self._pruned.keys() & kept.keys():
+            task = self._pruned[number]
+            kept[number] = self._made(_copied(task), task.trees[0].label, kept).rulesets
+        return kept
+
+    def _made(
+        self, copied: tuple[Multicast, ...], label: int, beside: Mapping[int, Mapping[str, RuleSet]]
+    ) -> Deployment:
+        """From this label on, beside what is there and what is to come: what is over goes only when this has come."""
         others = self.switches.taken(without=self.job_id)
-        own = self.switches.rules(self.job_id)
-        taken = {name: _both(others[name], Taken.by(rules)) for name, rules in own.items()}
-        if self._next + len(copied) > last_label(self.job_id):
-            self._next = first_label(self.job_id)
-        made = build_multicasts(copied, self.topology, self.limits, first_label=self._next, taken=taken)
-        self._next = made.next_label
-        return made
+        taken = {}
+        for name, own in self.switches.rules(self.job_id).items():
+            all_own = union(own, [rules[name] for rules in beside.values() if name in rules])
+            taken[name] = _both(others[name], Taken.by(all_own))
+        return build_multicasts(copied, self.topology, self.limits, first_label=label, taken=taken)
 
     def _write(self, there: dict[int, Mapping[str, RuleSet]]) -> None:
         names = list(self.topology.switches)
@@ -101,6 +126,7 @@ class Replication:
         self.switches.install(self.job_id, whole)
         self._there = there
         self._over &= there.keys()
+        self._pruned.clear()
 
 
 def p4runtime(
@@ -113,6 +139,10 @@ def p4runtime(
         return connect_targets(switches, kind, CONNECT_SECONDS, log)
 
     return Replication(topology, kind.limits, connect, log=log)
+
+
+def _copied(task: Task) -> tuple[Multicast, ...]:
+    return tuple(Multicast(tree.root, "L3", tree.routes) for tree in task.trees if tree.routes)
 
 
 def _both(one: Taken, other: Taken) -> Taken:

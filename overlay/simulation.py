@@ -34,6 +34,7 @@ from controlplane.strategies.wan.policy import (
     Measured,
     Mend,
     Order,
+    Pace,
     Policy,
     Progress,
     Ready,
@@ -244,11 +245,15 @@ class Simulation:
             elif order.task not in self.tasks:
                 continue
             elif isinstance(order, Drop):
-                task, executions, _, _ = self.tasks[order.task]
+                task, executions, waiting, began = self.tasks[order.task]
                 executions[task.trees[0].root].drop(order.nodes)
+                self.tasks[order.task] = task.without(order.nodes), executions, waiting, began
                 for node in order.nodes:
                     executions[node].close()
                 self._without(task, order.nodes)
+            elif isinstance(order, Pace):
+                task, executions, _, _ = self.tasks[order.task]
+                executions[task.trees[0].root].pace(order.mbps / task.chunk_values)
             else:
                 _, executions, waiting, _ = self.tasks.pop(order.task)
                 self._ends.pop(order.task, None)

@@ -19,6 +19,7 @@ from controlplane.strategies.wan.crew.policy import Crew
 from controlplane.strategies.wan.netstorm.policy import NetStorm
 from controlplane.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
 from controlplane.strategies.wan.selmcast.algorithm import Layer
+from controlplane.strategies.wan.selmcast.network import Network
 from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastPlans
 from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
@@ -29,7 +30,10 @@ PAPERS = {  # each paper's own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
     "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
     "crew": ("a2a", "opr", "crew-early", "crew"),
-    "selmcast": ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3", "orpheus", "selmcast"),
+    "selmcast": (
+        "orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3",
+        "orpheus", "selmcast", "orpheus-l3", "selmcast-l3",
+    ),
     "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
 }
 BSP = ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3")
@@ -39,20 +43,23 @@ COPIED = ("orpheus-bsp-l3", "selmcast-bsp-l3")
 COPIED_HEADROOM = 0.12
 """Of the plan's rate: headers are 6 %, and what is sent at exactly a link's rate never lets a queue drain."""
 
-COPIES = ("selmcast", "orpheus")
+COPIES = ("selmcast", "orpheus", "selmcast-l3", "orpheus-l3")
 """Whoever is ready sends to some and goes on (SSP); the others' trainers get the mean in place."""
 
 
 def links(graph: nx.DiGraph) -> Links:
     """The links between sites under the names of their hosts, and which of them each connection between hosts takes."""
-    topology = overlay(graph)
-    nodes = [f"h{node}" for node in graph]
+    rates = {(f"h{u}", f"h{v}"): data["mbps"] for u, v, data in graph.edges(data=True)}
+    return Links([f"h{node}" for node in graph], _routes(graph), rates)
+
+
+def _routes(graph: nx.DiGraph) -> dict[tuple[str, str], list[str]]:
+    """Over the sites, under the names of their hosts, as the switches are told."""
 
     def hosts(route: Sequence[str]) -> list[str]:
         return [f"h{name[2:]}" for name in route if name.startswith("dc")]
 
-    routes = {pair: hosts(route) for pair, route in ways(topology).items()}
-    return Links(nodes, routes, {(f"h{u}", f"h{v}"): data["mbps"] for u, v, data in graph.edges(data=True)})
+    return {pair: hosts(route) for pair, route in ways(overlay(graph)).items()}
 
 
 def planned(strategy: str, topology: Topology, job: Job, *, seed: int, chunk: int, mtu: int = MTU) -> Plan:
@@ -95,8 +102,13 @@ def make(
     if name in COPIES:
         out = [sum(data["mbps"] for _, _, data in graph.out_edges(node, data=True)) for node in graph]
         into = [sum(data["mbps"] for _, _, data in graph.in_edges(node, data=True)) for node in graph]
-        scheme = "SelMcast" if name == "selmcast" else "Orpheus"
-        return SelMcast(nodes, out, into, max(1, p - 1), scheme=scheme, chunk_values=chunk, seed=seed)
+        scheme = "SelMcast" if name.startswith("selmcast") else "Orpheus"
+        copied = name.endswith("-l3")
+        network = Network(named, _routes(graph), switch=_switch if copied else None)
+        return SelMcast(
+            nodes, out, into, max(1, p - 1), scheme=scheme, chunk_values=chunk, seed=seed,
+            layer="L3" if copied else "L7", network=network, headroom=COPIED_HEADROOM,
+        )  # fmt: skip
     job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
     if name in BSP:
         layer: Layer = "L3" if name in COPIED else "L7"
@@ -105,15 +117,19 @@ def make(
             headroom=COPIED_HEADROOM, scheme="SelMcast" if name.startswith("selmcast") else "Orpheus",
         )  # fmt: skip
 
-    network, options = overlay(graph), {"chunk_values": chunk, "window": 64}
+    topology, options = overlay(graph), {"chunk_values": chunk, "window": 64}
     plan = partial(planned, name, job=job, seed=seed, chunk=chunk, mtu=mtu)
     if name == "wan":  # the others send as fast as TCP lets them
-        return FollowNetwork(plan, network, link=_link, paced=True, **options)
-    return FollowPlan(plan(network), network, paced=False, **options)
+        return FollowNetwork(plan, topology, link=_link, paced=True, **options)
+    return FollowPlan(plan(topology), topology, paced=False, **options)
+
+
+def _switch(node: str) -> str:
+    return f"dc{node[1:]}"
 
 
 def _link(sender: str, receiver: str) -> tuple[str, str]:
-    return f"dc{sender[1:]}", f"dc{receiver[1:]}"
+    return _switch(sender), _switch(receiver)
 
 
 def maker(name: str, graph: nx.DiGraph, values: int, **options: int) -> Callable[[], Policy]:

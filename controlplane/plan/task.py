@@ -8,7 +8,7 @@ who gets the result, over whom, in chunks of which size. Policies make tasks; si
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -83,6 +83,15 @@ class SumTree:
     @property
     def _moves(self) -> tuple[Edge, ...]:
         return () if self.state is None else (self.state,)
+
+    def without(self, nodes: Collection[str]) -> SumTree:
+        """A multicast (nothing is added on the way) that these receivers get no more of."""
+        return replace(
+            self,
+            down=tuple(edge for edge in self.down if edge.receiver not in nodes),
+            receivers=tuple(node for node in self.receivers if node not in nodes),
+            routes=tuple(route for route in self.routes if route[-1] not in nodes),
+        )
 
     def rate_of(self, node: str) -> float:
         """What this contributor sends at most, Mbit/s; 0: no limit."""
@@ -226,6 +235,14 @@ class Task:
         part = self.trees[tree]
         start = part.first + number * self.chunk_values
         return start, min(start + self.chunk_values, part.first + part.count)
+
+    def without(self, nodes: Collection[str]) -> Task:
+        """The same copies, which these receivers get no more of."""
+        return replace(self, trees=tuple(tree.without(nodes) for tree in self.trees))
+
+    def at_rate(self, mbps: float) -> Task:
+        """The same, sent so fast."""
+        return replace(self, trees=tuple(replace(tree, rate_mbps=mbps) for tree in self.trees))
 
     def with_root(self, tree: int, root: str) -> Task:
         """The same where another agent adds this tree's values, straight from its contributors and back: the tree

@@ -10,7 +10,21 @@ import pytest
 
 from controlplane.strategies.wan.apsp import algorithm as apsp
 from controlplane.strategies.wan.apsp.policy import Apsp
-from controlplane.strategies.wan.policy import Abort, Back, Changed, Drop, Finished, Go, Lost, Progress, Ready, Start
+from controlplane.strategies.wan.policy import (
+    Abort,
+    Alone,
+    Back,
+    Changed,
+    Drop,
+    Finished,
+    Go,
+    Lost,
+    Pace,
+    Progress,
+    Ready,
+    Start,
+)
+from controlplane.strategies.wan.selmcast.network import Network
 from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds
 from controlplane.wan_networks import by_distance, overlay
 from overlay.simulation import Simulation, seconds_of
@@ -208,6 +222,47 @@ class TestSelMcast:
             run.run(10**9, seconds=15.0)
             rounds[scheme] = policy.round.sum()
         assert rounds["SelMcast"] > 1.2 * rounds["Orpheus"]
+
+    def test_who_has_nobody_to_send_to_goes_on_alone(self):
+        policy = SelMcast(self.nodes[:2], [1] * 2, [1] * 2, 1, k=None)
+        for node in self.nodes[:2]:
+            policy.handle(Back(node), 0.0)
+        policy.handle(Lost("h1"), 1.0)
+        (order,) = policy.handle(Ready("h0", 1000), 2.0)
+        assert isinstance(order, Alone) and order.node == "h0" and not policy.tasks
+
+    def test_what_the_sender_tells_late_does_not_undo_that_it_has_arrived(self):
+        policy = SelMcast(self.nodes[:3], [1] * 3, [1] * 3, 2, k=None)
+        for node in self.nodes[:3]:
+            policy.handle(Back(node), 0.0)
+        _, start = self.ready(policy, "h0", 1.0)
+        number = start.task.number
+        policy.handle(Progress("h0", number, "h2", 0.0), 1.1)
+        assert not policy.handle(Finished("h1", number), 1.2), "h2 has not said that it has it"
+        policy.handle(Progress("h0", number, "h1", 0.0), 1.3)
+        assert policy.handle(Finished("h2", number), 1.4) == [Go("h0", number)]
+
+    def test_switches_copy_at_rates_that_change_with_who_else_sends(self):
+        graph = named(nx.complete_graph(4, nx.DiGraph))
+        nx.set_edge_attributes(graph, 100.0, "mbps")
+        network = Network(graph, {(u, v): (u, v) for u in graph for v in graph}, switch="s-{}".format)
+        policy = SelMcast(tuple(graph), [1] * 4, [1] * 4, 3, k=None, layer="L3", network=network, headroom=0.1)
+        for node in graph:
+            policy.handle(Back(node), 0.0)
+        (first,) = policy.handle(Ready("h0", 1000), 1.0)
+        assert first.task.trees[0].rate_mbps == pytest.approx(90.0)
+        assert first.task.trees[0].routes[0] == ("h0", "s-h0", "s-h1", "h1")
+        assert policy.handle(Changed("h0", "h3", 20.0), 1.5) == [Pace(1, pytest.approx(18.0))]
+        (start,) = policy.handle(Ready("h3", 1000), 2.0)  # over other links
+        assert isinstance(start, Start)
+        assert Drop(1, ("h3",)) in policy.handle(Lost("h0", "h3"), 3.0)
+        assert not network.reached(0)[3] and network.reached(0)[1]
+        network.change(("h0", "h3"), 100.0)
+        network.change(("h3", "h0"), 100.0)
+        assert network.reached(0)[3]
+        policy.handle(Lost("h1", "h2"), 4.0)
+        policy.handle(Lost("h2"), 5.0)  # that was it
+        assert network.reached(1)[2]
 
     def test_on_sockets_copies_come_whole_and_everybody_goes_on(self):
         nodes = self.nodes[:4]

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from controlplane.strategies.solver import Program, Solution
 from controlplane.strategies.wan.errors import WanError
+from controlplane.strategies.wan.links import Links
 from controlplane.strategies.wan.selmcast import algorithm as selmcast
+from controlplane.strategies.wan.selmcast import shared
 from evaluation.selmcast.figures import simulated
 from evaluation.selmcast.ssp import Setup, Training
 from tests.controlplane.instances import examples
@@ -177,6 +179,20 @@ def test_one_worker_has_nobody_to_send_to() -> None:
         assert not choose(task).any()
 
 
+def big_switch(task: selmcast.Instance) -> Links:
+    """The paper's network, as links: an upload and a download for each worker."""
+    names = [str(k) for k in range(task.n)]
+    up = {(name, "switch"): rate for name, rate in zip(names, task.upload, strict=True)}
+    down = {("switch", name): rate for name, rate in zip(names, task.download, strict=True)}
+    return Links(names, {(i, j): (i, "switch", j) for i in names for j in names}, up | down)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(instances())
+def test_with_a_row_for_each_link_of_a_big_switch_it_is_the_same(task: selmcast.Instance) -> None:
+    assert (shared.select(task, big_switch(task)) == literal_bsp(task)).all()
+
+
 # --- SSP ---
 
 
@@ -224,7 +240,9 @@ def test_ssp_selection_is_the_pseudo_codes(task: selmcast.Instance, eta: float, 
         v[i] = np.where(x[i], np.array(parts) / 4 * task.volumes[i], 0.0)
     waits = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), float)
     now = selmcast.Ongoing(x, v, waits, active)
-    assert (selmcast.select_ssp(task, now, eta=eta) == literal_ssp(task, now, eta)).all()
+    expected = literal_ssp(task, now, eta)
+    assert (selmcast.select_ssp(task, now, eta=eta) == expected).all()
+    assert (shared.select_ssp(task, now, big_switch(task), eta=eta) == expected).all()
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -252,6 +270,22 @@ def test_ssp_of_one_new_worker_is_the_basic_selection_and_what_fits() -> None:
     assert np.flatnonzero(y[0]).tolist() == [3]
     waiting = selmcast.Ongoing(x, np.where(x, 1.0, 0.0), np.array([0.5, 0, 0, 0]), [0])
     assert np.flatnonzero(selmcast.select_ssp(task, waiting)[0]).tolist() == [2, 3]  # it would wait anyway
+
+
+def test_what_a_link_on_the_way_carries_counts() -> None:
+    """0's way to 2 is wider than to 1, but 3 sends to 4 over it: alone 0 takes 2, beside 3's multicast 1."""
+    names = [str(k) for k in range(5)]
+    ways: dict[tuple[str, str], str] = {(i, j): i + j for i in names for j in names}
+    ways |= {("0", "2"): "0ab2", ("3", "4"): "3ab4"}
+    rates = {("0", "1"): 2.0, ("0", "a"): 3.0, ("a", "b"): 3.0, ("b", "2"): 3.0, ("3", "a"): 9.0, ("b", "4"): 9.0}
+    x = np.zeros((5, 5), bool)
+    x[0, [1, 2]] = x[3, 4] = True
+    for beside, chosen in ((False, 2), (True, 1)):
+        must = np.zeros((5, 5), bool)
+        must[3, 4] = beside
+        task = selmcast.instance([9] * 5, [9] * 5, [1, 0, 0, 0, 0], must=must)
+        now = selmcast.Ongoing(x, np.where(x, 1.0, 0.0), np.zeros(5), [3, 0] if beside else [0])
+        assert np.flatnonzero(shared.select_ssp(task, now, Links(names, ways, rates))[0]).tolist() == [chosen]
 
 
 @pytest.mark.parametrize("layer", ["L3", "L7"])

@@ -57,7 +57,7 @@ def synchronise(
         except OverlayError:
             break
         who = [sites[name] + 1 for name in done.participants]
-        found["alone" if len(who) == 1 else "rounds"] += 1
+        found["rounds" if done.task else "alone"] += 1
         found["wrong"] += not np.array_equal(tensor, unit * np.float32(sum(who)) * np.float32(1 / len(who)))
         for copy in agent.copies():
             found["copies"] += 1

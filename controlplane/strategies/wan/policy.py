@@ -128,6 +128,14 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """The sender of what switches copy sends at this rate from now on, Mbit/s of values."""
+
+    task: int
+    mbps: float
+
+
+@dataclass(frozen=True)
 class Mend:
     """The task goes on with these trees: some carry nothing any more, and what they carried is that of trees at the end
     (`Task.with_root`). Who has been brought into it by that is told of it anew."""
@@ -160,7 +168,7 @@ class Default:
     blocks: tuple[tuple[str, int, int], ...]
 
 
-Order = Start | Abort | Mend | Drop | Go | Alone | Default
+Order = Start | Abort | Mend | Drop | Pace | Go | Alone | Default
 
 
 def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:

@@ -7,7 +7,7 @@ Orpheus's random choice beside all. Agents send straight to each receiver (L7), 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,25 +18,36 @@ from controlplane.plan.model import Plan
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies.wan.policy import (
     Abort,
+    Alone,
     Back,
+    Changed,
     Drop,
     Event,
+    Failed,
     Finished,
     FollowNetwork,
     FollowPlan,
     Go,
     Lost,
     Order,
+    Pace,
     Progress,
     Ready,
     Rounds,
     Start,
 )
-from controlplane.strategies.wan.selmcast import algorithm
+from controlplane.strategies.wan.selmcast import algorithm, shared
+from controlplane.strategies.wan.selmcast.network import Network
 from controlplane.strategies.wan.selmcast.strategy import orpheus, selmcast
 from controlplane.topology import Topology
 
 SCHEMES = ("SelMcast", "Orpheus")
+UNDER_WAY = 1e-9
+"""The part of a multicast that is left when all of it has left its sender and not all has arrived."""
+
+PACE_CHANGE = 0.02
+"""A sender is told of another rate where it differs by more than this part."""
+
 Bools = NDArray[np.bool_]
 Reals = NDArray[np.float64]
 
@@ -150,6 +161,8 @@ class _Sending:
     values: int
     receivers: Bools
     left: Reals
+    sent: bool = False  # whether anybody gets it
+    mbps: float = 0.0  # what its sender was told
 
 
 class Exact(Protocol):
@@ -169,7 +182,9 @@ class SelMcast:
 
     What a worker would wait for the slowest (tau) is estimated from how long the slowest have computed before, and what
     is left of a multicast is what its sender last told; `exact` knows both better (the figures' simulator does).
-    layer: whether a multicast leaves its sender once (L3) or once per receiver.
+    layer: whether a multicast leaves its sender once (L3) or once per receiver. network: of links, by which the loads
+    are reckoned then; where its switches copy, multicasts have its trees, and max-min fair rates (less the part
+    `headroom`), which senders are told of whenever they change (`Pace`). None: one big switch, as in the paper.
     """
 
     def __init__(
@@ -188,8 +203,10 @@ class SelMcast:
         chunk_values: int = 65_536,
         layer: algorithm.Layer = "L7",
         exact: Exact | None = None,
+        network: Network | None = None,
+        headroom: float = 0.0,
     ) -> None:
-        self.layer, self.exact = layer, exact
+        self.layer, self.exact, self.network, self.headroom = layer, exact, network, headroom
         self.nodes = tuple(nodes)
         self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
         if threshold < 0 or not 0 <= eta <= 1:
@@ -207,11 +224,15 @@ class SelMcast:
         self.sending: dict[int, _Sending] = {}
         self.tasks: dict[int, int] = {}  # task -> sender
         self.waiting: dict[int, int] = {}  # who is done and too far ahead, and with which task
+        self.unsent: set[int] = set()  # tasks of those that had nobody to send to
         self.scales: list[int] = []
         self.dropped = 0
         self.numbers = 0
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
+        return self._paced(self._decide(event, now))
+
+    def _decide(self, event: Event, now: float) -> Sequence[Order]:
         match event:
             case Back(node):
                 return self._back(self.index[node], now)
@@ -220,7 +241,9 @@ class SelMcast:
             case Progress(node, task, receiver, left):
                 i = self.tasks.get(task)
                 if i is not None and self.nodes[i] == node:
-                    self.sending[i].left[self.index[receiver]] = left
+                    # Nothing of it is left when the receiver says so, which may be heard before.
+                    before = self.sending[i].left
+                    before[self.index[receiver]] = min(before[self.index[receiver]], max(left, UNDER_WAY))
             case Finished(node, task):
                 i = self.tasks.get(task)
                 if i is not None:
@@ -229,11 +252,18 @@ class SelMcast:
                 return self._lost(self.index[node], now)
             case Lost(node, str(other)):
                 return self._cut(self.index[node], self.index[other], now)
+            case Changed(sender, receiver, mbps) if self.network is not None:
+                self.network.change((sender, receiver), mbps)
+            case Failed(task, reason) if task in self.tasks:
+                del self.sending[self.tasks.pop(task)]
+                return [Abort(task, reason)]
         return ()
 
     # --- who is there ---
 
     def _back(self, i: int, now: float) -> list[Order]:
+        if self.network is not None:
+            self.network.mended(self.nodes[i])
         if not self.present[i]:
             self.round[i] = self.round[self.present].min() if self.present.any() else 0
             self.present[i] = True
@@ -245,18 +275,25 @@ class SelMcast:
         self.present[i] = False
         self.since[i] = np.nan
         self.waiting.pop(i, None)
+        if self.network is not None:
+            self.network.mended(self.nodes[i])
         orders: list[Order] = []
         own = self.sending.pop(i, None)
         if own is not None:
             del self.tasks[own.task]
+        if own is not None and own.sent:
             orders.append(Abort(own.task, f"{self.nodes[i]} is lost"))
         for j in list(self.sending):
             orders += self._without(j, i, now)
         return [*orders, *self._go(now)]
 
     def _cut(self, i: int, j: int, now: float) -> list[Order]:
+        pairs = [(i, j), (j, i)]
+        if self.network is not None:
+            self.network.broken(self.nodes[i], self.nodes[j])
+            pairs = [(k, each) for k in self.sending for each in np.flatnonzero(~self.network.reached(k)).tolist()]
         orders: list[Order] = []
-        for sender, receiver in ((i, j), (j, i)):
+        for sender, receiver in pairs:
             if sender in self.sending:
                 orders += self._without(sender, receiver, now)
         return orders
@@ -291,13 +328,21 @@ class SelMcast:
         self.since[i] = np.nan
         others = self.present.copy()
         others[i] = False
+        if self.network is not None:
+            if self.network.switch is not None:
+                self.network.plant(i, [(k, each.receivers) for k, each in self.sending.items() if k != i])
+            others &= self.network.reached(i)
         self.numbers += 1
         task = self.sending[i] = _Sending(self.numbers, values, others, others.astype(float))
         self.tasks[task.task] = i
         if not others.any():
             return self._done(i, now)
         orders = self._select(i, now)
-        tree = _multicast(self.nodes, i, np.flatnonzero(task.receivers), values)
+        receivers = np.flatnonzero(task.receivers)
+        tree = _multicast(self.nodes, i, receivers, values)
+        if self.network is not None:
+            tree = replace(tree, routes=self.network.routes(i, receivers.tolist()))
+        task.sent = True
         return [*orders, Start(Task(task.task, values, (tree,), "copy", int(self.round[i]), self.chunk_values, 0))]
 
     def _select(self, new: int, now: float) -> list[Order]:
@@ -326,12 +371,12 @@ class SelMcast:
             self.sending[new].receivers = y
             return []
         waits = self._waits(now) if self.exact is None else self.exact.waits(new)
-        kept = algorithm.select_ssp(
-            instance,
-            algorithm.Ongoing(x, v, waits, list(self.sending)),
-            eta=self.eta,
-            waiting_first=self.waiting_first,
-        )
+        ongoing = algorithm.Ongoing(x, v, waits, list(self.sending))
+        how: dict[str, Any] = {"eta": self.eta, "waiting_first": self.waiting_first}
+        if self.network is None:
+            kept = algorithm.select_ssp(instance, ongoing, **how)
+        else:
+            kept = shared.select_ssp(instance, ongoing, self.network.links, **how)
         orders: list[Order] = []
         for i, task in list(self.sending.items()):
             gone = np.flatnonzero(x[i] & ~kept[i]).tolist()
@@ -342,6 +387,26 @@ class SelMcast:
                 for j in gone:
                     orders += self._without(i, j, now)
         return orders
+
+    def _paced(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Who has to send slower hears it first, then what begins does, then others may send faster."""
+        if self.network is None or self.network.switch is None:
+            return orders
+        rates = self.network.rates({i: each.receivers & (each.left > UNDER_WAY) for i, each in self.sending.items()})
+        slower: list[Order] = []
+        faster: list[Order] = []
+        for i, fair in rates.items():
+            task, mbps = self.sending[i], fair * (1 - self.headroom)
+            if abs(mbps - task.mbps) > PACE_CHANGE * task.mbps:
+                (slower if mbps < task.mbps else faster).append(Pace(task.task, mbps))
+                task.mbps = mbps
+        told = {each.task: each.mbps for each in self.sending.values()}
+        begun = {order.task.number for order in orders if isinstance(order, Start)}
+        there = [
+            Start(order.task.at_rate(told[order.task.number])) if isinstance(order, Start) else order
+            for order in orders
+        ]
+        return [*slower, *there, *(each for each in faster if isinstance(each, Pace) and each.task not in begun)]
 
     # --- what is done ---
 
@@ -359,6 +424,8 @@ class SelMcast:
         self.stale[i, i] = 0
         self.round[i] += 1
         self.waiting[i] = task.task
+        if not task.sent:
+            self.unsent.add(task.task)
         return self._go(now)
 
     def _go(self, now: float) -> list[Order]:
@@ -368,4 +435,12 @@ class SelMcast:
         ready = [i for i in sorted(self.waiting) if self.round[i] <= limit]
         for i in ready:
             self.since[i] = now
-        return [Go(self.nodes[i], self.waiting.pop(i)) for i in ready]
+        orders: list[Order] = []
+        for i in ready:
+            task = self.waiting.pop(i)
+            if task in self.unsent:
+                self.unsent.discard(task)
+                orders.append(Alone(self.nodes[i], "nobody can be reached"))
+            else:
+                orders.append(Go(self.nodes[i], task))
+        return orders
