@@ -40,7 +40,8 @@ class Run:
 @dataclass(frozen=True)
 class Trained:
     """accuracies: of each worker's model after each of its rounds; at_s: when that was. groups: of each task, in their
-    order. seconds: that it took. cpu_idle: share of all cores meanwhile."""
+    order. seconds: that it took. cpu_idle: share of all cores meanwhile. alone: rounds without a group, as the
+    controller did not answer (a machine that is too busy)."""
 
     run: Run
     accuracies: tuple[tuple[float, ...], ...]
@@ -48,6 +49,7 @@ class Trained:
     groups: tuple[tuple[int, ...], ...]
     seconds: float
     cpu_idle: float
+    alone: int = 0
 
     @property
     def rounds(self) -> list[int | None]:
@@ -71,10 +73,14 @@ def trained(run: Run) -> Trained:
     policy = Crew([f"h{k}" for k in range(WORKERS)], bandwidth, run.p, chunk_values=8192)
     points: list[list[Point]] = [[] for _ in range(WORKERS)]
     groups: dict[int, tuple[int, ...]] = {}
+    alone: list[Done] = []
     missing = set(range(WORKERS))
     over = threading.Event()
 
     def slowed(done: Done) -> None:
+        if len(done.participants) < run.p:
+            alone.append(done)
+            return
         groups[done.task] = tuple(sorted(policy.index[node] for node in done.participants))
         wanted = run.x * float(np.random.default_rng([run.seed, done.task]).uniform(0.8, 1.2))
         over.wait(max(0.0, wanted - done.seconds))
@@ -117,4 +123,5 @@ def trained(run: Run) -> Trained:
         tuple(groups[number] for number in sorted(groups)),
         took,
         idle / max(total, 1),
+        len(alone),
     )

@@ -137,8 +137,8 @@ def _settings(found: Iterable[Trained]) -> dict[tuple[bool, int, float, float], 
 def summary(found: Iterable[Trained]) -> list[Row]:
     """rounds: of a worker to the accuracy, mean over workers and seeds; low, high: of all of them. of_seeds: each
     seed's mean. not_reached: workers who have not got there. seconds: until all have, over the seeds. again: share of
-    groups that were the last ones of all their members, too; random groups: 1/7 with p = 2, 1/35 with 4. cpu_idle: the
-    least of the seeds."""
+    groups that were the last ones of all their members, too; random groups: 1/7 with p = 2, 1/35 with 4. alone: rounds
+    without a group, as the machine was too busy. cpu_idle: the least of the seeds."""
     rows: list[Row] = []
     for (alike, p, compute, x), trials in _settings(found).items():
         rounds = [each for one in trials for each in one.rounds]
@@ -151,7 +151,8 @@ def summary(found: Iterable[Trained]) -> list[Row]:
              "of_seeds": ", ".join(f"{mean:.0f}" for mean in means), "not_reached": len(rounds) - len(reached),
              "seconds": float(np.mean(seconds)), "s_low": min(seconds), "s_high": max(seconds),
              "again": float(np.mean([again(one.groups) for one in trials])),
-             "cpu_idle": min(one.cpu_idle for one in trials), "seeds": len(trials)}
+             "alone": sum(one.alone for one in trials), "cpu_idle": min(one.cpu_idle for one in trials),
+             "seeds": len(trials)}
         )  # fmt: skip
     return rows
 
