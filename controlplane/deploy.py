@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,9 @@ from controlplane.topology import Topology, TopologyError
 from p4src.artifacts import Artifact, ArtifactError, find, load
 
 DEFAULT_ARTIFACTS = "v1model-256"
+LEAVING_SECONDS = 0.5
+"""How long a controller that ends waits for what switches have not answered."""
+
 TOFINO_TARGETS = {"1": "tna", "2": "t2na"}
 """By the chip's generation."""
 
@@ -189,7 +193,7 @@ def connect_targets(
 
 
 def serve(arguments: argparse.Namespace, listening: Listening, network: Network, log: EventLog) -> None:
-    """Run the controller on the port that it has until SIGINT or SIGTERM."""
+    """Run the controller on the port that it has until SIGINT or SIGTERM; a second one ends it at once."""
     end = EndSignal()
     network.switches.watch()
     controller = Controller(network, log=log, access=listening.access)
@@ -209,10 +213,14 @@ def serve(arguments: argparse.Namespace, listening: Listening, network: Network,
         end.wait()
         log("stopping; the rules stay on the switches (deploy --remove takes them off)")
     finally:
+        silent = threading.Timer(LEAVING_SECONDS, network.switches.cut)
+        silent.daemon = True
+        silent.start()
         hide()
         watch.close()
         controller.stop()
         network.close()
+        silent.cancel()
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -430,8 +438,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ) as error:  # fmt: skip
         print(f"deploy: {error}", file=sys.stderr)
         return 2 if isinstance(error, DeployError) else 1
-    except KeyboardInterrupt:
-        print("deploy: interrupted; run it again, or with --remove", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"deploy: interrupted; {str(interrupt) or 'run it again, or with --remove'}", file=sys.stderr)
         return 130
     return 0
 

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -275,6 +274,7 @@ def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
     from controlplane.targets.bri.program import Program
     from controlplane.targets.bri.sde import SdeMissing, load_client
     from controlplane.targets.bri.target import ask as ask_bri
+    from controlplane.targets.fabric import everywhere
     from controlplane.targets.p4runtime.session import ask as ask_p4runtime
     from p4src.artifacts import find
 
@@ -309,8 +309,7 @@ def check_switches(file: Path, tofino: str | None = None) -> Iterable[Check]:
             return Check("switches", switch.name, False, True, str(error), f"start the switch at {switch.address}")
         return Check("switches", switch.name, True, True, f"{switch.address}: {detail}")
 
-    with ThreadPoolExecutor(min(32, len(switches))) as pool:
-        yield from pool.map(one, switches)
+    yield from everywhere(switches, one).values()
 
 
 def show(checks: Iterable[Check]) -> str:

@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ShellError, DeployError, TargetError) as error:
         print(f"shell: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print(f"switch {switch.name} at {switch.address}, device {switch.device_id}: {answer}", flush=True)
     started = command(switch, arguments.python, new_election_id() if arguments.write else READING)
     os.execv(started[0], started)

@@ -22,5 +22,8 @@ class EndSignal:
             signal.signal(number, lambda *_: None)
 
     def wait(self) -> None:
-        """Return once there was one."""
+        """Return once there was one. The next one ends the process as it does any other."""
         os.read(self._reader, 1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

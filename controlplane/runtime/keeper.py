@@ -125,10 +125,10 @@ class Keeper:
             self.lock.release()
 
     def _refill(self) -> None:
+        if not self.target.alive:
+            self.target.connect(RECONNECT_SECONDS)
         with self.lock:
             self.holds = None
-            if not self.target.alive:
-                self.target.connect(RECONNECT_SECONDS)
             changes = self.write(self.rules)
             self.refills += 1
             self.problem = ""
@@ -136,7 +136,7 @@ class Keeper:
             self._say("connected")
 
     def _say(self, state: str) -> None:
-        if state != self.state:
+        if state != self.state and not self._closed.is_set():
             self.state = state
             if state != "connected":
                 problem = self.problem or "it does not run our program any more"
@@ -165,6 +165,14 @@ class Keeper:
         """Stop watching, soon. The rules stay on the switch."""
         self._closed.set()
         self._wake.set()
+
+    def cut(self) -> None:
+        """Wait no longer for a switch that does not answer; one that is being written to has its time."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.target.close()
+            finally:
+                self.lock.release()
 
     def close(self) -> None:
         """Stop watching, and wait for the end of it."""

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from controlplane.rules import Forward, Replicate
@@ -19,6 +18,7 @@ from controlplane.runtime.network import Network
 from controlplane.runtime.room import job_of
 from controlplane.runtime.running import RunningJob
 from controlplane.targets.base import Counters, TargetError
+from controlplane.targets.fabric import everywhere
 from controlplane.topology import Topology
 
 FRESH_SECONDS = 1.0
@@ -274,6 +274,5 @@ def _counters(keepers: Iterable[Keeper]) -> tuple[dict[str, tuple[float, Counter
         except TargetError as error:
             silent[name] = str(error)
 
-    with ThreadPoolExecutor(READERS) as pool:
-        list(pool.map(read, keepers))
+    everywhere(tuple(keepers), read, READERS)
     return counters, silent

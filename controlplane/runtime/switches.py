@@ -178,6 +178,12 @@ class Switches:
             end = f"NOT RESTORED, and tried again: {', '.join(keeper.target.name for keeper in left)}"
         raise fabric.FabricError(f"{words}\n{end}")
 
+    def cut(self) -> None:
+        """End what waits for switches that do not answer: for the end of the process."""
+        for keeper in self.keepers:
+            keeper.stop()
+            keeper.cut()
+
     def close(self) -> None:
         """Stop watching. The rules stay on the switches."""
         for keeper in self.keepers:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,6 +17,8 @@ Result = TypeVar("Result")
 Progress = Callable[[str], None]
 
 RESTORE_ATTEMPTS = 3
+AT_ONCE = 64
+"""Switches that are worked on at a time."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ def install(
 
     Raises:
         FabricError: which switch failed at what, and whether restoring worked.
+        KeyboardInterrupt: after Ctrl-C, with the same words where something may have been written.
     """
     unknown = set(rulesets) - {target.name for target in targets}
     if unknown:
@@ -67,14 +72,27 @@ def install(
     _raise_failures(befores, "cannot be read")
     before: dict[str, RuleSet] = {name: rules for name, rules in befores.items() if isinstance(rules, RuleSet)}
 
+    writing = {target.name: threading.Lock() for target in targets}
+    interrupted = threading.Event()
+
     def bring(target: SwitchTarget) -> int:
         wanted = rulesets.get(target.name, empty(target.name))
         changes = difference(before[target.name], wanted)
-        target.apply(changes)
+        with writing[target.name]:
+            if interrupted.is_set():
+                return 0
+            target.apply(changes)
         _verify(target, wanted)
         return len(changes)
 
-    applied = _on_all(targets, bring)
+    try:
+        applied = _on_all(targets, bring)
+    except KeyboardInterrupt:
+        interrupted.set()
+        progress("interrupted: putting back what the switches held (Ctrl-C again leaves them as they are)")
+        for lock in writing.values():
+            lock.acquire()
+        raise KeyboardInterrupt(_restore(targets, before)) from None
     failures = {name: result for name, result in applied.items() if isinstance(result, TargetError)}
     if failures:
         progress(f"{', '.join(sorted(failures))} failed: restoring {len(targets)} switches")
@@ -102,12 +120,39 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
     return [Installed(target.name, False, _count(cleared[target.name])) for target in targets]
 
 
-def everywhere(switches: Sequence[Switch], work: Callable[[Switch], Result]) -> dict[Switch, Result]:
-    """What `work` says of each, at all at once. Raises what it raises of any."""
-    if not switches:
-        return {}
-    with ThreadPoolExecutor(max_workers=min(64, len(switches)), thread_name_prefix="switch") as pool:
-        return dict(zip(switches, pool.map(work, switches), strict=True))
+def everywhere(
+    switches: Sequence[Switch], work: Callable[[Switch], Result], at_once: int = AT_ONCE
+) -> dict[Switch, Result]:
+    """What `work` says of each, so many at once. Raises what it raises of any, when all are done; after Ctrl-C
+    KeyboardInterrupt at once: a call that a silent switch does not answer keeps nobody waiting, and its thread ends
+    with the process (a pool's threads would be joined)."""
+    done: dict[Switch, Future[Result]] = {switch: Future() for switch in switches}
+    waiting: queue.SimpleQueue[Switch] = queue.SimpleQueue()
+    for switch in switches:
+        waiting.put(switch)
+
+    def run() -> None:
+        while (switch := _next(waiting)) is not None:
+            try:
+                done[switch].set_result(work(switch))
+            except BaseException as error:
+                done[switch].set_exception(error)
+
+    for number in range(min(at_once, len(switches))):
+        threading.Thread(target=run, name=f"switch-{number}", daemon=True).start()
+    try:
+        wait(done.values())
+    finally:
+        while _next(waiting) is not None:  # interrupted: those that have not begun never do
+            pass
+    return {switch: future.result() for switch, future in done.items()}
+
+
+def _next(waiting: queue.SimpleQueue[Switch]) -> Switch | None:
+    try:
+        return waiting.get_nowait()
+    except queue.Empty:
+        return None
 
 
 def _count(result: int | TargetError) -> int:

@@ -19,13 +19,16 @@ class Faults:
     """fail_updates: numbers of the updates (counted from the start of the server) that are refused with
     RESOURCE_EXHAUSTED, as bmv2 does: the others of the batch are applied. fail_writes: numbers of Writes that fail as a
     whole after they were applied, as when the answer is lost. hang_seconds: how long each Write takes. capacity: how
-    many entities it holds; an INSERT of more is refused likewise."""
+    many entities it holds; an INSERT of more is refused likewise. answer: questions for the program wait for that;
+    `asked` is set then."""
 
     fail_updates: set[int] = field(default_factory=set)
     capacity: int | None = None
     fail_writes: set[int] = field(default_factory=set)
     hang_seconds: float = 0.0
     forget_updates: set[int] = field(default_factory=set)
+    answer: threading.Event | None = None
+    asked: threading.Event = field(default_factory=threading.Event)
 
 
 class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
@@ -101,6 +104,9 @@ class FakeSwitch(p4runtime_pb2_grpc.P4RuntimeServicer):
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(self, request, context):
+        if self.faults.answer is not None:
+            self.faults.asked.set()
+            self.faults.answer.wait()
         if request.device_id != self.device_id:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no device {request.device_id}")
         answer = p4runtime_pb2.GetForwardingPipelineConfigResponse()

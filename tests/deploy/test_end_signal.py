@@ -30,6 +30,27 @@ def test_signal_to_another_thread_ends_the_wait(module: str, name: str) -> None:
     assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
 
 
+SILENT = """
+import os, signal, threading
+from controlplane.targets.fabric import everywhere
+
+def ask(switch):
+    if switch == "s2":
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait()
+
+try:
+    everywhere(["s1", "s2"], ask)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_does_not_wait_for_silent_switches() -> None:
+    done = subprocess.run([sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
+
+
 def test_interrupted_command_says_nothing_of_itself(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def interrupt(name: str) -> None:
         raise KeyboardInterrupt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from controlplane.runtime import keeper as keeper_module
@@ -54,6 +56,23 @@ def test_switch_that_lost_its_program_behind_our_back_is_filled_again(kept, unti
     state["switch"].entities.clear()
     until(lambda: keeper.refills == 1, "the heartbeat notices")
     assert state["switch"].snapshot() == before
+
+
+def test_end_does_not_wait_for_a_switch_that_is_silent(kept, until, monkeypatch):
+    monkeypatch.setattr(keeper_module, "HEARTBEAT_DEADLINE_SECONDS", 3600.0)
+    keeper, state, log = kept
+    faults, answer = state["switch"].faults, threading.Event()
+    faults.answer = answer
+    try:
+        until(faults.asked.is_set, "a heartbeat is under way")
+        keeper.stop()
+        keeper.cut()
+        until(lambda: not keeper._thread.is_alive(), "the keeper's thread ends")
+        assert keeper.state == "connected"
+        assert not log
+    finally:
+        faults.answer = None
+        answer.set()
 
 
 def test_failing_refill_is_tried_again(kept, until):

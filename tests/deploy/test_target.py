@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -105,6 +106,22 @@ def test_lost_answer_is_undone_too(targets, switches):
     before = [switch.snapshot() for switch in switches]
     switches[2].faults.fail_writes = {switches[2].writes + 2}
     with pytest.raises(fabric.FabricError, match="the answer was lost"):
+        fabric.install(targets, {target.name: large(target.name, 2 * BATCH) for target in targets})
+    assert [switch.snapshot() for switch in switches] == before
+
+
+def test_ctrl_c_while_switches_are_written_to_leaves_them_as_they_were(targets, switches, monkeypatch):
+    fabric.install(connected(targets), {target.name: small(target.name) for target in targets})
+    before = [switch.snapshot() for switch in switches]
+    apply = targets[1].apply
+
+    def interrupted(changes):
+        monkeypatch.setattr(targets[1], "apply", apply)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        apply(changes)
+
+    monkeypatch.setattr(targets[1], "apply", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="all switches are as they were before"):
         fabric.install(targets, {target.name: large(target.name, 2 * BATCH) for target in targets})
     assert [switch.snapshot() for switch in switches] == before
 

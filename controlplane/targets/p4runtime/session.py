@@ -193,9 +193,9 @@ class Session:
         self._primary = False
         self._requests.put(None)
         self._stream.cancel()
+        self.channel.close()
         if threading.current_thread() is not self._receiver:
             self._receiver.join(timeout=5)
-        self.channel.close()
 
 
 def _update_errors(error: grpc.RpcError | ValueError) -> list[tuple[int, str, str]]:
