@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from controlplane import command_line
 from controlplane.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, ORGANISATION, switch_name
 from controlplane.runtime.access import Caller
 
@@ -271,9 +272,7 @@ def write_switches(folder: Path, source: Path) -> Path:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="inart certificates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.make("controlplane.certificates", __doc__)
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where they go; keep it to yourself")
     parser.add_argument(
         "--controller", type=_names, default=(), metavar="ADDRESS,...", help="addresses it is reached at"

@@ -20,6 +20,7 @@ import google.protobuf
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from controlplane import command_line
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import REPLAN_SECONDS, ControllerError, ask, fetch_status
 from controlplane.rpc.tls import add_tls_arguments, tls_from
@@ -183,7 +184,7 @@ def _table(header: tuple[str, ...], rows: Any) -> list[str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m controlplane.controller", description=__doc__.splitlines()[0])
+    parser = command_line.make("controlplane.controller", __doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser("status", help="who has joined, what is missing, what the switches and trees do")
     status.add_argument("--job", default="", metavar="NAME", help="everything of this job (default: the only one)")

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from controlplane import command_line
 from controlplane.evaluate import evaluate
 from controlplane.generators import parse_topology
 from controlplane.inputs import parse_json, unknown_name
@@ -367,9 +368,7 @@ def add_switch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m controlplane.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.make("controlplane.deploy", __doc__)
     what = parser.add_argument_group("what")
     what.add_argument("--topology", metavar="T", help="node-link JSON file, fattree:k=4,bandwidth=20, testbed")
     what.add_argument(

@@ -7,7 +7,6 @@ Ends with 0 when everything that is required is there.
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -19,6 +18,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from controlplane import command_line
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements.txt"
 SETUP = "make setup"
@@ -326,7 +327,7 @@ def show(checks: Iterable[Check]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m controlplane.doctor", description=(__doc__ or "").splitlines()[0])
+    parser = command_line.make("controlplane.doctor", (__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--interface", metavar="NAME", help="also check this data interface of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")

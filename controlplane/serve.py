@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from controlplane import command_line
 from controlplane.deploy import (
     DeployError,
     add_switch_arguments,
@@ -83,9 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m controlplane.serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.make("controlplane.serve", __doc__)
     parser.add_argument("--topology", required=True, metavar="T", help="node-link JSON file, fattree:k=4, testbed")
     parser.add_argument(
         "--listen", dest="serve", required=True, metavar="HOST:PORT", help="for agents and operators; or unix:PATH"

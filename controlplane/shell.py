@@ -10,12 +10,12 @@ takes the switch over. It wants protobuf 3.20, so it runs in an environment of i
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from controlplane import command_line
 from controlplane.deploy import DeployError, SwitchAddress, load_switches
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask, new_election_id
@@ -56,9 +56,7 @@ def find(name: str, switches: Path) -> SwitchAddress:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m controlplane.shell", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.make("controlplane.shell", __doc__)
     parser.add_argument("switch", help="its name in the switches file")
     parser.add_argument(
         "--switches", type=Path, metavar="FILE", default=Path("switches.json"), help="default: %(default)s"

@@ -23,13 +23,15 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Verb:
-    """module: whose main() runs. first: words before the user's. extra: of the distribution, which brings what the
-    module needs; empty: nothing more than the base."""
+    """module: whose main() runs. first: words before the user's; order: the first of them is one of the module's
+    orders, which have help of their own. extra: of the distribution, which brings what the module needs; empty: nothing
+    more than the base."""
 
     module: str
     help: str
     first: tuple[str, ...] = ()
     extra: str = ""
+    order: bool = False
 
 
 VERBS = {
@@ -37,16 +39,16 @@ VERBS = {
     "compare": Verb("controlplane.plan.__main__", "all strategies on one topology and job", ("compare",), "control"),
     "deploy": Verb("controlplane.deploy", "put a plan on the switches and run the controller", extra="control"),
     "serve": Verb("controlplane.serve", "the controller of a network; jobs come and go", extra="control"),
-    "job": Verb("controlplane.controller", "add, list, show, remove jobs", ("job",)),
-    "status": Verb("controlplane.controller", "who has joined, what is missing", ("status",)),
-    "replan": Verb("controlplane.controller", "change the plan under a running job", ("replan",)),
+    "job": Verb("controlplane.controller", "add, list, show, remove jobs", ("job",), order=True),
+    "status": Verb("controlplane.controller", "who has joined, what is missing", ("status",), order=True),
+    "replan": Verb("controlplane.controller", "change the plan under a running job", ("replan",), order=True),
     "certificates": Verb(
         "controlplane.certificates", "a private authority and certificates, to try TLS with", extra="control"
     ),
     "emulate": Verb("topologies.__main__", "an emulated network of P4 switches (root)", extra="emulation"),
-    "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",)),
+    "agent": Verb("worker_agent.__main__", "the agent of a worker node, for its trainers", ("serve",), order=True),
     "ps": Verb("ps_server.__main__", "a parameter server"),
-    "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",)),
+    "allreduce": Verb("worker_agent.__main__", "try the network without PyTorch", ("allreduce",), order=True),
     "doctor": Verb("controlplane.doctor", "what is missing on this machine, and what installs it"),
 }
 
@@ -71,12 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb is None:
         print(f"inart: no verb {words[0]!r}\n{usage()}", file=sys.stderr)
         return 2
+    before, sys.argv[0] = sys.argv[0], "inart" if verb.order else f"inart {words[0]}"
     try:
         return int(importlib.import_module(verb.module).main([*verb.first, *words[1:]]) or 0)
     except ModuleNotFoundError as error:  # also of what a module imports when it is first used
         return _missing(words[0], verb, error)
     except KeyboardInterrupt:  # while modules are imported, say, which takes its time on a busy machine
         return INTERRUPTED
+    finally:
+        sys.argv[0] = before
 
 
 def _missing(name: str, verb: Verb, error: ModuleNotFoundError) -> int:

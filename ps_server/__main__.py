@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal
 
+from controlplane import command_line
 from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.tls import add_tls_arguments, tls_from
@@ -94,9 +95,7 @@ class ParameterServer(Member):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ps_server", description="Parameter server: joins the controller and serves its trees."
-    )
+    parser = command_line.make("ps_server", "Parameter server: joins the controller and serves its trees.")
     parser.add_argument("--controller", metavar="HOST:PORT", help="default: $INART_CONTROLLER")
     parser.add_argument("--node", metavar="NAME", help="default: the node whose address this machine has")
     parser.add_argument("--interface", metavar="NAME", help="default: the one that holds the node's address")

@@ -161,10 +161,9 @@ other commands, each with --help:
 
 
 def _queues(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= config.MAX_PRIORITY_QUEUES:
-        raise argparse.ArgumentTypeError(f"there may be 1 to {config.MAX_PRIORITY_QUEUES}")
-    return number
+    if not text.isdecimal() or not 1 <= int(text) <= config.MAX_PRIORITY_QUEUES:
+        raise argparse.ArgumentTypeError(f"there may be 1 to {config.MAX_PRIORITY_QUEUES}, got {text!r}")
+    return int(text)
 
 
 def common(parser: argparse.ArgumentParser) -> None:

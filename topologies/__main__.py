@@ -20,6 +20,7 @@ from pathlib import Path
 from mininet.cli import CLI
 from mininet.log import setLogLevel
 
+from controlplane import command_line
 from controlplane.generators import parse_topology
 from controlplane.targets.base import TargetError
 from controlplane.topology import TopologyError
@@ -41,9 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build(argv: Sequence[str]) -> int:
     """Without a verb."""
-    parser = argparse.ArgumentParser(
-        prog="python -m topologies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.make("topologies", __doc__)
     parser.add_argument(
         "--topology", default="testbed", metavar="T", help="fattree:k=4,bandwidth=20, testbed, or a file"
     )

@@ -14,14 +14,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from controlplane import command_line
 from controlplane.generators import shapes
 from controlplane.topology import TopologyError
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m topologies generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.make("topologies", __doc__, "generate")
     rules = parser.add_subparsers(dest="shape", required=True, metavar="RULE")
     for name, shape in shapes().items():
         rule = rules.add_parser(name, help=shape.help, description=shape.help)

@@ -13,7 +13,6 @@ switch, a link between two (V1-V2) or a server, counts from when the work begins
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import queue
@@ -27,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from controlplane import command_line
 from controlplane.generators import parse_topology
 from controlplane.job import Job, JobError, parse_bytes, parse_next_job
 from controlplane.plan.limits import DoesNotFit, Limits, limited
@@ -347,9 +347,7 @@ class _Scripts:
 def parse(argv: Sequence[str] | None = None) -> tuple[Settings, Path | None]:
     """What the command line asks for; exits with words when it cannot be. Raises TopologyError, JobError,
     EmulationError, Infeasible."""
-    parser = argparse.ArgumentParser(
-        prog="python -m topologies run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.make("topologies", __doc__, "run")
     parser.add_argument(
         "--topology", required=True, metavar="T",
         help="a file, fattree:k=4, leafspine:leaves=4,spines=2, ring:, dumbbell:, clos:, testbed, ...; see `generate`",

@@ -13,11 +13,14 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from controlplane import command_line
 from controlplane.inputs import parse_bytes
 from controlplane.rpc.tls import add_tls_arguments, tls_from
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AgentError
 from worker_agent.io_options import IoOptions
+
+OCTAL = "permissions in octal, from 000 to 777 (660: owner and group)"
 
 
 def parse_size(text: str) -> int:
@@ -32,7 +35,7 @@ def parse_size(text: str) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m worker_agent", description="Worker of an in-network all-reduce.")
+    parser = command_line.make("worker_agent", "Worker of an in-network all-reduce.")
     commands = parser.add_subparsers(dest="command", required=True)
     allreduce = commands.add_parser("allreduce", help="all-reduce made-up data; prints time, bandwidth and error")
     allreduce.add_argument("--bytes", type=parse_size, default=25_000_000, metavar="N", help="tensor size (25M)")
@@ -43,9 +46,11 @@ def make_parser() -> argparse.ArgumentParser:
     allreduce.add_argument("--op", choices=("sum", "mean"), default="sum", help="default: %(default)s")
     allreduce.add_argument("--seed", type=int, default=0, help="the same on all workers")
     allreduce.add_argument("--json", action="store_true", help="print one JSON object")
-    serve = commands.add_parser("serve", help="be the agent of unprivileged trainers on this machine")
+    own = "inart agent" if parser.prog == "inart" else None  # the verb has another name than the order
+    serve = commands.add_parser("serve", prog=own, help="be the agent of unprivileged trainers on this machine")
     serve.add_argument("--socket", default="/run/inart/agent.sock", metavar="PATH", help="default: %(default)s")
-    serve.add_argument("--mode", type=lambda text: int(text, 8), default=0o660, help="of the socket (octal, 660)")
+    octal = command_line.whole(0, 0o777, OCTAL, 8)
+    serve.add_argument("--mode", type=octal, default=0o660, metavar="N", help="of the socket (octal, 660)")
     serve.add_argument("--group", metavar="NAME", help="of the socket")
     serve.add_argument("--metrics", metavar="HOST:PORT", help="serve counters for Prometheus here, under /metrics")
     for command in (allreduce, serve):

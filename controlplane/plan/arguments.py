@@ -7,6 +7,7 @@ import errno
 import os
 from dataclasses import replace
 
+from controlplane import command_line
 from controlplane.generators import parse_topology
 from controlplane.job import Job, parse_job
 from controlplane.plan.limits import Limits, limited
@@ -24,7 +25,7 @@ each is imported when it is."""
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Of all commands."""
-    result = argparse.ArgumentParser(prog="python -m controlplane.plan", description=description)
+    result = command_line.make("controlplane.plan", description)
     result.add_argument(
         "command",
         nargs="?",

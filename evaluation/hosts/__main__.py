@@ -23,6 +23,7 @@ import sys
 import time
 from pathlib import Path
 
+from controlplane.command_line import value
 from controlplane.inputs import parse_bytes
 from evaluation.hosts.measure import Result, Setting, measure
 from evaluation.hosts.numbers import speeds
@@ -32,7 +33,10 @@ BEAT = {"quantise": 0.9, "packetise": 3.3}
 
 
 def _list(text: str) -> list[float]:
-    return [float(part) for part in text.split(",")]
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"numbers with commas between them are wanted, got {text!r}") from None
 
 
 def print_speeds() -> None:
@@ -61,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation.hosts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bytes", type=parse_bytes, default=25_000_000, help="size of the tensor (25M)")
+    parser.add_argument("--bytes", type=value(parse_bytes), default=25_000_000, help="size of the tensor (25M)")
     parser.add_argument("--workers", type=_list, default=[4.0], help="how many; a list for a sweep (4)")
     parser.add_argument("--mbps", type=_list, default=[200.0], help="rate of every link; a list for a sweep (200)")
     parser.add_argument("--values", type=int, default=256, help="values a packet: 64 or 256 (256)")

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from controlplane.command_line import value
 from controlplane.generators import fattree
 from controlplane.inputs import parse_bytes
 from controlplane.job import JobError, place_job
@@ -41,7 +42,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--servers", type=int, default=2, help="parameter servers")
     parser.add_argument("--mbps", type=float, default=25.0, help="of every link")
-    parser.add_argument("--bytes", type=parse_bytes, default=parse_bytes("4M"), help="of a collective's whole array")
+    size = value(parse_bytes)
+    parser.add_argument("--bytes", type=size, default=parse_bytes("4M"), help="of a collective's whole array")
     parser.add_argument("--repeat", type=int, default=3, help="times each collective (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=6, help="of training (default: %(default)s)")
     parser.add_argument("--width", type=int, default=128, help="of the model (default: %(default)s)")

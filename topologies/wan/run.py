@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from controlplane import command_line
 from controlplane.topology import Topology
 from overlay.__main__ import amount
 from overlay.systems import PAPERS
@@ -273,9 +274,7 @@ def text(report: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Exit status: 0 all well, 1 it could not run, 3 a result was wrong or nothing went on after the last failure."""
-    parser = argparse.ArgumentParser(
-        prog="python -m topologies run --wan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.make("topologies", __doc__, "run --wan")
     parser.add_argument("--wan", nargs="?", const="netstorm", choices=NETWORKS, help="the network (default: netstorm)")
     parser.add_argument("--system", default="wan", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--fail", action="append", default=[], metavar="'WHAT at 10s [for 5s]'", help="see above")

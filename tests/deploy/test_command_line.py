@@ -1,0 +1,57 @@
+"""What command lines have in common: a command is called what was typed, and a value that is wrong is told what it
+must be."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from inart.command import VERBS
+from inart.command import main as inart
+
+
+def usage(run, capsys) -> str:
+    with pytest.raises(SystemExit):
+        run()
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verbs_help_calls_it_as_it_was_typed(verb: str, capsys) -> None:
+    words = usage(lambda: inart([verb, "--help"]), capsys)
+    assert words.startswith(f"usage: inart {verb} ")
+    assert "python -m controlplane" not in words
+
+
+@pytest.mark.parametrize(
+    ("module", "order"),
+    [
+        ("controlplane.deploy", ""), ("controlplane.serve", ""), ("controlplane.controller", "job add"),
+        ("controlplane.controller", "status"), ("controlplane.certificates", ""), ("worker_agent", "serve"),
+        ("ps_server", ""), ("topologies", "run"), ("topologies", "generate ring"),
+    ],
+)  # fmt: skip
+def test_a_modules_help_calls_it_as_it_was_typed(module: str, order: str, capsys) -> None:
+    main = importlib.import_module(module if "." in module else f"{module}.__main__").main
+    words = usage(lambda: main([*order.split(), "--help"]), capsys)
+    assert words.startswith(f"usage: {f'python -m {module} {order}'.strip()} ")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "said"),
+    [
+        ("worker_agent", "serve --mode 9999", "--mode: got '9999'; wanted: permissions in octal"),
+        ("worker_agent", "serve --mode 1777", "wanted: permissions in octal"),
+        ("worker_agent", "allreduce --bytes 3Q", "a size is a number with K, M, G"),
+        ("evaluation.hosts", "--workers 4;8", "numbers with commas between them are wanted"),
+        ("evaluation.sharded", "--bytes x", "a size is a number with K, M, G"),
+        ("overlay", "coordinator --chunk x", "'x' is no number above 0"),
+        ("softswitch", "--priority-queues many", "there may be 1 to 8, got 'many'"),
+    ],
+)
+def test_a_wrong_value_is_told_what_it_must_be(module: str, words: str, said: str, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(f"{module}.__main__").main(words.split())
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
