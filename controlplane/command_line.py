@@ -19,16 +19,21 @@ def typed(module: str) -> str:
     return name if name == "inart" or name.startswith("inart ") else f"python -m {module}"
 
 
+class Parser(argparse.ArgumentParser):
+    """Its help calls commands as this one was typed; so do its orders' parsers."""
+
+    def format_help(self) -> str:
+        words = super().format_help()
+        if not self.prog.startswith("inart"):
+            return words
+        return OURS.sub(lambda found: "inart" if found[1] == "controller" else f"inart {found[1]}", words)
+
+
 def make(module: str, description: str | None = "", order: str = "") -> argparse.ArgumentParser:
-    """The parser of a module that is run, or of one of its orders. description: as the module begins; examples in it
-    are called as typed."""
-    name, words = typed(module), description or ""
-    if name.startswith("inart"):
-        words = words.replace(f"python -m {module}", name)
-        words = OURS.sub(lambda found: "inart" if found[1] == "controller" else f"inart {found[1]}", words)
-    return argparse.ArgumentParser(
-        prog=f"{name} {order}".rstrip(), description=words, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """The parser of a module that is run, or of one of its orders. description: as the module begins."""
+    name, words = typed(module), (description or "").replace(f"python -m {module}", typed(module))
+    prog = f"{name} {order}".rstrip()
+    return Parser(prog=prog, description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def value(parse: Callable[[str], Value]) -> Callable[[str], Value]:
