@@ -11,6 +11,9 @@ from worker_agent.errors import AgentError
 
 _SIOCGIFCONF = 0x8912
 _IFREQ_BYTES = 40
+_NAME_BYTES = 16
+_SIOCGIFFLAGS = 0x8913
+_IFF_UP = 1
 
 
 def addresses() -> dict[str, str]:
@@ -31,6 +34,22 @@ def addresses() -> dict[str, str]:
         name = entry[:16].split(b"\0", 1)[0].decode().partition(":")[0]
         found[socket.inet_ntoa(entry[20:24])] = name
     return found
+
+
+def check_interface(name: str) -> str:
+    """What keeps packets from passing an interface, in words; "": nothing that is seen here. Raises AgentError: there
+    is none of that name; with those that there are."""
+    there = sorted(one for _, one in socket.if_nameindex())  # /sys may be another namespace's
+    if name not in there:
+        raise AgentError(f"there is no interface {name!r} here (there are: {', '.join(there) or 'none'})")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        request = struct.pack(f"{_IFREQ_BYTES}s", name.encode())
+        (flags,) = struct.unpack_from("h", fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, request), _NAME_BYTES)
+    if not flags & _IFF_UP:
+        return f"the interface {name} is down (ip link set {name} up)"
+    if name not in addresses().values():
+        return f"the interface {name} has no IPv4 address"
+    return ""
 
 
 def interface_of(address: str) -> str:

@@ -209,8 +209,14 @@ class Network:
         )
 
     def _left(self, reasons: str) -> None:
+        other_size = self.reducer is not None and bool(self._check_workers(self.reducer))
         self.reducer = None
         message = f"in-network aggregation is not used, torch.distributed's all-reduce is, until it is back: {reasons}"
+        if other_size:  # nothing failed that could be back
+            message = (
+                "in-network aggregation is not used for this process group, torch.distributed's all-reduce is: "
+                f"{reasons}. That stays so: only a group of all the job's workers goes through the network"
+            )
         # Each time, and without a line of our source behind it.
         warnings.warn_explicit(message, FallbackWarning, "inart", 1)
         if logger.hasHandlers():

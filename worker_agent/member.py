@@ -13,7 +13,7 @@ from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import Identity, Membership
 from controlplane.rpc.tls import Tls, credentials
 from p4src.protocol import VERSION
-from worker_agent.address import addresses, interface_of
+from worker_agent.address import addresses, check_interface, interface_of
 from worker_agent.errors import AgentError, NotReadyError
 
 REPORT_SECONDS = 1.0
@@ -28,7 +28,7 @@ class Member(ABC):
     Args:
         controller: "host:port".
         node: its name in the topology; None: the controller finds it by this machine's addresses.
-        interface: of the data network; None: the one that holds the node's address.
+        interface: of the data network; None: the one that holds the node's address. Raises AgentError: there is none.
         tls: None: what $INART_CREDENTIALS names, else plaintext.
         job: its name; None: $INART_JOB, or the only one that the node is in.
         take_over: from another process that has joined as this node; else this one is refused.
@@ -54,6 +54,8 @@ class Member(ABC):
         self.config: AgentConfig | None = None
         self._successor: AgentConfig | None = None
         self._interface = interface
+        if interface is not None and (trouble := check_interface(interface)):
+            log(trouble)
         self._log = log
         self._changed = threading.Condition()
         self._ready = False
@@ -178,11 +180,19 @@ class Member(ABC):
 
     def on_waiting(self, missing: tuple[str, ...], reason: str) -> None:
         waiting = reason or f"waiting for {', '.join(missing)} to join the controller"
+        if trouble := self._trouble():
+            waiting = f"{trouble}; {waiting}"
         self._log(waiting)
         with self._changed:
             if not self._ready:
                 self._problem = f"{self._stopped}; {waiting}" if self._stopped else waiting
             self._changed.notify_all()
+
+    def _trouble(self) -> str:
+        try:
+            return "" if self._interface is None else check_interface(self._interface)
+        except (AgentError, OSError) as error:  # it has gone meanwhile
+            return str(error)
 
     def on_configuration(self, config: AgentConfig) -> None:
         if self._closed.is_set():

@@ -126,7 +126,14 @@ class Service:
         self._session: _Session | None = None
         self._team: Team | None = None
         self._closed = False
-        self._agent = self._new_agent(take_over)
+        try:
+            self._agent = self._new_agent(take_over)
+        except AgentError:
+            for listener in self._listeners:
+                listener.close()
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+            raise
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`. Raises AgentError when the agent cannot go on (the controller refused)."""

@@ -25,6 +25,7 @@ from tests.hook.processes import Rank
 from worker_agent.agent import connect, controller_address
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
 from worker_agent.local import LocalAgent
+from worker_agent.service import Service
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost
 from worker_agent.trial import Trial, decode, encode, make_data
 
@@ -254,7 +255,33 @@ def test_connect_names_who_is_missing(network):
 
 
 @pytest.mark.namespaces
-def test_interface_that_does_not_exist_takes_the_agent_out_again(network):
+def test_interface_that_is_not_there_is_refused_before_anybody_waits(network):
+    with pytest.raises(AgentError, match=r"there is no interface 'nothing0' here \(there are: .*lo.*\)"):
+        connect(network.address, "w0", 30.0, interface="nothing0")
+    path = f"{network.folder}/w0.sock"
+    with pytest.raises(AgentError, match="there is no interface 'nothing0'"):
+        Service(network.address, path, node="w0", interface="nothing0")
+    assert not Path(path).exists()
+    assert not network.joined("w0")
+    command = [sys.executable, "-m", "ps_server", "--controller", "127.0.0.1:1", "--interface", "nothing0"]
+    server = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (server.returncode, server.stderr.startswith("ps_server: there is no interface 'nothing0'")) == (2, True)
+
+
+def test_interface_that_is_down_or_without_address_is_told():
+    script = "ip link add a0 type veth peer name b0; ip link set b0 up; exec $0 -c \"$1\""
+    code = "from worker_agent.address import check_interface as c; print(c('a0'), c('b0'), sep='|')"
+    command = ["unshare", "--net", "--map-root-user", "sh", "-c", script, sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+    down = "the interface a0 is down (ip link set a0 up)"
+    assert done.stdout.strip() == f"{down}|the interface b0 has no IPv4 address", done.stderr
+
+
+@pytest.mark.namespaces
+def test_interface_that_has_gone_takes_the_agent_out_again(network, monkeypatch):
+    monkeypatch.setattr("worker_agent.member.check_interface", lambda name: "")  # it was there when the agent began
     network.run_server()
     other = network.run("w1", "worker_agent", "serve", "--controller", network.address, "--socket",
                         f"{network.folder}/w1.sock")  # fmt: skip
