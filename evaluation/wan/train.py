@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -92,11 +93,13 @@ def simulate(
     change: Change,
     *,
     reports: Sequence[dict[str, Any]] = (),
-) -> tuple[float, list[float]]:
-    """(rounds of a site, seconds of each task) in arguments.seconds. reports: of sites, whose compute times are taken
-    where they are known: who is in a group with whom, and what shares links, hangs on them."""
-    seconds: list[float] = []
-    rounds = [0]
+    length: float | None = None,
+) -> list[tuple[float, float, float]]:
+    """Of each task (when it was over, its seconds, rounds that a site then had, mean), in twice `length` seconds (None:
+    arguments.seconds). reports: of sites, whose compute times are taken where they are known: who is in a group with
+    whom, and what shares links, hangs on them."""
+    found: list[tuple[float, float, float]] = []
+    length = length or arguments.seconds
     streams = {node: np.random.default_rng([arguments.seed, k]) for k, node in enumerate(policy.nodes)}
     measured = {report["node"]: iter(computed(report)) for report in reports}
 
@@ -109,18 +112,18 @@ def simulate(
         return float(RUNTIMES["lstm"].with_mean(streams[node], 1, arguments.compute)[0])
 
     def finished(task: Any, s: float) -> None:
-        seconds.append(s)
-        rounds[0] += len(task.bringers)
+        before = found[-1][-1] if found else 0.0
+        found.append((run.sim.now, s, before + len(task.bringers) / len(policy.nodes)))
 
     run = Simulation(
         policy, topology, values, compute=compute, loss=arguments.loss, finished=finished,
         probe_values=arguments.chunk // 2,
     )  # fmt: skip
     weather(run, change, arguments.redraw)
-    run.run(10**9, seconds=arguments.seconds)
-    while not seconds and run.sim.now < 100 * arguments.seconds:  # at least one, as in the sites
+    run.run(10**9, seconds=2 * length)
+    while not found and run.sim.now < 100 * length:  # at least one, as in the sites
         run.sim.run(run.sim.now + 0.1)
-    return rounds[0] / len(policy.nodes), seconds
+    return found
 
 
 def weather(run: Simulation, change: Change, every: float) -> None:
@@ -150,8 +153,8 @@ class Sites:
 
     def run(
         self, policy: Policy, lesson: dict[str, Any]
-    ) -> tuple[list[dict[str, Any]], dict[int, float], list[tuple[float, Order]], float]:
-        """(each site's report, seconds of each task, what was ordered when, part of the CPU that was idle)."""
+    ) -> tuple[list[dict[str, Any]], dict[int, float], list[tuple[float, Order]], float, float]:
+        """(each site's report, seconds of each task, what was ordered when, part of the CPU that was idle, seconds)."""
         recorded = Recorded(policy)
         tasks: dict[int, float] = {}
         brought = [0]
@@ -197,11 +200,14 @@ class Sites:
                 began = time.monotonic()
                 for process in processes:
                     process.send("begin")
-                over.wait(self.arguments.seconds)
+                enough = len(processes) * (self.arguments.rounds or math.inf)
+                while brought[0] < enough and time.monotonic() < began + self.arguments.seconds:
+                    time.sleep(0.1)
                 late = time.monotonic() + LATE_SECONDS  # a machine that is busy: at least a round
                 while brought[0] < len(processes) and time.monotonic() < late:
                     time.sleep(0.1)
                 over.set()
+                length = time.monotonic() - began
                 for process in processes:
                     process.send("end")
                 reports = [process.receive(END_SECONDS) for process in processes]
@@ -210,7 +216,7 @@ class Sites:
             finally:
                 for process in processes:
                     process.end()
-        return reports, tasks, [(at - began, order) for at, order in recorded.orders], idle
+        return reports, tasks, [(at - began, order) for at, order in recorded.orders], idle, length
 
     def _redraw(self, coordinator: Coordinator, over: threading.Event) -> None:
         k = 0
@@ -267,7 +273,10 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
     for network in arguments.network:
         graph, factor = scaled(NETWORKS[network](arguments.seed), arguments.total_mbps)
         topology, change = emulated(graph, arguments.delay_ms), changes(graph, factor, arguments.seed)
-        base = Lesson(arguments.width, compute_s=arguments.compute, alike=not arguments.by_label, seed=arguments.seed)
+        base = Lesson(
+            arguments.width, arguments.steps, rate=arguments.rate, compute_s=arguments.compute,
+            alike=not arguments.by_label, seed=arguments.seed,
+        )  # fmt: skip
         values = parameters(base)
         p = arguments.p or max(2, len(graph) // 2)
         say(
@@ -281,16 +290,17 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
                 for name in systems:
                     make = maker(name, graph, values, **options)
                     lesson = asdict(base) | {"copies": name in COPIES}
-                    reports, measured, orders, idle = sites.run(make(), lesson)
+                    reports, measured, orders, idle, length = sites.run(make(), lesson)
                     sites.restore()
-                    rounds, _ = simulate(make(), topology, values, arguments, change, reports=reports)
+                    paced = simulate(make(), topology, values, arguments, change, reports=reports, length=length)
                     again = seconds_again(
                         orders, tuple(topology.servers), topology, values, loss=arguments.loss,
-                        until=arguments.seconds + AFTER_SECONDS,
+                        until=length + AFTER_SECONDS,
                         weather=partial(weather, change=change, every=arguments.redraw),
                     )  # fmt: skip
-                    both = [(s, again[number]) for number, s in measured.items() if number in again]
-                    found.append(_result(network, name, arguments, reports, both, idle, rounds, topology))
+                    # 0: a copy of which every receiver was dropped
+                    both = [(s, again[number]) for number, s in measured.items() if s and again.get(number)]
+                    found.append(_result(network, name, arguments, reports, both, idle, paced, topology, length))
                     say(line_of(found[-1]))
             finally:
                 sites.close()
@@ -308,8 +318,9 @@ def _result(  # noqa: PLR0917
     reports: list[dict[str, Any]],
     both: list[tuple[float, float]],
     idle: float,
-    simulated_rounds: float,
+    paced: list[tuple[float, float, float]],
     topology: Topology,
+    length: float,
 ) -> Result:
     measured, simulated = [s for s, _ in both], [s for _, s in both]
     curve = mean_accuracy(reports)
@@ -317,15 +328,15 @@ def _result(  # noqa: PLR0917
     reached = next((at for at, value in curve if value >= arguments.target), None)
     rounds = len(points) / len(reports)
     pace = None
-    if reached is not None and simulated_rounds:
+    if reached is not None:
         done = sum(point["at_s"] <= reached for point in points) / len(reports)
-        pace = done * arguments.seconds / simulated_rounds
+        pace = next((at for at, _, so_far in paced if so_far > done - 1e-6), None)
     return Result(
         network,
         name,
-        arguments.seconds,
+        length,
         rounds,
-        simulated_rounds,
+        max((so_far for at, _, so_far in paced if at <= length), default=0.0),
         _median(measured),
         _median(simulated),
         _median([point["synchronised_s"] for point in points]),
@@ -400,8 +411,12 @@ def main(paper: str, argv: Sequence[str]) -> int:
                         help=f"of {', '.join(known)} (default: {' '.join(PAPERS[paper])})")  # fmt: skip
     parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["netstorm"], help="default: netstorm")
     parser.add_argument("--seconds", type=float, default=20.0, help="of training with each system (default 20)")
+    parser.add_argument("--rounds", type=float, default=0.0, metavar="N",
+                        help="a system is done sooner when its sites have had so many rounds in the mean")  # fmt: skip
     parser.add_argument("--redraw", type=float, default=0.0, metavar="S", help="all rates are drawn anew so often")
     parser.add_argument("--compute", type=float, default=0.3, help="mean s of a round's computing (default 0.3)")
+    parser.add_argument("--steps", type=int, default=8, help="of SGD in a round (default %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.05, help="of learning (default %(default)s)")
     parser.add_argument("--width", type=int, default=16, help="of the model (default 16: 49,265 parameters)")
     parser.add_argument("--p", type=int, help="size of a group, receivers + 1 (default: half of the sites)")
     parser.add_argument("--by-label", action="store_true", help="sites have two parts of the images sorted by label")

@@ -20,9 +20,25 @@ def test_seeds_of_a_system_are_taken_together(tmp_path, capsys):
     picture = tmp_path / "deep" / "x.png"
     assert main([str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--plot", str(picture)]) == 0
     _, _, wan, star = capsys.readouterr().out.splitlines()
-    assert wan == "| b4 | wan | 4 | 1.20 | 1.00 | 1.20 | 1.12 | - | - | 50% |"
+    assert wan == "| b4 | wan | 4 | 1.10 | 1.00 | 1.10 | 1.12 (1.00 to 1.25) | - | - | 50% |"
     assert star.endswith("| 3.0 | - | 50% |")
     assert picture.stat().st_size > 1000
+
+
+def test_a_column_a_network_says_who_does_not_agree(tmp_path, capsys):
+    # The middle one of the measured and the middle one of the simulated are different tasks: no ratio of the network's.
+    unequal = {"per_round_s": [1.0, 2.0, 9.0, 9.9], "simulated_per_round_s": [1.0, 2.0, 3.0, 9.9]}
+    rows = [
+        ROW | unequal | {"system": "opr", "target_s": 8.0, "simulated_target_s": 7.9},
+        ROW | {"per_round_s": [1.2], "simulated_per_round_s": [1.0], "network": "aws"},
+        ROW | {"per_round_s": [], "simulated_per_round_s": [], "network": "aws", "system": "star"},
+    ]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    assert main([str(tmp_path / "a.json"), "--wide"]) == 0
+    out = capsys.readouterr().out
+    assert "| opr | 5.47 / 3.98<br>each 1.00<br>8.0 / 7.9<br>50% |  |" in out
+    assert "| wan |  | 1.20 / 1.00<br>each 1.20 **!**<br>- / -<br>50% |" in out
+    assert "1 of 2 within 10%: not wan on aws 1.20. 1 to 4 tasks" in out
 
 
 def test_files_that_do_not_go_together_are_refused(tmp_path):
