@@ -12,150 +12,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from controlplane import command_line
-from controlplane.topology import Topology
 from overlay.__main__ import amount
 from overlay.systems import PAPERS
 from topologies.command import Say, guarded, stopwatch
 from topologies.emulation import EmulationError
-from topologies.faults import Fault, Faults, link_of, parse_fault
+from topologies.faults import parse_fault
 from topologies.load import LoadMonitor
+from topologies.wan.changes import Changes
 from topologies.wan.networks import NETWORKS, Wan, emulated, redrawn, scaled
-from topologies.zygote import HostFailure, HostProcess, Zygote
+from topologies.wan.processes import Agents, Controllers
+from topologies.zygote import HostFailure, Zygote
 
 SYSTEMS = tuple(dict.fromkeys(name for names in PAPERS.values() for name in names))
-READY_SECONDS = 120.0
 AFTER_SECONDS = 60.0
 """So long, at most, a task may still take when the last failure is over and the time, too."""
-
-
-class Controllers:
-    """The controller's process and its backup's."""
-
-    def __init__(self, host: str, arguments: dict[str, Any], log: Callable[[str], None]) -> None:
-        self.host, self.arguments, self.log = host, arguments, log
-        self.tasks: list[tuple[float, float]] = []  # (when it ended, seconds)
-        self.addresses: list[tuple[str, int]] = []
-        self.processes: list[subprocess.Popen[str]] = []
-
-    def start(self, *, backs_up: tuple[str, int] | None = None, port: int = 0, number: int | None = None) -> None:
-        given = self.arguments | {"host": self.host, "port": port, "backs_up": backs_up}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "topologies.wan.controller", json.dumps(given)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[2],
-        )  # fmt: skip
-        if number is None:
-            self.processes.append(process)
-        else:
-            self.processes[number] = process
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        if not first:
-            raise EmulationError("the controller did not start")
-        if number is None:
-            host, address = json.loads(first)["address"]
-            self.addresses.append((host, address))
-        threading.Thread(target=self._listen, args=(process, len(self.processes) - 1), daemon=True).start()
-
-    def _listen(self, process: subprocess.Popen[str], number: int) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            said = json.loads(line)
-            if "task" in said:
-                self.tasks.append((time.monotonic(), said["seconds"]))
-            elif " joined (" not in said.get("log", " joined ("):
-                self.log(f"{'backup' if number else 'controller'}: {said['log']}")
-
-    def tell(self, sender: str, receiver: str, mbps: float) -> None:
-        for process in self.processes:
-            if process.poll() is None and process.stdin is not None:
-                process.stdin.write(json.dumps({"sender": sender, "receiver": receiver, "mbps": mbps}) + "\n")
-                process.stdin.flush()
-
-    def kill(self) -> None:
-        self.processes[0].kill()
-        self.processes[0].wait()
-
-    def restart(self) -> None:
-        """The first one comes back, as the backup of the other where there is one."""
-        other = self.addresses[1] if len(self.addresses) > 1 else None
-        self.start(backs_up=other, port=self.addresses[0][1], number=0)
-
-    def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-
-class WanFaults(Faults):
-    """A link that is mended is told to the controllers, as a network tells (systems that only measure learn it so)."""
-
-    def __init__(self, *arguments: Any, mended: Callable[[str, str], None], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._mended = mended
-        self.cut: list[set[str]] = []  # links that are, now
-
-    def _change(self, fault: Fault, fails: bool) -> None:
-        super()._change(fault, fails)
-        link = link_of(fault.what, self._emulation.topology)
-        if link is not None and fails:
-            self.cut.append(set(link))
-        if link is not None and not fails:
-            self.cut.remove(set(link))
-            self._mended(*link)
-            self._mended(*link[::-1])
-
-
-class Agents:
-    """The sites' processes."""
-
-    def __init__(self, zygote: Zygote, topology: Topology, controllers: Controllers, values: int) -> None:
-        self.zygote, self.topology, self.controllers, self.values = zygote, topology, controllers, values
-        self.sites = {node: k for k, node in enumerate(topology.servers)}
-        self.processes: dict[str, HostProcess] = {}
-        self.dead: set[str] = set()
-
-    def start(self, node: str) -> None:
-        first, *backups = self.controllers.addresses
-        self.processes[node] = self.zygote.spawn(
-            node, "topologies.wan.hosts:synchronise",
-            {"coordinator": first, "backups": backups, "node": node, "address": self.topology.address(node),
-             "site": self.sites[node], "sites": self.sites, "values": self.values},
-        )  # fmt: skip
-
-    def begin(self, node: str) -> None:
-        self.processes[node].receive(READY_SECONDS)
-        self.processes[node].send("begin")
-
-    def kill(self, node: str) -> None:
-        self.dead.add(node)
-        self.processes[node].kill()
-
-    def restart(self, node: str) -> None:
-        self.start(node)
-        self.begin(node)
-        self.dead.discard(node)
-
-    def end(self) -> list[dict[str, Any]]:
-        reports = []
-        for node, process in self.processes.items():
-            if node not in self.dead:
-                process.send("end")
-        for node, process in self.processes.items():
-            if node not in self.dead:
-                reports.append(process.receive(READY_SECONDS))
-        return reports
 
 
 def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
@@ -165,7 +44,6 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
     faults = [parse_fault(text, topology, ("controller",)) for text in arguments.fail]
     say(f"{arguments.wan}: {len(graph)} sites, rates times {factor:.3g}; {arguments.system}")
     events: list[tuple[float, str]] = []
-
     over = threading.Event()
 
     def log(line: str) -> None:
@@ -196,39 +74,12 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
         for node in topology.servers:
             agents.begin(node)
         load, began = LoadMonitor(wan.emulation), time.monotonic()
-
-        rates: dict[tuple[str, str], float] = {}
-
-        def other(what: str, fails: bool) -> None:
-            target = controllers if what == "controller" else None
-            if target is not None:
-                (target.kill if fails else target.restart)()
-            else:
-                (agents.kill if fails else agents.restart)(what)
-
-        def mended(u: str, v: str) -> None:
-            controllers.tell(f"h{u[2:]}", f"h{v[2:]}", rates.get((u, v)) or topology.bandwidth_mbps(u, v))
-
-        broken = WanFaults(wan.emulation, faults, other, log, mended=mended)
-        stack.callback(broken.close)
-        broken.start()
-
-        def redraw() -> None:
-            for k in count(1):
-                if over.wait(arguments.redraw):
-                    return
-                for (u, v), mbps in redrawn(graph, factor, arguments.seed, k).items():
-                    rates[f"dc{u}", f"dc{v}"] = mbps
-                    wan.emulation.shape(f"dc{u}", f"dc{v}", rate_mbps=mbps)
-                    if {f"dc{u}", f"dc{v}"} not in broken.cut:
-                        controllers.tell(f"h{u}", f"h{v}", mbps)
-                log(f"all links have other rates ({k})")
-
-        if arguments.redraw:
-            weather = threading.Thread(target=redraw, daemon=True)
-            weather.start()
-            stack.callback(weather.join)
-            stack.callback(over.set)
+        changes = Changes(
+            wan.emulation, faults, controllers, agents, log,
+            redraw=arguments.redraw, draw=lambda k: redrawn(graph, factor, arguments.seed, k),
+        )  # fmt: skip
+        stack.callback(changes.close)
+        changes.start()
         last = max([f.at + (f.length or 0.0) for f in faults], default=0.0)
         end = began + max(arguments.seconds, last)
         while time.monotonic() < end:
@@ -237,6 +88,7 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
             time.sleep(0.05)
         idle = load.stop().idle
         over.set()
+        changes.close()
         reports = agents.end()
     ended = sorted(at - began for at, _ in controllers.tasks)
     gaps = [b - a for a, b in zip([0.0, *ended], ended, strict=False)]

@@ -1,0 +1,81 @@
+"""What changes in an emulated WAN while its agents work: what fails, and rates that are drawn anew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+
+from topologies.emulation import Emulation
+from topologies.faults import Fault, Faults, link_of
+from topologies.wan.processes import Agents, Controllers
+
+Rates = Mapping[tuple[int, int], float]
+"""Mbit/s, by the numbers of two sites: from, to."""
+
+
+class Changes(Faults):
+    """Failures, each at its time; and with `redraw`, `draw(k)` for the k-th time every so many seconds.
+
+    The controllers are told what a network tells, which systems that only measure learn in no other way: of a link that
+    is back, and of new rates but for links that are cut.
+    """
+
+    def __init__(
+        self,
+        emulation: Emulation,
+        faults: Sequence[Fault],
+        controllers: Controllers,
+        agents: Agents,
+        log: Callable[[str], None],
+        *,
+        redraw: float | None = None,
+        draw: Callable[[int], Rates] = lambda k: {},
+    ) -> None:
+        super().__init__(emulation, faults, self._process, log)
+        self._controllers, self._agents = controllers, agents
+        self._rates: dict[tuple[str, str], float] = {}  # as they were drawn last
+        self._cut: list[set[str]] = []  # links that are, now
+        self._thread = threading.Thread(target=self._redraw, args=(redraw, draw), daemon=True) if redraw else None
+
+    def start(self) -> None:
+        super().start()
+        if self._thread is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        super().close()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+
+    def _process(self, what: str, fails: bool) -> None:
+        if what == "controller":
+            (self._controllers.kill if fails else self._controllers.restart)()
+        else:
+            (self._agents.kill if fails else self._agents.restart)(what)
+
+    def _change(self, fault: Fault, fails: bool) -> None:
+        super()._change(fault, fails)
+        link = link_of(fault.what, self._emulation.topology)
+        if link is not None and fails:
+            self._cut.append(set(link))
+        if link is not None and not fails:
+            self._cut.remove(set(link))
+            self._tell(*link)
+            self._tell(*link[::-1])
+
+    def _redraw(self, seconds: float, draw: Callable[[int], Rates]) -> None:
+        for k in count(1):
+            if self._closed.wait(seconds):
+                return
+            for (u, v), mbps in draw(k).items():
+                link = f"dc{u}", f"dc{v}"
+                self._rates[link] = mbps
+                self._emulation.shape(*link, rate_mbps=mbps)
+                if set(link) not in self._cut:
+                    self._tell(*link)
+            self._log(f"all links have other rates ({k})")
+
+    def _tell(self, u: str, v: str) -> None:
+        mbps = self._rates.get((u, v)) or self._emulation.topology.bandwidth_mbps(u, v)
+        self._controllers.tell(f"h{u[2:]}", f"h{v[2:]}", mbps)
