@@ -201,7 +201,7 @@ def test_packing_with_nodes_that_take_no_part(graph: nx.DiGraph, data: st.DataOb
     assert packing.gap <= 2e-3
     assert packing.rate >= pack(graph, roots).rate * (1 - 2e-3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("controlplane.strategies.wan.tree_packing.algorithm.MOST_TERMINALS", 0)
+        patch.setattr("controlplane.strategies.wan.tree_packing.problem.MOST_TERMINALS", 0)
         rough = pack(graph, roots, terminals=terminals)
     assert rough.bound >= packing.rate * (1 - 1e-6)
     assert rough.rate <= packing.bound * (1 + 1e-6)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from controlplane.strategies.wan.tree_packing.arborescence import Arc
+from controlplane.strategies.wan.tree_packing.master import Column, Master
+from controlplane.strategies.wan.tree_packing.problem import Problem
 
 HASTES = (0.03, 0.3, 3.0)
 """What a unit of delay is worth beside the links' prices, in parts of the mean price: one tree is tried for each."""
+ROUNDS = 30
+GAIN = 1e-3
+"""A tree is taken up whose delay is less than what its rate is worth by this part of it."""
 
 
 def delay(arcs: Sequence[Arc], root: int, tree: Sequence[int], hop: Sequence[float]) -> float:
@@ -49,3 +56,37 @@ def grown(
         far[v] = far[u] + hop[best]
         tree.append(best)
     return tree
+
+
+def shallower(problem: Problem, known: Master, rate: float) -> tuple[Master, np.ndarray]:
+    """(trees, their rates): at this rate in the LP's unit, those through which a chunk is soonest, weighted by their
+    rates. Every tree has as many links, but deep ones fill and drain longer. New trees come from growing some under the
+    prices: a heuristic, never worse than what is known."""
+    master = Master(problem, known.limits, None, rate)
+    hop = (float(np.median(problem.capacity)) / problem.capacity).tolist()
+
+    def delay_of(column: Column) -> float:
+        k, up, down = column
+        root = problem.roots[k]
+        return delay(problem.reversed, root, up, hop) + delay(problem.arcs, root, down, hop)
+
+    for column in known.columns:
+        master.add(column, delay_of(column))
+    for _ in range(ROUNDS):
+        _, price, worth = master.solve()
+        own = price[len(problem.capacity) :]
+        cost = problem.with_back(problem.costs(price[: len(problem.capacity)])[0])
+        mean, values, before = float(cost.mean()), cost.tolist(), len(master.columns)
+        for k, root in enumerate(problem.roots):
+            for haste in HASTES:
+                up = grown(root, problem.reversed, values, hop, haste * mean)
+                down = grown(root, problem.arcs, values, hop, haste * mean)
+                if up is None or down is None:
+                    continue
+                late = delay_of((k, up, down))
+                reduced = late + float(cost[up].sum() + cost[down].sum()) + float(own[k]) - worth
+                if reduced < -GAIN * worth:
+                    master.add((k, up, down), late)
+        if len(master.columns) == before:
+            break
+    return master, master.solve()[0]
