@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -66,22 +67,26 @@ class Faults:
     ) -> None:
         self._emulation, self._server, self._log = emulation, server, log
         self._closed = threading.Event()
-        self._timers = []
-        for fault in faults:
-            self._timers.append(threading.Timer(fault.at, self._do, (fault, True)))
-            if fault.length is not None:
-                self._timers.append(threading.Timer(fault.at + fault.length, self._do, (fault, False)))
-        for timer in self._timers:
-            timer.daemon = True
+        # A thread each: one that takes its time holds up no other, and what is back never comes before what fails.
+        self._threads = [threading.Thread(target=self._follow, args=(fault,), daemon=True) for fault in faults]
+        self._began = 0.0
 
     def start(self) -> None:
-        for timer in self._timers:
-            timer.start()
+        self._began = time.monotonic()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         self._closed.set()
-        for timer in self._timers:
-            timer.cancel()
+
+    def _follow(self, fault: Fault) -> None:
+        self._at(fault.at, fault, True)
+        if fault.length is not None:
+            self._at(fault.at + fault.length, fault, False)
+
+    def _at(self, seconds: float, fault: Fault, fails: bool) -> None:
+        self._closed.wait(max(0.0, self._began + seconds - time.monotonic()))
+        self._do(fault, fails)
 
     def _do(self, fault: Fault, fails: bool) -> None:
         if self._closed.is_set():
