@@ -108,11 +108,8 @@ class Bmv2:
     def drops(self) -> dict[str, dict[str, int]]:
         return {}
 
-    def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
+    def link_counters(self, switch: str | None = None) -> dict[tuple[str, str], InterfaceCounters]:
         return {}
-
-    def host_counters(self, server: str) -> InterfaceCounters | None:
-        return None
 
     def check(self) -> None:
         for switch, process in list(self._processes.items()):

@@ -210,10 +210,10 @@ class Emulation:
 
     def counters(self, host: str) -> InterfaceCounters:
         """What the host's link has carried so far, packet by packet."""
-        assert self._switches is not None
-        counted = self._switches.host_counters(host)
+        switch = self.topology.access_switch(host)
+        counted = self._running_switches().link_counters(switch).get((switch, host))
         if counted is not None:
-            return counted
+            return counted.other_end
         for line in Path(f"/proc/{self.net[host].pid}/net/dev").read_text().splitlines():
             name, _, numbers = line.partition(":")
             if name.strip() == self.interface(host):

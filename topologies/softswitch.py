@@ -129,22 +129,16 @@ class Softswitch:
         self.shape(u, v, loss=0.0)
         self.shape(v, u, loss=0.0)
 
-    def host_counters(self, server: str) -> InterfaceCounters | None:
-        assert self._topology is not None
-        switch = self._topology.access_switch(server)
-        (device,) = self._call("stats", device=switch)["devices"].values()
-        port = device["ports"][str(self._topology.port(switch, server))]
-        return InterfaceCounters(port["tx_bytes"], port["tx_packets"], port["rx_bytes"], port["rx_packets"])
-
-    def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
+    def link_counters(self, switch: str | None = None) -> dict[tuple[str, str], InterfaceCounters]:
         assert self._topology is not None
         found = {}
-        for device in self._call("stats")["devices"].values():
-            switch = device["name"]
-            for neighbour in self._topology.neighbours(switch):
-                port = device["ports"][str(self._topology.port(switch, neighbour))]
+        asked: dict[str, Any] = {} if switch is None else {"device": switch}
+        for device in self._call("stats", **asked)["devices"].values():
+            name = device["name"]
+            for neighbour in self._topology.neighbours(name):
+                port = device["ports"][str(self._topology.port(name, neighbour))]
                 counted = port["rx_bytes"], port["rx_packets"], port["tx_bytes"], port["tx_packets"]
-                found[switch, neighbour] = InterfaceCounters(*counted)
+                found[name, neighbour] = InterfaceCounters(*counted)
         return found
 
     def drops(self) -> dict[str, dict[str, int]]:

@@ -23,7 +23,7 @@ class SwitchAddress:
 
 @dataclass(frozen=True)
 class InterfaceCounters:
-    """What a host's link has carried, as the host sees it: frames and their bytes (Ethernet header included)."""
+    """What a link has carried, as one of its ends sees it: frames and their bytes (Ethernet header included)."""
 
     rx_bytes: int
     rx_packets: int
@@ -32,6 +32,11 @@ class InterfaceCounters:
 
     def __sub__(self, before: "InterfaceCounters") -> "InterfaceCounters":
         return InterfaceCounters(*(getattr(self, name) - getattr(before, name) for name in self.__dataclass_fields__))
+
+    @property
+    def other_end(self) -> "InterfaceCounters":
+        """The same as the link's other end sees it."""
+        return InterfaceCounters(self.tx_bytes, self.tx_packets, self.rx_bytes, self.rx_packets)
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,9 @@ class Switches(Protocol):
     def drops(self) -> dict[str, dict[str, int]]:
         """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
 
-    def link_counters(self) -> dict[tuple[str, str], InterfaceCounters]:
-        """What each switch's port to each neighbour has taken in and sent; empty where it cannot tell."""
-
-    def host_counters(self, server: str) -> InterfaceCounters | None:
-        """What the link of a host has carried; None: what the host's interface counts, right without offloads."""
+    def link_counters(self, switch: str | None = None) -> dict[tuple[str, str], InterfaceCounters]:
+        """What each switch's (or this one's) port to each neighbour has taken in and sent; empty where it cannot tell:
+        hosts then send without offloads, and their interfaces count the same."""
 
     def check(self) -> None:
         """Raise EmulationError, with the last words of the process, when one has ended."""
