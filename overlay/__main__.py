@@ -23,6 +23,7 @@ import numpy as np
 
 from controlplane.generators import parse_topology
 from controlplane.job import JobError, parse_bytes, parse_job
+from controlplane.plan.framing import MTU
 from controlplane.plan.model import PlanError
 from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
 from controlplane.rpc.tls import add_tls_arguments, is_local, tls_from
@@ -32,7 +33,6 @@ from controlplane.topology import Topology, TopologyError
 from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
-from overlay.framing import MTU
 from overlay.systems import COPIED_HEADROOM, planned
 from overlay.tls import Security
 

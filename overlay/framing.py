@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from controlplane.plan.framing import Framing
+from controlplane.plan.framing import MTU, Framing
 from overlay.message import HEADER_BYTES
 
-MTU = 1500
 ETHERNET, IPV4, TCP = 14, 20, 32  # TCP's with time stamps, which hosts use unless told otherwise
 FRAME_HEADERS = ETHERNET + IPV4 + TCP
 """Bytes of a frame that are not a connection's; and an acknowledgement has nothing else."""

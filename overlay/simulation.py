@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from controlplane.plan.framing import MTU
 from controlplane.plan.task import Edge, Task
 from controlplane.routing import ways
 from controlplane.simulate import Simulator
@@ -43,7 +44,7 @@ from controlplane.strategies.wan.policy import (
 from controlplane.topology import Topology
 from overlay.awareness import Throughput
 from overlay.execution import Execution, Post, Values
-from overlay.framing import FRAME_HEADERS, MTU, SEGMENTS_AN_ACKNOWLEDGEMENT, segment_bytes
+from overlay.framing import FRAME_HEADERS, SEGMENTS_AN_ACKNOWLEDGEMENT, segment_bytes
 from overlay.message import HEADER_BYTES, Kind
 from overlay.multicast import Carrier
 from overlay.scatter import EARLY_PRIORITY, Scatter

@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 
 from controlplane.job import Job
+from controlplane.plan.framing import MTU
 from controlplane.plan.model import Plan
 from controlplane.routing import ways
 from controlplane.strategies import get_strategy
@@ -24,7 +25,7 @@ from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastPlans
 from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
-from overlay.framing import MTU, tcp_framing
+from overlay.framing import tcp_framing
 
 PAPERS = {  # each paper's own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),

@@ -21,6 +21,7 @@ from typing import Any
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 
+from controlplane.plan.framing import MTU
 from controlplane.topology import Topology
 from topologies import choice, network
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
@@ -51,7 +52,7 @@ class Emulation:
     controller_host = MANAGEMENT_ROOT  # a controller that listens here is reached by every host
 
     def __init__(
-        self, topology: Topology, switch: str | None = None, *, seed: int = 0, threads: int = 1, mtu: int = network.MTU
+        self, topology: Topology, switch: str | None = None, *, seed: int = 0, threads: int = 1, mtu: int = MTU
     ) -> None:
         self.topology, self.mtu = topology, mtu
         self.kind = choice.choose(switch)

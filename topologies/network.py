@@ -16,12 +16,12 @@ from mininet.log import error
 from mininet.net import Mininet
 from mininet.node import Host, Node, Switch
 
+from controlplane.plan.framing import MTU
 from controlplane.topology import Topology
 from p4src.protocol import PROTOCOL
 from topologies.lifetime import MANAGEMENT_ROOT, Lifetime
 
 GATEWAY = "169.254.1.1"
-MTU = 1500
 MANAGEMENT_INTERFACE = "ctl0"
 # A bucket of 15 KB, Mininet's own, holds TCP far below the rate of the link (and would flatter our paced packets).
 # Slower links get a smaller one, or short transfers would never meet the link's rate.

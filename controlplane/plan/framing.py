@@ -12,6 +12,9 @@ from controlplane.evaluate import unit_loads
 from controlplane.plan.model import Plan
 from controlplane.topology import Topology
 
+MTU = 1500
+"""Bytes of an IP packet on Ethernet (RFC 894), where nothing else is said."""
+
 
 @dataclass(frozen=True)
 class Framing:

@@ -22,6 +22,7 @@ import numpy as np
 
 from controlplane.job import Job
 from controlplane.plan import Plan
+from controlplane.plan.framing import MTU
 from controlplane.plan.task import Task
 from controlplane.strategies.wan.policy import FollowPlan, Policy
 from controlplane.strategies.wan.tree_packing.strategy import wan
@@ -37,7 +38,6 @@ from overlay.framing import segment_bytes
 from overlay.simulation import Simulation
 from overlay.systems import planned
 from topologies.load import LoadMonitor
-from topologies.network import MTU
 from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
 
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "apsp", "crew", "wan")

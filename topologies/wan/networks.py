@@ -10,6 +10,7 @@ import networkx as nx
 import numpy as np
 
 from controlplane.deploy import SwitchAddress
+from controlplane.plan.framing import MTU
 from controlplane.routing import ways
 from controlplane.topology import Topology
 from controlplane.wan_networks import aws, by_distance, netstorm_draw
@@ -17,7 +18,6 @@ from overlay.framing import segment_bytes
 from overlay.replication import Replication, p4runtime
 from topologies.deployment import Fabric
 from topologies.emulation import Emulation
-from topologies.network import MTU
 
 NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
     "b4": lambda seed: by_distance("b4", seed=seed or None),
