@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -230,7 +230,7 @@ class Plan:
         for index, tree in enumerate(self.trees):
             _check_tree(f"tree {index} (root {tree.root})", tree, self.job, topology, good)
         for route in self.detours:
-            _check_route(f"detour {' '.join(route)}", route, route[0], route[-1], topology)
+            _check_route(f"detour {' '.join(route)}", route, route[0], route[-1], topology, good=good)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -303,31 +303,29 @@ class Plan:
         return "\n".join(lines)
 
 
-def _check_route(what: str, route: tuple[str, ...], first: str, last: str, topology: Topology) -> None:
+def _check_route(
+    what: str, route: tuple[str, ...], first: str, last: str, topology: Topology, *, good: set[tuple[str, ...]]
+) -> None:
+    """good: what is behind the first link of routes that were found to be right, as many have it in common; grows."""
     if len(route) < 2 or route[0] != first or route[-1] != last:
         raise PlanError(f"{what}: the route must lead from {first} to {last}, got {' '.join(route)}")
-    if len(set(route)) != len(route):
+    behind = route[1:]
+    new = behind not in good
+    if first in behind or (new and len(set(behind)) != len(behind)):
         raise PlanError(f"{what}: the route visits a node twice: {' '.join(route)}")
-    for u, v in pairwise(route):
+    for u, v in pairwise(route) if new else ((first, behind[0]),):
         if not topology.has_link(u, v):
             raise PlanError(f"{what}: link {u} -> {v} does not exist")
-    for node in route[1:-1]:
+    if not new:
+        return
+    for node in behind[:-1]:
         if topology.kind(node) != "switch":
             raise PlanError(f"{what}: the route passes through {node}, which is a server and does not forward")
-
-
-def _known(a: Assignment, topology: Topology, good: Container[tuple[str, ...]]) -> bool:
-    """Whether the way is right: what is behind the worker's own link was, of another worker's in any tree."""
-    behind = a.route[1:]
-    return (
-        behind in good
-        and a.route[0] == a.worker != a.point == behind[-1]
-        and topology.has_link(a.worker, behind[0])
-    )
+    good.add(behind)
 
 
 def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[tuple[str, ...]]) -> None:
-    """good: routes behind workers' own links that were found to be right; grows."""
+    """good: as _check_route has it."""
     if tree.root not in job.parameter_servers:
         raise PlanError(f"{name}: the root is no parameter server of job {job.name!r}")
     if not tree.share > 0:
@@ -342,15 +340,13 @@ def _check_tree(name: str, tree: Tree, job: Job, topology: Topology, good: set[t
     if tree.root in onwards:
         raise PlanError(f"{name}: the root has a relay")
     for a in tree.assignments:
-        if not _known(a, topology, good):
-            _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology)
-            good.add(a.route[1:])
+        _check_route(f"{name}, worker {a.worker}", a.route, a.worker, a.point, topology, good=good)
         if a.point != tree.root and a.point not in onwards:
             raise PlanError(f"{name}, worker {a.worker}: aggregation point {a.point} has no relay")
     used = {a.point for a in tree.assignments} | {relay.next for relay in tree.relays}
     for relay in tree.relays:
         what = f"{name}, aggregation point {relay.node}"
-        _check_route(what, relay.route, relay.node, relay.next, topology)
+        _check_route(what, relay.route, relay.node, relay.next, topology, good=good)
         if relay.node not in used:
             raise PlanError(f"{what}: nothing is added there")
         if topology.kind(relay.node) != "switch":
@@ -369,6 +365,7 @@ def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Top
     senders = [each.sender for each in multicasts]
     if len(set(senders)) != len(senders):
         raise PlanError("a worker sends two multicasts")
+    good: set[tuple[str, ...]] = set()
     for each in multicasts:
         name = f"multicast of {each.sender}"
         if each.layer not in ("L3", "L7"):
@@ -381,7 +378,7 @@ def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Top
             if node not in job.workers:
                 raise PlanError(f"{name}: {node} is no worker of job {job.name!r}")
         for route in each.routes:
-            _check_route(f"{name} to {route[-1]}", route, each.sender, route[-1], topology)
+            _check_route(f"{name} to {route[-1]}", route, each.sender, route[-1], topology, good=good)
         heads = [v for _, v in each.links]
         if each.layer == "L3" and len(set(heads)) != len(heads):
             twice = next(v for v in heads if heads.count(v) > 1)
@@ -391,26 +388,22 @@ def _check_multicasts(multicasts: tuple[Multicast, ...], job: Job, topology: Top
 def _check_return(name: str, tree: Tree, job: Job, topology: Topology) -> None:
     """That the results reach every worker once, over switches only."""
     parent: dict[str, str] = {}
-    reached, later = {tree.root}, []
     for u, v in tree.return_edges:
         if not topology.has_link(u, v):
             raise PlanError(f"{name}: return link {u} -> {v} does not exist")
         if v in parent or v == tree.root:
             raise PlanError(f"{name}: results reach {v} twice")
         parent[v] = u
-        if u in reached:  # all of them, where edges are written from the root down
-            reached.add(v)
-        else:
-            later.append(v)
-    for v in later:
-        chain = []
-        node = v
-        while node not in reached:
-            chain.append(node)
-            if node not in parent or len(chain) > len(parent):
-                raise PlanError(f"{name}: return link {parent[v]} -> {v} does not hang on the root")
-            node = parent[node]
-        reached.update(chain)
+    below: dict[str, list[str]] = {}
+    for v, u in parent.items():
+        below.setdefault(u, []).append(v)
+    reached, last = {tree.root}, [tree.root]
+    while last:
+        last = [v for u in last for v in below.get(u, ())]
+        reached.update(last)
+    for v, u in parent.items():
+        if v not in reached:
+            raise PlanError(f"{name}: return link {u} -> {v} does not hang on the root")
     inner, workers = set(parent.values()) - {tree.root}, set(job.workers)
     for node in inner.difference(topology.switches):
         raise PlanError(f"{name}: results pass through {node}, which is a server and does not forward")
