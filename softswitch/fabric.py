@@ -98,9 +98,9 @@ class Fabric:
 
         rate_mbps: the line's rate in Mbit/s of frame bytes. burst_bytes: how far ahead of the line's schedule a frame
         may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: what may wait for the
-        line; more is dropped. ahead_bytes: frames of at most so many go before all that waits. delay_ms: propagation,
-        +- jitter_ms uniformly, in order. loss, duplicate, reorder: probabilities; a reordered frame is held back by
-        reorder_ms (default 1) more, and later ones overtake it.
+        line; more is dropped. ahead_bytes: frames of at most so many without TCP data go before all that waits.
+        delay_ms: propagation, +- jitter_ms uniformly, in order. loss, duplicate, reorder: probabilities; a reordered
+        frame is held back by reorder_ms (default 1) more, and later ones overtake it.
         """
         check_port(port)
         self._device(device_id).apply_shape(port, native_shape(shape))

@@ -123,6 +123,15 @@ uint64_t ss_port_backlog(struct ss_port *port, uint64_t now) {
     return port->backlog_packets;
 }
 
+/* Data that went before what its connection sent earlier would look lost. */
+static bool carries_tcp_data(const struct ss_buf *buf) {
+    const uint8_t *frame = buf->data, *ip = frame + 14;
+    if (buf->len < 14 + 20 || frame[12] != 0x08 || frame[13] != 0x00 || ip[9] != 6) return false;
+    uint32_t headers = (ip[0] & 15u) * 4, total = (uint32_t)ip[2] << 8 | ip[3];
+    if (buf->len < 14 + headers + 20) return false;
+    return total > headers + (ip[headers + 12] >> 4) * 4u;
+}
+
 /* A frame that does not wait: what waits keeps the departures that it has, and the line is busy for longer. */
 static void pass_ahead(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
     const struct ss_shape *shape = &port->shape;
@@ -142,7 +151,7 @@ static void pass_ahead(struct ss_thread *thread, struct ss_port *port, struct ss
 static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
     const struct ss_shape *shape = &port->shape;
     uint64_t now = thread->now_ns;
-    if (buf->len <= shape->ahead_bytes) {
+    if (buf->len <= shape->ahead_bytes && !carries_tcp_data(buf)) {
         pass_ahead(thread, port, buf);
         return;
     }

@@ -80,7 +80,7 @@ struct ss_shape {
     uint64_t burst_bytes;
     uint64_t queue_bytes;     /* 0: not limited by bytes */
     uint64_t queue_packets;   /* 0: not limited by packets */
-    uint64_t ahead_bytes;     /* frames of at most so many do not wait for the line */
+    uint64_t ahead_bytes;     /* frames of at most so many, without TCP data, do not wait */
     uint64_t delay_ns, jitter_ns, reorder_ns;
     double loss, duplicate, reorder;
 };

@@ -9,7 +9,7 @@ import pytest
 
 from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NoSuchObject, NotFound
 from tests.softswitch.dataplane.programs import program
-from tests.softswitch.dataplane.scenarios import ethernet
+from tests.softswitch.dataplane.scenarios import ethernet, ipv4
 from tests.softswitch.dataplane.waiting import until
 
 SIZE = 1000
@@ -44,6 +44,7 @@ class Line:
 
     def accounted(self, count: int) -> Callable[[], bool]:
         """All ``count`` frames have arrived or been dropped."""
+
         def check() -> bool:
             drops = sum(self.devices[0].drop_stats().values())
             return len(self.arrived) + drops >= count
@@ -114,6 +115,25 @@ def test_small_frames_go_before_what_waits(fabric: Fabric) -> None:
     # One may be on the line already. Whatever is larger keeps its place, and the line is busy for longer.
     assert sizes.index(64) <= 1 and [size for size in sizes if size != 64] == [SIZE] * 5 + [65]
     assert time.monotonic() - begin >= (5 * SIZE + 64) * 8 / 1e6
+
+
+def segment(data: int) -> bytes:
+    """TCP with time stamps over IPv4, with so many bytes of data."""
+    tcp = bytes([0] * 12 + [8 << 4] + [0] * 19) + bytes(data)
+    return ethernet(5, 6, 0x0800) + ipv4(1, 2, protocol=6, payload=tcp)
+
+
+def test_acknowledgements_go_before_what_waits_and_data_of_tcp_never(fabric: Fabric) -> None:
+    line = Line(fabric, rate_mbps=1, queue_packets=10, ahead_bytes=90)
+    sizes: list[int] = []
+    line.devices[1].capture = lambda port, data: sizes.append(len(data))
+    line.fabric.stop()
+    line.send(0, 5)
+    for data in (24, 0):
+        line.devices[0].inject(9, segment(data))
+    line.fabric.start()
+    until(lambda: len(sizes) == 7)
+    assert sizes.index(66) <= 1 and [size for size in sizes if size != 66] == [SIZE] * 5 + [90]
 
 
 def test_delay(fabric: Fabric) -> None:
