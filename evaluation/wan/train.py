@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -50,7 +50,8 @@ class Result:
     simulated_rounds: of the same policy with the sites' compute times. per_round_s: of each task. accuracy: (seconds,
     mean over the sites) over time; target_s: seconds until `target` of it, None: not reached; simulated_target_s: the
     rounds that this took, at the simulator's pace. final_accuracy: None: not every site had a round. bytes: that agents
-    sent, by link between sites."""
+    sent, by link between sites. receivers: of a multicast, mean (0: no multicasts). computing: the part of the time in
+    which sites computed."""
 
     network: str
     system: str
@@ -69,6 +70,8 @@ class Result:
     bytes: dict[str, int]
     per_round_s: tuple[float, ...]
     simulated_per_round_s: tuple[float, ...]
+    receivers: float = 0.0
+    computing: float = 0.0
 
 
 def changes(graph: nx.DiGraph, factor: float, seed: int) -> Change:
@@ -148,6 +151,7 @@ class Sites:
         self.site, self.graph, self.arguments, self.change = site, graph, arguments, change
         # torch._dynamo: an optimizer imports it when it is made, 1.3 s of CPU in each of the sites otherwise.
         preload = ["torch", "torch._dynamo", "sklearn.datasets", "evaluation.wan.learning"]
+        self.receivers = 0.0  # of a multicast of the last run, mean
         self.zygote = Zygote(site.emulation, preload=preload)
         self.zygote.wait_ready()
 
@@ -157,6 +161,7 @@ class Sites:
         """(each site's report, seconds of each task, what was ordered when, part of the CPU that was idle, seconds)."""
         recorded = Recorded(policy)
         tasks: dict[int, float] = {}
+        scales: list[int] = []
         brought = [0]
         over = threading.Event()
 
@@ -167,6 +172,8 @@ class Sites:
         def finished(task: Any, s: float) -> None:
             tasks[task.number] = s
             brought[0] += len(task.bringers)
+            if task.op in ("mix", "copy"):
+                scales.extend(len(tree.receivers) for tree in task.trees)
 
         with Coordinator(
             recorded,
@@ -216,6 +223,7 @@ class Sites:
             finally:
                 for process in processes:
                     process.end()
+        self.receivers = float(np.mean(scales)) if scales else 0.0
         return reports, tasks, [(at - began, order) for at, order in recorded.orders], idle, length
 
     def _redraw(self, coordinator: Coordinator, over: threading.Event) -> None:
@@ -300,7 +308,8 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
                     )  # fmt: skip
                     # 0: a copy of which every receiver was dropped
                     both = [(s, again[number]) for number, s in measured.items() if s and again.get(number)]
-                    found.append(_result(network, name, arguments, reports, both, idle, paced, topology, length))
+                    row = _result(network, name, arguments, reports, both, idle, paced, topology, length)
+                    found.append(replace(row, receivers=sites.receivers))
                     say(line_of(found[-1]))
             finally:
                 sites.close()
@@ -349,6 +358,7 @@ def _result(  # noqa: PLR0917
         link_bytes(reports, ways(topology)),
         tuple(measured),
         tuple(simulated),
+        computing=sum(sum(computed(report)) for report in reports) / len(reports) / length,
     )
 
 
