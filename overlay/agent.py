@@ -332,7 +332,11 @@ class Agent:
                 peer.close()
                 del self._peers[name]
         copying = message.get("multicast")
-        self._multicast.carry(Carrier(copying["job"], copying["packet_values"]) if copying is not None else None)
+        if copying is None:
+            self._multicast.carry(None)
+        else:
+            key = bytes.fromhex(copying["key"])
+            self._multicast.carry(Carrier(copying["job"], copying["program_values"], bool(key)), key)
         self._members = members
         self._names = sorted(message["everyone"])
         self._numbers = {name: k for k, name in enumerate(self._names)}

@@ -37,6 +37,7 @@ from controlplane.strategies.wan.policy import (
 from controlplane.targets.base import TargetError
 from overlay.errors import OverlayError
 from overlay.loop import new_event_loop
+from overlay.multicast import Seal
 from overlay.succession import Standby, State, alive, inherit
 from overlay.tls import Security
 from overlay.transport import end_all
@@ -85,10 +86,9 @@ class Coordinator:
         log: Callable[[str], None] = lambda line: None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
-        if replication is not None and security is not None:
-            raise OverlayError("what switches copy is not encrypted: no multicasts of layer L3 with certificates")
         self.policy, self.probe_values, self._security = policy, probe_values, security
         self._replication = replication
+        self._key = Seal.draw() if security is not None else b""  # of what switches copy; told over TLS only
         self._log, self._on_finished = log, finished
         self.epoch = time.time_ns()  # another one's even where it comes back at once
         self._standby = Standby(backs_up, self._security, log) if backs_up else None
@@ -288,11 +288,11 @@ class Coordinator:
             multicast=self._carrier(),
         )
 
-    def _carrier(self) -> dict[str, int] | None:
+    def _carrier(self) -> dict[str, int | str] | None:
         if self._replication is None:
             return None
         carrier = self._replication.carrier
-        return {"job": carrier.job, "packet_values": carrier.packet_values}
+        return {"job": carrier.job, "program_values": carrier.program_values, "key": self._key.hex()}
 
     def _gone(self, member: _Member, reason: str) -> None:
         del self._members[member.node]

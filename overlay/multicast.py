@@ -3,6 +3,10 @@
 A packet has one of the program's sizes. Its label says to switches where it goes, and to receivers of which tree it is;
 the epoch is the task's number, the sequence the packet's in the tree, the bitmap the overlay's epoch. Values are in the
 hosts' byte order. Packets may be lost: overlay/reliable_multicast.py.
+
+Sealed, where agents have certificates: a packet's values are encrypted, and they and its header authenticated, by
+AES-GCM with a key that the coordinator drew and gave to its members over TLS. Switches change nothing of what they
+forward and replicate. Who has the key could speak for another member.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from p4src.protocol import GROUP, HEADER_BYTES, PROTOCOL, VERSION, Flag, frame_bytes, udp_port
@@ -33,12 +39,53 @@ MOST_READ = 64
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2  # <linux/in.h>: packets are never fragments
 
 
+TAG_BYTES = 16
+_NONCE = struct.Struct(">III")
+
+
+class Seal:
+    """A key. The same nonce never comes twice: labels are of one sender in a task, tasks have numbers of their own in
+    an epoch, and each coordinator draws another key."""
+
+    def __init__(self, key: bytes) -> None:
+        """key: 16 bytes."""
+        self._cipher = AESGCM(key)
+
+    @staticmethod
+    def draw() -> bytes:
+        """A new key."""
+        return AESGCM.generate_key(128)
+
+    def close(self, header: bytes, values: bytes) -> bytes:
+        """What takes the place of the values, TAG_BYTES longer."""
+        return self._cipher.encrypt(_nonce(header), values, header)
+
+    def open(self, header: bytes, sealed: bytes) -> bytes | None:
+        """The values; None: they, the header or the key are other ones."""
+        try:
+            return self._cipher.decrypt(_nonce(header), sealed, header)
+        except InvalidTag:
+            return None
+
+
+def _nonce(header: bytes) -> bytes:
+    _, _, _, label, task, sequence, _ = _HEADER.unpack(header)
+    return _NONCE.pack(label, task, sequence)
+
+
 @dataclass(frozen=True)
 class Carrier:
-    """What agents have to know to send and receive: the job's number on the wire, float32 values of a packet."""
+    """What agents have to know to send and receive: the job's number on the wire, float32 values that the switches'
+    program has in a packet, and whether packets are sealed."""
 
     job: int
-    packet_values: int
+    program_values: int
+    sealed: bool = False
+
+    @property
+    def packet_values(self) -> int:
+        """Values of a tree in a packet."""
+        return self.program_values - (TAG_BYTES // 4 if self.sealed else 0)
 
     @property
     def port(self) -> int:
@@ -50,7 +97,7 @@ class Carrier:
 
     def bytes(self, values: int) -> int:
         """Of the frames of a chunk of so many values."""
-        return self.packets(values) * frame_bytes(self.packet_values)
+        return self.packets(values) * frame_bytes(self.program_values)
 
 
 @dataclass(frozen=True)
@@ -85,10 +132,12 @@ class Multicast:
     ) -> None:
         """Raises OSError."""
         self.carrier, self._loop, self._received = carrier, loop, received
-        self._bytes = HEADER_BYTES + 4 * carrier.packet_values
+        self._seal: Seal | None = None
+        self._bytes = HEADER_BYTES + 4 * carrier.program_values
         self._lines: dict[int, _Line] = {}
         self._padding = memoryview(bytes(4 * carrier.packet_values))
         self.malformed = 0
+        self.forged = 0  # packets that are not sealed with our key
         own = self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             own.setblocking(False)
@@ -105,6 +154,10 @@ class Multicast:
             own.close()
             raise
         loop.add_reader(own.fileno(), self._read)
+
+    def sealed(self, seal: Seal) -> None:
+        """With this one from now on, also what waits. What comes with another is lost, and comes again over TCP."""
+        self._seal = seal
 
     def send(self, chunk: Packet, mbps: float, sent: Callable[[], None]) -> None:
         """A chunk, as one packet that is too large (sequence: its first one's), with what else has its label at this
@@ -160,6 +213,10 @@ class Multicast:
     def _put(self, head: bytes, data: memoryview) -> bool:
         """Whether the interface takes it."""
         parts: list[bytes | memoryview] = [head, data, self._padding[len(data) :]]
+        if self.carrier.sealed:
+            if self._seal is None:
+                return True  # as below
+            parts = [head, self._seal.close(head, b"".join(parts[1:]))]
         try:
             self._socket.sendmsg(parts, (), 0, (str(GROUP), self.carrier.port))
         except (BlockingIOError, InterruptedError):
@@ -183,7 +240,15 @@ class Multicast:
             if version != VERSION or job != self.carrier.job:
                 self.malformed += 1
                 continue
-            self._received(Packet(label, epoch, task, sequence, np.frombuffer(data, np.float32, offset=HEADER_BYTES)))
+            if not self.carrier.sealed:
+                values = np.frombuffer(data, np.float32, offset=HEADER_BYTES)
+            else:
+                opened = self._seal.open(data[:HEADER_BYTES], data[HEADER_BYTES:]) if self._seal else None
+                if opened is None:
+                    self.forged += 1
+                    continue
+                values = np.frombuffer(opened, np.float32)
+            self._received(Packet(label, epoch, task, sequence, values))
 
 
 class Assembly:

@@ -18,7 +18,7 @@ from controlplane.plan.task import Task
 from overlay.errors import OverlayError
 from overlay.execution import Execution, Post, Values
 from overlay.message import Kind
-from overlay.multicast import Assembly, Carrier, Multicast, Packet
+from overlay.multicast import Assembly, Carrier, Multicast, Packet, Seal
 
 NOTHING = np.empty(0, np.float32)
 QUIET_SECONDS = 0.1
@@ -52,8 +52,8 @@ class ReliableMulticast:
         self._assembling: dict[tuple[int, int], Assembly] = {}  # by task and tree
         self.copied: Counter[str] = Counter()
 
-    def carry(self, carrier: Carrier | None) -> None:
-        """What the coordinator says of the network. None: no switch copies."""
+    def carry(self, carrier: Carrier | None, key: bytes = b"") -> None:
+        """What the coordinator says of the network. None: no switch copies. key: of sealed packets."""
         if self._socket is not None and self._socket.carrier != carrier:
             self.close()
         if carrier is not None and self._socket is None:
@@ -61,10 +61,13 @@ class ReliableMulticast:
                 self._socket = Multicast(self._loop, self._address, carrier, self._received)
             except OSError as error:
                 self._log(f"cannot send multicasts from {self._address}: {error}")
+        if self._socket is not None and carrier is not None and carrier.sealed:
+            self._socket.sealed(Seal(key))
 
     def close(self) -> None:
         """Nothing more is sent or received."""
         if self._socket is not None:
+            self._counters.update({"forged": self._socket.forged} if self._socket.forged else {})
             self._socket.close()
             self._socket = None
 

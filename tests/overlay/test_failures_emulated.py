@@ -41,13 +41,13 @@ def test_what_is_not_there_cannot_fail(capsys):
 @pytest.mark.parametrize("system", ["selmcast-bsp-l3", "selmcast-l3"])
 def test_switches_copy_multicasts_and_what_is_lost_comes_again(system, tmp_path):
     """SelMcast in layer 3 over links that lose packets: every receiver has every value that was sent to it. With stale
-    synchronisation a site dies meanwhile, and the others go on."""
+    synchronisation, and sealed packets, a site dies meanwhile, and the others go on."""
     report = tmp_path / "report.json"
     options = ["--system", system, "--values", "30k", "--chunk", "1024", "--seconds", "4", "--loss", "0.02"]
-    fail = ["--fail", "h3 at 2s"] if system == "selmcast-l3" else []
-    assert main(["run", "--wan", "netstorm", *options, *fail, "--output", str(report)]) == 0
+    more = ["--tls", "--fail", "h3 at 2s"] if system == "selmcast-l3" else []
+    assert main(["run", "--wan", "netstorm", *options, *more, "--output", str(report)]) == 0
     agents = json.loads(report.read_text())["agents"]
-    assert len(agents) == (8 if fail else 9)
+    assert len(agents) == (8 if more else 9) and not any(agent.get("forged") for agent in agents)
     assert all(agent["wrong"] == 0 and agent["rounds"] > 0 for agent in agents)
     assert sum(agent.get("missing", 0) for agent in agents) > 0  # some were lost, and asked for
     for agent in agents:

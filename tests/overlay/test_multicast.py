@@ -1,6 +1,7 @@
 """What switches copy: packets come together again in any order; who wants copying and has no switches is told so."""
 
 import random
+import struct
 from dataclasses import replace
 
 import networkx as nx
@@ -9,18 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.plan.limits import Limits
 from controlplane.plan.task import Edge, SumTree, Task, TaskError
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
 from overlay.execution import Execution, Post
 from overlay.message import Kind
-from overlay.multicast import Assembly, Carrier
+from overlay.multicast import TAG_BYTES, Assembly, Carrier, Seal
 from overlay.replication import Replication
 from overlay.simulation import Simulation
 from overlay.systems import make
 from topologies.wan.networks import emulated
 
 CARRIER = Carrier(1, 8)
+LIMITS = Limits.of_target("v1model")
 
 
 def copied(values: int, chunk: int, receivers: tuple[str, ...] = ("b", "c")) -> Task:
@@ -109,11 +112,32 @@ def test_a_coordinator_without_switches_says_so() -> None:
         coordinator._replicated(policy.task(1, 1000, 0.0))
 
 
-def test_certificates_and_what_nobody_encrypts_exclude_each_other() -> None:
+@settings(max_examples=30, deadline=None)
+@given(st.binary(min_size=32, max_size=96), st.integers(0, 2**32 - 1), st.data())
+def test_sealed_packets_are_taken_as_sent_or_not_at_all(values: bytes, sequence: int, data: st.DataObject) -> None:
+    key = Seal.draw()
+    header = struct.pack(">BBHIIIQ", 3, 0, 1, 7, 8, sequence, 9)
+    packet = header + Seal(key).close(header, values)
+    assert len(packet) == len(header) + len(values) + TAG_BYTES and values not in packet
+    assert Seal(key).open(packet[: len(header)], packet[len(header) :]) == values
+    place, bit = data.draw(st.integers(0, len(packet) - 1)), data.draw(st.integers(0, 7))
+    wrong = packet[:place] + bytes([packet[place] ^ 1 << bit]) + packet[place + 1 :]
+    assert Seal(key).open(wrong[: len(header)], wrong[len(header) :]) is None
+    assert Seal(Seal.draw()).open(header, packet[len(header) :]) is None
+
+
+def test_a_seal_takes_the_place_of_values() -> None:
+    sealed = Carrier(1, 256, sealed=True)
+    assert sealed.packet_values == 252 and sealed.packets(253) == 2
+    assert sealed.bytes(252) == Carrier(1, 256).bytes(256)  # switches see the program's packets
+
+
+def test_only_agents_with_certificates_get_a_key() -> None:
     policy = make("selmcast-bsp-l3", ring(), 1000, p=3, chunk=100, seed=0)
-    replication = object.__new__(Replication)
-    with pytest.raises(OverlayError, match="not encrypted"):
-        Coordinator(policy, security=object(), replication=replication)  # type: ignore[arg-type]
+    replication = Replication(emulated(ring(), 1.0), LIMITS, lambda: ())
+    with Coordinator(policy, replication=replication) as plain:
+        carrier = plain._carrier()
+        assert carrier is not None and not carrier["key"]
 
 
 def test_every_pair_meets_within_k_rounds_and_copies_cost_less_where_senders_are_slow() -> None:

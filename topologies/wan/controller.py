@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from controlplane.deploy import SwitchAddress
 from controlplane.plan.task import Task
+from controlplane.rpc.tls import credentials
 from controlplane.strategies.wan.policy import Changed
 from overlay.coordinator import Coordinator
 from overlay.replication import p4runtime
 from overlay.systems import make
+from overlay.tls import Security
 from topologies.wan.networks import NETWORKS, emulated, scaled
 
 
@@ -37,6 +40,7 @@ def main() -> int:
     backs_up = tuple(given["backs_up"]) if given.get("backs_up") else None
     with Coordinator(
         policy, given["host"], given["port"], backs_up=backs_up, probe_values=given["chunk"] // 2, finished=finished,
+        security=Security.of(credentials(Path(given["credentials"]))) if given["credentials"] else None,
         replication=p4runtime(emulated(graph, 0.0), switches), log=lambda line: say(log=line),
     ) as coordinator:  # fmt: skip
         say(address=coordinator.address)

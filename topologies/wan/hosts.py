@@ -5,12 +5,15 @@ from __future__ import annotations
 import resource
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from controlplane.rpc.tls import credentials as tls_of
 from overlay.agent import Agent
 from overlay.errors import OverlayError, PeerLost
+from overlay.tls import Security
 from topologies.zygote import Channel
 
 PAUSE_SECONDS = 0.05
@@ -24,13 +27,14 @@ def brought(site: int, values: int) -> np.ndarray:
 
 def synchronise(
     channel: Channel, *, coordinator: list[Any], backups: list[list[Any]], node: str, address: str, site: int,
-    sites: dict[str, int], values: int,
+    sites: dict[str, int], values: int, credentials: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Rounds until a message comes. rounds: synchronisations with others; alone: without; given_up: that failed and
     were begun again; wrong: whose result was not the mean of those who took part; peak_mb: of memory."""
     host, port = coordinator
     others = [(str(a), int(b)) for a, b in backups]
-    agent = Agent((host, port), node, listen=(address, 0), backups=others)
+    security = Security.of(tls_of(Path(credentials))) if credentials else None
+    agent = Agent((host, port), node, listen=(address, 0), backups=others, security=security)
     agent.wait_joined(60.0)
     channel.send("ready")
     channel.receive()

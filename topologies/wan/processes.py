@@ -79,8 +79,12 @@ class Controllers:
 class Agents:
     """The sites' processes."""
 
-    def __init__(self, zygote: Zygote, topology: Topology, controllers: Controllers, values: int) -> None:
+    def __init__(
+        self, zygote: Zygote, topology: Topology, controllers: Controllers, values: int, keys: Path | None = None
+    ) -> None:
+        """keys: the folder of everybody's certificates; None: plaintext."""
         self.zygote, self.topology, self.controllers, self.values = zygote, topology, controllers, values
+        self.keys = keys
         self.sites = {node: k for k, node in enumerate(topology.servers)}
         self.processes: dict[str, HostProcess] = {}
         self.dead: set[str] = set()
@@ -90,7 +94,8 @@ class Agents:
         self.processes[node] = self.zygote.spawn(
             node, "topologies.wan.hosts:synchronise",
             {"coordinator": first, "backups": backups, "node": node, "address": self.topology.address(node),
-             "site": self.sites[node], "sites": self.sites, "values": self.values},
+             "site": self.sites[node], "sites": self.sites, "values": self.values,
+             "credentials": str(self.keys / "nodes" / node) if self.keys else None},
         )  # fmt: skip
 
     def begin(self, node: str) -> None:

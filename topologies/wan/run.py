@@ -18,9 +18,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from controlplane import command_line
+from controlplane.certificates import Wanted
+from controlplane.certificates import make as make_certificates
 from overlay.__main__ import amount
 from overlay.systems import PAPERS
 from topologies.command import Say, guarded, stopwatch
@@ -54,13 +57,17 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
 
     with ExitStack() as stack:
         wan = stack.enter_context(Wan(topology, arguments.loss, arguments.seed))
+        keys: Path | None = None
+        if arguments.tls:
+            keys = Path(stack.enter_context(TemporaryDirectory()))
+            make_certificates(keys, Wanted(nodes=tuple(topology.servers)))
         zygote = stack.enter_context(Zygote(wan.emulation, ["overlay.agent", "topologies.wan.hosts"]))
         controllers = Controllers(
             wan.emulation.controller_host,
             {"network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
              "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, len(graph) // 2),
              "switches": [[n, a.address, a.device_id] for n, a in wan.emulation.switch_addresses.items()],
-             "chunk": arguments.chunk},
+             "chunk": arguments.chunk, "credentials": str(keys / "controller") if keys else None},
             log,
         )  # fmt: skip
         stack.callback(controllers.close)
@@ -68,7 +75,7 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
         if arguments.backup:
             controllers.start(backs_up=controllers.addresses[0])
         zygote.wait_ready()
-        agents = Agents(zygote, topology, controllers, arguments.values)
+        agents = Agents(zygote, topology, controllers, arguments.values, keys)
         for node in topology.servers:
             agents.start(node)
         for node in topology.servers:
@@ -141,6 +148,7 @@ def main(argv: Sequence[str]) -> int:
                         "20 to 155 Mbit/s every 180 s)")  # fmt: skip
     parser.add_argument("--total-mbps", type=float, default=200.0, help="of all links: scales their rates")
     parser.add_argument("--seed", type=int, default=1, help="of network and values (default: %(default)s)")
+    parser.add_argument("--tls", action="store_true", help="controller and agents show certificates, made for this run")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
     arguments = parser.parse_args(argv)
     say = stopwatch()
