@@ -49,7 +49,7 @@ from controlplane.targets.bri.ports import FIRST_UNKNOWN
 from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.kinds import Kind, P4RuntimeKind, TofinoKind
 from controlplane.topology import Topology, TopologyError
-from p4src.artifacts import Artifact, ArtifactError, find, load
+from p4src.artifacts import ARTIFACTS, Artifact, ArtifactError, find, load
 
 DEFAULT_ARTIFACTS = "v1model-256"
 LEAVING_SECONDS = 0.5
@@ -161,10 +161,15 @@ def _kind_of(arguments: argparse.Namespace) -> Kind:
 
 
 def _artifact_for(target: str, name: str) -> Artifact:
-    artifact = load_artifact(name)
+    there = ", ".join(path.name for path in sorted(ARTIFACTS.glob(f"{target}-*")))
+    try:
+        artifact = load_artifact(name)
+    except ArtifactError as error:
+        raise DeployError(f"--artifacts: {error} (there are: {there}; or give a folder)") from None
     if artifact.manifest.target != target:
         option = {"v1model": "--bmv2 (or none)", "tna": "--tofino", "t2na": "--tofino 2"}[target]
-        raise DeployError(f"{option} needs a program for {target}; {name} is for {artifact.manifest.target}")
+        other = artifact.manifest.target
+        raise DeployError(f"{option} needs a program for {target} ({there}); {name} is for {other}")
     return artifact
 
 
@@ -235,6 +240,14 @@ def run(arguments: argparse.Namespace) -> None:
     if topology is None:
         raise DeployError("--topology is missing: a node-link JSON file, fattree:k=4 or testbed")
     kind = kind_of(arguments)
+    switches: list[SwitchAddress] = []
+    listening = None
+    epochs = EpochStore(arguments.epoch_file)
+    if not arguments.dry_run:  # what can be wrong is found out before planning, which may take long
+        switches = wanted_switches(arguments, topology)
+        if arguments.serve is not None:
+            epochs.check()
+            listening = open_listening(arguments, arguments.serve)
     plan = make_plan(arguments, limited(topology, kind.limits))
     deployment = deployment_of(plan, topology, kind, arguments.job_id)
     if arguments.dry_run:
@@ -250,12 +263,6 @@ def run(arguments: argparse.Namespace) -> None:
             "--switches FILE serves them (docs/overlay.md)"
         )
     log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
-    switches = wanted_switches(arguments, topology)
-    epochs = EpochStore(arguments.epoch_file)
-    listening = None
-    if arguments.serve is not None:  # what can be wrong here is found out before a switch is touched
-        epochs.check()
-        listening = open_listening(arguments, arguments.serve)
     targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
     try:
         others = found(targets)

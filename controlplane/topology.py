@@ -333,6 +333,8 @@ class Topology:
             raise TopologyError(
                 'a topology is node-link JSON: an object with the lists "nodes" and "edges" (or "links")'
             )
+        if "edges" in source and "links" in source:
+            raise TopologyError('a topology has its links in "edges" or in "links" (older networkx), not in both')
         if not node_list:
             raise TopologyError("the topology has no nodes")
         nodes: dict[str, Mapping[str, Any]] = {}

@@ -88,6 +88,7 @@ def test_a_topology_file(tmp_path):
         (link(target="w"), "both ends"),
         (link(ports={"w": 0}), "link w -> v: ports"),
         (small(edges=[*small()["edges"], small()["edges"][0]]), "link w -> v is given twice"),
+        (small(links=[]), 'in "edges" or in "links"'),
         (small(edges=[{"source": "w", "target": "v"}]), "link w -> v: bandwidth_mbps is missing"),
     ],
 )

@@ -57,6 +57,25 @@ def test_dry_run_says_what_travels_under_each_label(capsys):
     assert "# partial sums\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--switches", "nosuch.json"], "cannot read switches file nosuch.json"),
+        ([], "--switches FILE is missing"),
+        (["--switches", "FILE", "--serve", "10.0.0.1:9600"], "10.0.0.1:9600 leaves this machine"),
+        (["--switches", "FILE", "--serve", "127.0.0.1:0", "--epoch-file", "/proc/none"], "/proc"),
+        (["--switches", "FILE", "--serve", "127.0.0.1:0", "--tokens", "nosuch"], "nosuch"),
+        (["--artifacts", "nosuch"], "not a compiled program (there are: v1model-256, v1model-4,"),
+        (["--artifacts", "v1model-9"], "python -m p4src.build --values 9 does it (there are: v1model-256, v1model-4,"),
+        (["--artifacts", "tna-64"], "needs a program for v1model (v1model-256, v1model-4, v1model-64)"),
+    ],
+)
+def test_what_is_wrong_is_said_before_planning(testbed, words, said, monkeypatch, capsys):
+    monkeypatch.setattr("controlplane.deploy.make_plan", lambda *_: pytest.fail("planned"))
+    assert main([*PLAN, "--bmv2", *(str(testbed[1]) if word == "FILE" else word for word in words)]) != 0
+    assert said in capsys.readouterr().err
+
+
 def test_install_again_and_remove(testbed, capsys):
     switches, file = testbed
     command = [*PLAN, "--bmv2", "--switches", str(file)]
