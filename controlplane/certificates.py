@@ -5,7 +5,11 @@
     inart ps --controller 10.0.0.1:9600 --credentials DIR/nodes/S1
     inart status --controller 10.0.0.1:9600 --credentials DIR/operators/alice
 
-What is there already stays; run it again for nodes that come. See docs/deploy.md.
+What is there already stays; run it again for nodes that come, and to make some anew before they end:
+
+    inart certificates --folder DIR --renew S1 alice controller        (or: --renew all)
+
+Who runs takes the new files without a restart. See docs/deploy.md.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from controlplane.rpc.tls import CONTROLLER_NAME, FOLDER_FILES, ORGANISATION, sw
 from controlplane.runtime.access import Caller
 
 DAYS = 90
+AUTHORITY_DAYS = 3650
+"""An authority holds for so long, or ten times as long as what it signs at first."""
 BROWSER_FILE = "browser.p12"
 """Of operators and viewers."""
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
@@ -83,7 +89,7 @@ class Authority:
             key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
         )  # fmt: skip
         builder = (
-            _builder(subject, subject, key, days)
+            _builder(subject, subject, key, now() + datetime.timedelta(days=max(AUTHORITY_DAYS, 10 * days)))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -97,25 +103,49 @@ class Authority:
         self, folder: Path, caller: Caller, uses: Sequence[x509.ObjectIdentifier], names: Sequence[str] = ()
     ) -> bool:
         """certificate.pem, key.pem, and this authority's authority.pem; False: they were there."""
-        files = {part: folder / name for part, name in FOLDER_FILES.items()}
-        if files["certificate"].is_file() and files["key"].is_file():
+        if all((folder / FOLDER_FILES[part]).is_file() for part in ("certificate", "key")):
             return False
-        key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(caller)[:64])])
         others = [_general_name(name) for name in names]
+        self._write(
+            folder,
+            subject,
+            x509.ExtendedKeyUsage(uses),
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri), *others]),
+        )
+        return True
+
+    def renew(self, folder: Path, names: Sequence[str] = ()) -> None:
+        """A new key and certificate for whom the folder's is, with the same names and those. Raises
+        CertificatesError."""
+        file = folder / FOLDER_FILES["certificate"]
+        try:
+            before = x509.load_pem_x509_certificate(file.read_bytes())
+            uses = before.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            there = list(before.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        except (ValueError, x509.ExtensionNotFound) as error:
+            raise CertificatesError(f"{file} is not one that this command made: {error}") from None
+        if before.issuer != self.certificate.subject:
+            raise CertificatesError(f"{file} is another authority's: delete its folder, and it is made anew")
+        there += [name for name in map(_general_name, names) if name not in there]
+        self._write(folder, before.subject, uses, x509.SubjectAlternativeName(there))
+
+    def _write(
+        self, folder: Path, subject: x509.Name, uses: x509.ExtendedKeyUsage, names: x509.SubjectAlternativeName
+    ) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        end = min(now() + datetime.timedelta(days=self.days), self.certificate.not_valid_after_utc)
         builder = (
-            _builder(subject, self.certificate.subject, key, self.days)
+            _builder(subject, self.certificate.subject, key, end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.UniformResourceIdentifier(caller.uri), *others]), critical=False
-            )
+            .add_extension(uses, critical=False)
+            .add_extension(names, critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
-        _write(files["certificate"], builder.sign(self.key, hashes.SHA256()).public_bytes(_PEM), 0o644)
-        _write(files["authority"], self.pem, 0o644)
-        _write(files["key"], _pem(key), 0o600)
-        return True
+        pem = builder.sign(self.key, hashes.SHA256()).public_bytes(_PEM)
+        _write(folder / FOLDER_FILES["authority"], self.pem, 0o644)
+        _write(folder / FOLDER_FILES["certificate"], pem, 0o644)
+        _write(folder / FOLDER_FILES["key"], _pem(key), 0o600)
 
 
 _PEM = serialization.Encoding.PEM
@@ -126,7 +156,7 @@ def now() -> datetime.datetime:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime.datetime
 ) -> x509.CertificateBuilder:
     begin = now() - datetime.timedelta(hours=1)  # clocks differ
     return (
@@ -136,7 +166,7 @@ def _builder(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
-        .not_valid_after(now() + datetime.timedelta(days=days))
+        .not_valid_after(end)
     )
 
 
@@ -223,6 +253,37 @@ def _make_switches(folder: Path, wanted: Wanted, days: int) -> list[Path]:
     return made
 
 
+OF_SWITCHES = ("controller-of-switches", "switches")
+PLACES = ("nodes", "operators", "viewers", "switches")
+
+
+def renew(folder: Path, names: Sequence[str], controller: Sequence[str] = (), days: int = DAYS) -> list[Path]:
+    """Make certificates anew that are there; their folders. names: S1, nodes/S1, controller, or "all". controller: what
+    it is reached at now, too. All or none. Raises CertificatesError, OSError."""
+    places = ["controller", "controller-of-switches", *(f"{place}/*" for place in PLACES)]
+    there = [file.parent for place in places for file in sorted(folder.glob(f"{place}/{FOLDER_FILES['certificate']}"))]
+    chosen: dict[Path, Authority] = {}
+    for name in names:
+        found = [one for one in there if name in ("all", one.name, one.relative_to(folder).as_posix())]
+        if not found:
+            known = ", ".join(one.relative_to(folder).as_posix() for one in there) or "none"
+            raise CertificatesError(f"there is no certificate of {name!r} in {folder} (there are: {known})")
+        if len(found) > 1 and name != "all":
+            several = ", ".join(one.relative_to(folder).as_posix() for one in found)
+            raise CertificatesError(f"{name!r} could be {several}: say which")
+        for one in found:
+            own = "switch-authority" if one.relative_to(folder).parts[0] in OF_SWITCHES else "authority"
+            if not (folder / own / FOLDER_FILES["key"]).is_file():
+                raise CertificatesError(f"{folder / own} has no key: only where the authority is can it sign")
+            chosen[one] = Authority.of(folder / own, "", days)
+    for one, authority in chosen.items():
+        authority.renew(one, controller if one == folder / "controller" else ())
+        if (one / BROWSER_FILE).is_file():
+            (one / BROWSER_FILE).unlink()
+            _write_browser_file(one, authority)
+    return list(chosen)
+
+
 def _write_browser_file(where: Path, authority: Authority) -> None:
     """Certificate and key as a browser imports them, for the controller's page. The key is in no way safer beside it,
     so it has no password."""
@@ -282,9 +343,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--operators", type=_names, default=("operator",), metavar="NAME,...", help="default: operator")
     parser.add_argument("--viewers", type=_names, default=(), metavar="NAME,...", help="who may look only")
     parser.add_argument("--switches", type=Path, metavar="FILE", help="switches file: one for each address in it")
+    parser.add_argument(
+        "--renew", nargs="+", metavar="NAME",
+        help="make these anew that are there (S1, nodes/S1, controller, or all), and nothing else",
+    )  # fmt: skip
     parser.add_argument("--tokens", action="store_true", help="tokens for nodes and operators, not certificates")
     parser.add_argument("--days", type=int, default=DAYS, metavar="N", help="how long they hold (%(default)s)")
     return parser
+
+
+def _until(folder: Path) -> str:
+    certificate = x509.load_pem_x509_certificate((folder / FOLDER_FILES["certificate"]).read_bytes())
+    return f"until {certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -293,6 +363,15 @@ def _names(text: str) -> tuple[str, ...]:
 
 def run(arguments: argparse.Namespace) -> Iterable[str]:
     """What the command prints. Raises CertificatesError, ValueError, OSError."""
+    if arguments.days < 1:
+        raise CertificatesError("--days must be at least 1")
+    if arguments.renew is not None:
+        if arguments.tokens or arguments.nodes or arguments.topology or arguments.switches or arguments.viewers:
+            raise CertificatesError("--renew makes anew what is there: no --nodes, --topology, --switches or --tokens")
+        for one in renew(arguments.folder, arguments.renew, arguments.controller, arguments.days):
+            yield f"{one}: renewed, {_until(one)}"
+        yield "copy them to where they are used; who runs takes them at his next connection, without a restart"
+        return
     nodes = list(arguments.nodes)
     if arguments.topology is not None:
         from controlplane.generators import parse_topology
@@ -307,8 +386,6 @@ def run(arguments: argparse.Namespace) -> Iterable[str]:
                 by_address.setdefault(switch.address, []).append(switch.name)
         except DeployError as error:
             raise CertificatesError(str(error)) from None
-    if arguments.days < 1:
-        raise CertificatesError("--days must be at least 1")
     wanted = Wanted(arguments.controller, nodes, arguments.operators, arguments.viewers, list(by_address.items()))
     made = make(arguments.folder, wanted, arguments.days, tokens=arguments.tokens)
     yield f"{len(made)} made in {arguments.folder}, for {arguments.days} days; what was there stays"

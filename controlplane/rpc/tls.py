@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import datetime
 import ipaddress
+import logging
 import os
 import ssl
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import grpc
 
 ORGANISATION = "InArt"
 """Of an authority that `inart certificates` made: its certificates name the role, so that is what is checked."""
 CONTROLLER_NAME = "controller.inart"
+logger = logging.getLogger("inart")
+Made = TypeVar("Made")
 FOLDER_FILES = {"authority": "authority.pem", "certificate": "certificate.pem", "key": "key.pem", "token": "token"}
 
 
@@ -69,10 +75,39 @@ class Tls:
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        key, certificate, authority = self._read()
-        if key is None or certificate is None:
+        """Of the files as they are at each handshake: they may be replaced while the server runs. Raises ValueError."""
+        if self.certificate is None or self.key is None:
             raise ValueError("TLS: a server needs --tls-cert and --tls-key")
-        return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
+        fresh = Fresh(self, Tls._server_configuration)
+        return grpc.dynamic_ssl_server_credentials(
+            fresh.now(),
+            fresh.renewed,  # type: ignore[arg-type]  # None: they are as they were
+            require_client_authentication=self.authority is not None,
+        )
+
+    def _server_configuration(self) -> Any:
+        self.check_pair()
+        key, certificate, authority = self._read()
+        assert key is not None and certificate is not None, "a server has both"
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+    def check_pair(self) -> None:
+        """Raises ValueError: certificate, key or authority are no PEM, or the first two no pair."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key, password="")
+            if self.authority is not None:
+                context.load_verify_locations(self.authority)
+        except (ssl.SSLError, OSError) as error:
+            files = ", ".join(str(file) for file in (self.certificate, self.key, self.authority) if file is not None)
+            raise ValueError(f"TLS: {files}: {error}; are they PEM, certificate and key a pair?") from None
+
+    def stamps(self) -> tuple[object, ...]:
+        """What changes when a file is replaced or written."""
+        files = (self.certificate, self.key, self.authority)
+        found = [os.stat(file) for file in files if file is not None]
+        return tuple((one.st_dev, one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
 
     def expired(self) -> str:
         """Which of the own certificate and the authority's has ended, in words; "": neither, as far as can be read.
@@ -84,8 +119,8 @@ class Tls:
                 continue
             if path is not None and end is not None and end < datetime.datetime.now(datetime.UTC):
                 return (
-                    f"the certificate {path} expired on {end:%Y-%m-%d %H:%M} UTC: delete its folder and let `inart "
-                    "certificates` make it anew, or ask who has the authority"
+                    f"the certificate {path} expired on {end:%Y-%m-%d %H:%M} UTC: `inart certificates --folder DIR "
+                    "--renew NAME` makes it anew, where the authority is"
                 )
         return ""
 
@@ -99,6 +134,38 @@ class Tls:
             raise ValueError(f"TLS: {self.authority} is not a certificate in PEM: {error}") from None
         wanted = (("organizationName", ORGANISATION),)
         return any(wanted in authority.get("subject", ()) for authority in authorities)
+
+
+class Fresh(Generic[Made]):
+    """What `make` makes of TLS files, made anew when they have been replaced. As long as what is there now cannot be
+    used (half of a new pair, say), it is what it was. Thread-safe. Raises what `make` raises, at first."""
+
+    def __init__(self, tls: Tls, make: Callable[[Tls], Made]) -> None:
+        self._tls, self._make = tls, make
+        self._lock = threading.Lock()
+        self._stamps = tls.stamps()
+        self._made = make(tls)
+        self._refused: object = None
+
+    def now(self) -> Made:
+        self.renewed()
+        return self._made
+
+    def renewed(self) -> Made | None:
+        """None: they are as they were when asked before."""
+        with self._lock:
+            stamps: object = None
+            try:
+                stamps = self._tls.stamps()
+                if stamps == self._stamps:
+                    return None
+                self._made, self._stamps = self._make(self._tls), stamps
+            except (ValueError, OSError) as error:
+                if stamps is None or stamps != self._refused:
+                    logger.warning("what replaced TLS files is not used: %s", error)
+                self._refused = stamps
+                return None
+            return self._made
 
 
 _TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import bokeh
 import grpc
 
-from controlplane.rpc.tls import Tls
+from controlplane.rpc.tls import Fresh, Tls
 from controlplane.runtime.access import Access, Caller, Denied, parse_uri
 from controlplane.runtime.snapshot import Snapshots
 from controlplane.web import page
@@ -33,7 +33,7 @@ POLICY = (
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
 
 
-class WebError(Exception):
+class WebError(ValueError):
     """It cannot serve; the message says why."""
 
 
@@ -183,12 +183,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     site: Site
     access: Access
-    context: ssl.SSLContext | None = None
+    contexts: Fresh[ssl.SSLContext] | None = None
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        if self.context is not None:  # here, in the connection's own thread: a handshake may take its time
+        if self.contexts is not None:  # here, in the connection's own thread: a handshake may take its time
             request.settimeout(REQUEST_SECONDS)
-            request = self.context.wrap_socket(request, server_side=True)
+            request = self.contexts.now().wrap_socket(request, server_side=True)
         try:
             super().finish_request(request, client_address)
         finally:
@@ -219,7 +219,7 @@ class Web:
             raise WebError(f"cannot serve the page on {address}: {error}") from None
         self._server.access = access or Access()
         if tls is not None:
-            self._server.context = _context(tls)
+            self._server.contexts = Fresh(tls, _context)
         self._thread: threading.Thread | None = None
         self.url = f"http{'s' if tls is not None else ''}://{host}:{self._server.server_port}/"
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import re
+import shutil
+import socket
+import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from controlplane.certificates import Authority, CertificatesError, Wanted, make, now
+from controlplane.certificates import CLIENT, Authority, CertificatesError, Wanted, make, now
 from controlplane.certificates import main as certificates
 from controlplane.listening import open_listening
 from controlplane.rpc import inart_pb2 as pb
@@ -21,7 +26,7 @@ from controlplane.rpc.channels import open_channel
 from controlplane.rpc.client import ControllerError, Identity, Membership, fetch_status
 from controlplane.rpc.stubs import METHODS, ControllerStub
 from controlplane.rpc.tls import Tls, credentials, is_local, not_after
-from controlplane.runtime.access import MAY, ROLES, TokenError, load_tokens, parse_uri
+from controlplane.runtime.access import MAY, ROLES, Caller, TokenError, load_tokens, parse_uri
 from controlplane.runtime.controller import Controller, listen
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.roster import Roster
@@ -393,6 +398,108 @@ def test_end_of_what_is_no_certificate(content, tmp_path):
     (tmp_path / "certificate.pem").write_text(content)
     (tmp_path / "key.pem").write_text(content)
     assert credentials(tmp_path).expired() == ""
+
+
+def serial(where: Path | str, tls: Tls | None = None) -> int:
+    """Of a folder's certificate, or of the one that a server shows to whom has these."""
+    if isinstance(where, Path):
+        return x509.load_pem_x509_certificate((where / "certificate.pem").read_bytes()).serial_number
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(tls.certificate, tls.key)
+    host, _, port = where.rpartition(":")
+    with socket.create_connection((host, int(port)), 30) as line, context.wrap_socket(line) as secure:
+        return x509.load_der_x509_certificate(secure.getpeercert(True)).serial_number
+
+
+def test_authority_outlives_what_it_signs_and_nothing_outlives_it(tmp_path):
+    make(tmp_path / "usual", Wanted(nodes=("a",)))
+    ends = [not_after((tmp_path / "usual" / who / "certificate.pem").read_text()) for who in ("authority", "nodes/a")]
+    assert ends[0] - ends[1] > datetime.timedelta(days=3000)
+    make(tmp_path / "short", Wanted())
+    authority = replace(Authority.of(tmp_path / "short/authority", "", 1), days=10**5)
+    authority.renew(tmp_path / "short/controller")
+    assert not_after((tmp_path / "short/controller/certificate.pem").read_text()) == not_after(authority.pem.decode())
+
+
+def test_renewed_are_who_they_were_and_the_others_stay(tmp_path, capsys):
+    make(tmp_path, WANTED)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.*") if file.is_file()}
+    who = ["w1", "operators/alice", "controller", "V1"]
+    assert certificates(["--folder", str(tmp_path), "--renew", *who, "--controller", "10.0.0.9", "--days", "5"]) == 0
+    assert capsys.readouterr().out.count("renewed, until ") == 4
+    changed = {str(file.relative_to(tmp_path)) for file in before if file.read_bytes() != before[file]}
+    renewed = ("nodes/w1", "operators/alice", "controller", "switches/V1")
+    pairs = {f"{who}/{name}.pem" for who in renewed for name in ("certificate", "key")}
+    assert changed == {*pairs, "operators/alice/browser.p12"}
+    for who in renewed:
+        file = tmp_path / who / "certificate.pem"
+        old, new = map(x509.load_pem_x509_certificate, (before[file], file.read_bytes()))
+        names = [list(one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value) for one in (old, new)]
+        more = [x509.IPAddress(ipaddress.ip_address("10.0.0.9"))] if who == "controller" else []
+        assert (new.subject, new.issuer, names[1]) == (old.subject, old.issuer, [*names[0], *more])
+        assert (new.not_valid_after_utc - now()).days in (4, 5)
+        assert (tmp_path / who / "key.pem").stat().st_mode & 0o077 == 0
+    assert certificates(["--folder", str(tmp_path), "--renew", "all"]) == 0
+    assert all(file.read_bytes() != before[file] for file in before
+               if file.name == "key.pem" and "authority" not in file.parent.name)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--renew", "w9"], "no certificate of 'w9'"),
+        (["--renew", "same"], "could be nodes/same, operators/same: say which"),
+        (["--renew", "authority"], "no certificate of 'authority'"),
+        (["--renew", "nodes/same", "--nodes", "b"], "--renew makes anew what is there"),
+        (["--renew", "nodes/theirs"], "is another authority's"),
+    ],
+)
+def test_what_cannot_be_renewed(tmp_path, words, message, capsys):
+    make(tmp_path, Wanted(nodes=("same", "theirs"), operators=("same",)))
+    shutil.rmtree(tmp_path / "nodes/theirs")
+    other = Authority.of(tmp_path / "elsewhere/authority", "somebody else's", 1)
+    other.issue(tmp_path / "nodes/theirs", Caller("node", "theirs"), (CLIENT,))
+    before = serial(tmp_path / "nodes/same")
+    assert certificates(["--folder", str(tmp_path), *words]) == 1
+    assert message in capsys.readouterr().err
+    assert serial(tmp_path / "nodes/same") == before
+
+
+def test_renewed_certificate_of_a_running_controller_is_used_for_who_comes(tmp_path, until, caplog):
+    make(tmp_path, WANTED)
+    own, alice = tmp_path / "controller", credentials(tmp_path / "operators/alice")
+    rig = Rig(tmp_path, tmp_path, ["--credentials", str(own)], credentials(tmp_path / "nodes/ps1"))
+    try:
+        until(lambda: rig.listener.missing, "the server has joined")
+        old = serial(own)
+        assert serial(rig.address, alice) == old
+        Authority.of(tmp_path / "authority", "", 90).renew(own)
+        key = (own / "key.pem").read_bytes()
+        (own / "key.pem").write_bytes((tmp_path / "nodes/w1/key.pem").read_bytes())
+        assert serial(rig.address, alice) == old  # half of what is new is no pair
+        assert "what replaced TLS files is not used" in caplog.text
+        (own / "key.pem").write_bytes(key)
+        assert serial(rig.address, alice) == serial(own) != old
+        assert fetch_status(rig.address, alice).agents[2].joined  # nobody was sent away
+    finally:
+        rig.close()
+
+
+def test_a_new_authority_is_taken_without_a_restart(tmp_path):
+    make(tmp_path / "a", WANTED)
+    make(tmp_path / "b", WANTED)
+    own = shutil.copytree(tmp_path / "a/controller", tmp_path / "controller")
+    rig = Rig(tmp_path, tmp_path, ["--credentials", str(own)], credentials(tmp_path / "a/nodes/ps1"))
+    before, after = (credentials(tmp_path / one / "operators/alice") for one in "ab")
+    try:
+        assert fetch_status(rig.address, before).state
+        shutil.copytree(tmp_path / "b/controller", own, dirs_exist_ok=True)
+        assert fetch_status(rig.address, after).state
+        with pytest.raises(ControllerError, match="UNAVAILABLE"):
+            fetch_status(rig.address, before)
+    finally:
+        rig.close()
 
 
 def test_browser_gets_a_file_of_its_own(folder):

@@ -1,5 +1,6 @@
 """Who may speak to whom: certificates name agents and the coordinator."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,24 @@ def test_sums_over_tls(folder):
             future.result(SECONDS)
         for each, values in zip(agents, given, strict=True):
             np.testing.assert_array_equal(values, np.float32(4.0))
+            each.close()
+
+
+def test_new_files_hold_for_new_connections(tmp_path):
+    """Of a new authority, too: who runs needs no restart."""
+    for one in ("old", "new"):
+        make(tmp_path / one, Wanted(nodes=NODES))
+    now = shutil.copytree(tmp_path / "old", tmp_path / "now")
+    with Coordinator(One(NODES), security=security(now, "controller")) as coordinator:
+        a = agent(coordinator, "a", security(now, "nodes/a"))
+        until(lambda: "a" in coordinator._members)
+        shutil.copytree(tmp_path / "new", now, dirs_exist_ok=True)
+        b = agent(coordinator, "b", security(tmp_path / "new", "nodes/b"))
+        agents = {"a": a, "b": b}
+        until(lambda: met(agents))
+        for future in [each.synchronise_async(np.full(1000, 3.0, np.float32)) for each in agents.values()]:
+            future.result(SECONDS)
+        for each in agents.values():
             each.close()
 
 
