@@ -112,13 +112,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     stop = threading.Event()
-    last = ""
 
     def say(line: str) -> None:
-        nonlocal last
-        if line != last:  # what ends it may have been said when it came
-            print(f"ps_server: {line}", file=sys.stderr, flush=True)
-        last = line
+        print(f"ps_server: {line}", file=sys.stderr, flush=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -285,7 +285,7 @@ class Member(ABC):
         threading.Thread(target=self._membership.rejoin, args=(failure,), name="rejoin", daemon=True).start()
 
     def _fail(self, error: AgentError) -> None:
-        self._log(str(error))
+        """It cannot go on. Whoever waits for it gets the error, and says it."""
         with self._changed:
             self._ready, self._failure, self._problem = False, error, str(error)
             self._changed.notify_all()
