@@ -8,7 +8,6 @@ which doubles each time that it is silent still, or when an operator says so.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from controlplane.runtime.congestion import Congestion, packets
 from controlplane.runtime.hops import Entry, Hop, hops_of
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
+from controlplane.runtime.periodic import Periodic
 from controlplane.runtime.ports import PortWatch
 from controlplane.runtime.running import LOST
 from controlplane.runtime.update import Version
@@ -73,35 +73,27 @@ class Watch:
     _back: dict[str, float] = field(default_factory=dict)
     _followed: dict[str, Followed] = field(default_factory=dict)
     _probation: dict[str, tuple[float, float]] = field(default_factory=dict)  # what was silent: until when, how long
-    _closed: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
 
     def __post_init__(self) -> None:
         self._congestion = Congestion(self.network, self._read, self.log)
         self._ports = PortWatch(self.network, self.log)
+        self._thread = Periodic("watching for failures", LOOK_SECONDS, self._look, self.log)
 
     def start(self) -> None:
         self._ports.start()
-        self._thread = threading.Thread(target=self._run, name="failures", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._closed.set()
+        self._thread.end()
         self._ports.close()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
+        self._thread.close()
 
-    def _run(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
-            try:
-                self._look_at_switches()
-                self._look_at_trees()
-                self._look_at_lost_agents()
-                self._end_probation()
-                self._congestion.look()
-            except Exception as error:  # the watch must not end; whatever it was is said
-                self.log(f"watching for failures: {type(error).__name__}: {error}")
-                self._closed.wait(1.0)
+    def _look(self) -> None:
+        self._look_at_switches()
+        self._look_at_trees()
+        self._look_at_lost_agents()
+        self._end_probation()
+        self._congestion.look()
 
     def _look_at_switches(self) -> None:
         now = time.monotonic()

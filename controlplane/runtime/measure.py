@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from controlplane.rules import Forward, Replicate
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
+from controlplane.runtime.periodic import Periodic
 from controlplane.runtime.room import job_of
 from controlplane.runtime.running import RunningJob
 from controlplane.targets.base import Counters, TargetError
@@ -98,21 +99,13 @@ class Measurements:
         self._history: dict[str, deque[tuple[float, float]]] = {}
         self._lock = threading.Lock()
         self._reading_lock = threading.Lock()
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = Periodic("measuring jobs", LOOK_SECONDS, self.note, network.log)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="measure", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
-
-    def _run(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
-            self.note()
+        self._thread.close()
 
     # -- jobs' rates, by their agents -------------------------------------------------------------------------------
 

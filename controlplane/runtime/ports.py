@@ -5,7 +5,6 @@ P4Runtime has no state of ports: such a switch says None, and is not asked again
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
+from controlplane.runtime.periodic import Periodic
 from controlplane.targets.base import TargetError
 from controlplane.targets.fabric import everywhere
 
@@ -45,27 +45,20 @@ class PortWatch:
     _late: set[tuple[str, int]] = field(default_factory=set)  # ports that have not come up; that is said
     _steady: dict[str, float] = field(default_factory=dict)  # by link that is off: since when both its ends are up
     _losses: Counter[str] = field(default_factory=Counter)
-    _closed: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+
+    def __post_init__(self) -> None:
+        self._thread = Periodic("watching ports", LOOK_SECONDS, self._look, self.log)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="ports", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
+        self._thread.close()
 
-    def _run(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
-            try:
-                self.look()
-            except Exception as error:  # the watch must not end; whatever it was is said
-                self.log(f"watching ports: {type(error).__name__}: {error}")
-                self._closed.wait(1.0)
-            if len(self._silent) == len(self.network.switches.keepers):
-                return
+    def _look(self) -> None:
+        self.look()
+        if len(self._silent) == len(self.network.switches.keepers):
+            self._thread.end()  # nobody will ever say anything
 
     def look(self) -> None:
         """Ask every switch that can say, and answer what has changed."""

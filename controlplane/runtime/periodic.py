@@ -1,0 +1,39 @@
+"""A thread that looks every so often, until it is closed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+AFTER_ERROR_SECONDS = 1.0
+
+
+class Periodic:
+    """Calls `look` every `seconds`, from `start` to `close`. An error does not end it, whatever it was: it is said to
+    `log`, with what the watch does ("watching ports")."""
+
+    def __init__(self, what: str, seconds: float, look: Callable[[], None], log: Callable[[str], None]) -> None:
+        self._what, self._seconds, self._look, self._log = what, seconds, look, log
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=what, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """No further look; for `look` itself, which cannot wait for its own end."""
+        self._closed.set()
+
+    def close(self) -> None:
+        """No further look; waits for the one that is under way."""
+        self.end()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._seconds):
+            try:
+                self._look()
+            except Exception as error:
+                self._log(f"{self._what}: {type(error).__name__}: {error}")
+                self._closed.wait(AFTER_ERROR_SECONDS)
