@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from controlplane.plan import Plan
-from controlplane.runtime.network_state import NetworkState
+from controlplane.runtime.network_state import OPERATOR, NetworkState
 from controlplane.runtime.replanning import Replanning
 from controlplane.runtime.running import LOST, RunningJob
 from controlplane.runtime.update import SAME, Update, UpdateError
@@ -133,7 +133,7 @@ class Failover:
                     more = job.roster.gone().keys() - gone.keys()
                     # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
                     # until then all wait anyway. What is only slow, or others have, is better than nothing.
-                    missing = self.state.switches.off() or any(why != "operator" for why in self.state.off.values())
+                    missing = self.state.switches.off() or any(why != OPERATOR for why in self.state.off.values())
                     waits = (missing or attempt == 1) and time.monotonic() - began < PATIENCE_SECONDS
                     if waits and not more:
                         if attempt == 1:

@@ -13,7 +13,7 @@ from controlplane.runtime.changeover import Late
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.failover import Failover
 from controlplane.runtime.members import Known
-from controlplane.runtime.network_state import NetworkState
+from controlplane.runtime.network_state import OPERATOR, NetworkState
 from controlplane.runtime.replanning import TURN_SECONDS, Replanning
 from controlplane.runtime.residual import without
 from controlplane.runtime.room import JOB_IDS, base_rules, deployment_of
@@ -26,7 +26,7 @@ from controlplane.runtime.update import Update, UpdateError, Updater
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kinds import Kind
 from controlplane.terms import USUAL, Terms
-from controlplane.topology import Topology
+from controlplane.topology import Topology, TopologyError
 from p4src.protocol import VERSION
 
 ATTEMPTS = 3
@@ -122,7 +122,8 @@ class Network:
             PlanSummary(plan.job.name, plan.strategy, plan.rate_mbps, plan.version), roster, updater, job_id
         )
         needed = {*plan.job.workers, *plan.job.parameter_servers}
-        job.without = {node: LOST for node in (*whole.workers, *whole.parameter_servers) if node not in needed}
+        expected = needed.union(self.state.off)  # what an operator took out was not lost
+        job.without = {node: LOST for node in (*whole.workers, *whole.parameter_servers) if node not in expected}
         self.jobs.add(job)
         self.changed()
         return job
@@ -131,8 +132,20 @@ class Network:
         roles = [("worker", job.workers), ("parameter_server", job.parameter_servers)]
         return {node: Known(role, self.topology.address(node)) for role, nodes in roles for node in nodes}
 
-    def start(self, jobs: Sequence[Stored]) -> None:
-        """Run the jobs of a controller that ended, as they were: their agents carry on. Raises FabricError."""
+    def start(self, jobs: Sequence[Stored], kept_off: Sequence[str] = ()) -> None:
+        """Run the jobs of a controller that ended, as they were: their agents carry on. kept_off: what an operator had
+        taken out stays out. Raises FabricError."""
+        gone = []
+        for name in kept_off:
+            try:
+                without(self.topology, [name])
+            except TopologyError:
+                gone.append(name)  # of another topology than the last time
+        self.state.off = dict.fromkeys((name for name in kept_off if name not in gone), OPERATOR)
+        if self.state.off:
+            self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
+        if gone:
+            self.log(f"was kept off and is not in the topology any more: {', '.join(gone)}")
         for stored in jobs:
             self.switches.keep(stored.job_id, stored.deployment.rulesets)
         changes = self.switches.fill()
@@ -222,6 +235,10 @@ class Network:
             self.changed()
             return changes, self.switches.off()
 
+    def taken_out(self) -> list[str]:
+        """What an operator keeps off, for a controller that starts again."""
+        return [name for name, why in self.state.off.items() if why == OPERATOR]
+
     def free_id(self) -> int:
         """The lowest number that no job has, running or on a switch."""
         used = {*self.switches.jobs(), *(job.job_id for job in self.jobs)}
@@ -258,7 +275,7 @@ class Network:
             if wrong:
                 raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.state.kept_off) or 'nothing'}")
             kept = {one: why for one, why in self.state.off.items() if one not in restored}
-            later = kept | dict.fromkeys(off, "operator")
+            later = kept | dict.fromkeys(off, OPERATOR)
             without(self.topology, later)
             bases = {
                 one.name: one.updater.state(given or self.state.bases.get(one.name, self.topology), changes)
@@ -273,6 +290,8 @@ class Network:
                 self.state.off = later
                 for one in self.jobs:
                     one.without = {node: why for node, why in one.without.items() if node not in restored}
+        if not dry_run and (off or restored):
+            self.changed()  # remembered before anything else, whatever becomes of the plans
         if not dry_run and off:
             self.failover.lead_around()
         made = []
@@ -299,7 +318,12 @@ class Network:
             # Each has taken what the others left of what is there now; some were only led around.
             self.replanning.soon()
         if not made:
-            raise JobsError("there is no job")
+            said = ""
+            if not dry_run and off:
+                said = f"; {', '.join(off)} kept off all the same, until --with {off[0]}"
+            elif not dry_run and restored:
+                said = f"; {', '.join(restored)} can be used again all the same"
+            raise JobsError(f"there is no job{said}")
         return next((update for update in made if update.changed), made[0])
 
     def close(self) -> None:

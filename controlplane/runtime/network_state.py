@@ -16,6 +16,9 @@ from controlplane.targets.kinds import Kind
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes
 
+OPERATOR = "operator"
+"""Why something is kept off that was taken out by an order; it stays out until the next one, also over restarts."""
+
 
 class NetworkState:
     """Thread-safe. Whoever changes `off`, `slow` or `bases` holds `lock`; `off` and `slow` are replaced as a whole.
@@ -24,7 +27,7 @@ class NetworkState:
         topology: the network before anything is kept off.
         switches, jobs: those of the network, which change.
 
-    off: what is kept off, and why ("lost", "silent", "operator", "port down"). slow: links ("V1-V2", one direction)
+    off: what is kept off, and why ("lost", "silent", OPERATOR, "port down"). slow: links ("V1-V2", one direction)
     that carry less than they should: Mbit/s. disturbed: when something failed, came back or was gone on without, the
     last time (`time.monotonic`). bases: by job, what its last plan was made for, before anything is kept off. lock:
     never held for long: failures must not wait for orders.

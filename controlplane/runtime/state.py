@@ -1,4 +1,5 @@
-"""What a controller must know when it starts again: the jobs, their plans, and what each has on the switches."""
+"""What a controller must know when it starts again: the jobs, their plans, what each has on the switches, and what an
+operator keeps off."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from controlplane.agentconfig import AgentConfig
 from controlplane.inputs import parse_json
@@ -18,6 +19,8 @@ from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.rules import Aggregate, Deployment, Forward, LabelEntry, MulticastGroup, Replicate, RuleSet
 from controlplane.terms import USUAL, Terms
+
+T = TypeVar("T")
 
 ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
     "forward": Forward,
@@ -70,18 +73,25 @@ class StateFolder:
 
     def load(self) -> list[Stored]:
         """The jobs that were there."""
+        return self._read(lambda data: [_job(entry) for entry in data["jobs"]])
+
+    def kept_off(self) -> list[str]:
+        """The switches, links ("V1-V2") and servers that an operator had taken out."""
+        return self._read(lambda data: [_name(name) for name in data.get("kept_off", [])])
+
+    def _read(self, what: Callable[[Mapping[str, Any]], list[T]]) -> list[T]:
         file = self.path / "jobs.json"
         try:
-            return [_job(entry) for entry in parse_json(file.read_text())["jobs"]]
+            return what(parse_json(file.read_text()))
         except FileNotFoundError:
             return []
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             raise StateError(f"{file} cannot be used ({error}): move it away to begin without jobs") from None
 
-    def save(self, jobs: Iterable[Stored]) -> None:
+    def save(self, jobs: Iterable[Stored], kept_off: Iterable[str] = ()) -> None:
         """Replace what is there, all or nothing, also when the machine stops meanwhile."""
         with self._saving:
-            data = {"jobs": [_json(stored) for stored in jobs]}
+            data = {"jobs": [_json(stored) for stored in jobs], "kept_off": sorted(kept_off)}
             new = self.path / "jobs.json.new"
             with open(new, "w") as file:
                 json.dump(data, file)
@@ -97,6 +107,12 @@ class StateFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"kept_off holds names, not {name!r}")
+    return name
 
 
 def _json(stored: Stored) -> dict[str, Any]:

@@ -228,6 +228,37 @@ def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
     assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
 
 
+def test_what_an_operator_took_out_stays_out_when_the_controller_starts_again(rig):
+    """A switch in maintenance gets no tree of a job that comes after an upgrade of the controller, and a parameter
+    server that was taken out is not used again because it is there."""
+    both = Job("both", TWO.workers, (*TWO.parameter_servers, *ACROSS.parameter_servers), 1_000_000)
+    with StateFolder(rig.folder / "state") as state:
+        rig.network.changed = lambda: state.save(rig.network.stored(), rig.network.taken_out())
+        with pytest.raises(JobsError, match="there is no job; c2 kept off all the same, until --with c2"):
+            rig.network.replan(off=["c2"])
+        assert state.kept_off() == ["c2"], "also where no plan changes"
+        rig.add(both)
+        server = both.parameter_servers[0]
+        rig.network.replan(off=["c1", "a2-c3", server])
+        rig.network.replan(restored=["c2"])
+        rig.network.failover.lose({"c4": "switch c4 does not answer"}, "lost")  # that is found out anew
+        rig.network.replanning.rebalance()
+    rig.network.close()
+    with StateFolder(rig.folder / "state") as state:
+        rig.network = rig.open()
+        rig.network.start(state.load(), [*state.kept_off(), "x9"])
+    assert rig.network.state.kept_off == dict.fromkeys(["a2-c3", "c1", server], "operator")
+    assert any("kept off as before, until replan --with: a2-c3, c1" in line for line in rig.log)
+    assert any("not in the topology any more: x9" in line for line in rig.log)
+    (job,) = rig.network.jobs
+    assert not job.without, "nobody to take back"
+    added = rig.add(ONE)
+    assert not rig.entries(added.job_id).get("c1", RuleSet("c1", (), (), ())).labels
+    rig.network.replan("both", restored=["c1", "a2-c3", server])
+    assert rig.network.state.kept_off == {}
+    assert job.updater.plan.job.parameter_servers == both.parameter_servers
+
+
 def test_state_that_cannot_be_read_is_said(tmp_path):
     with StateFolder(tmp_path) as state:
         assert state.load() == []
