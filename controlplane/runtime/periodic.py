@@ -28,7 +28,12 @@ class Periodic:
         """No further look; waits for the one that is under way."""
         self.end()
         if self._thread.is_alive():
-            self._thread.join(timeout=10)
+            self.ended(10)
+
+    def ended(self, timeout: float) -> bool:
+        """Whether it ends within so many seconds; once it has been started."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._closed.wait(self._seconds):
