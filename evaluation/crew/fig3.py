@@ -184,14 +184,14 @@ def draw(found: Iterable[Trained], path: str) -> None:
 
     settings = _settings(found)
     xs = sorted({x for *_, x in settings})
-    lines = sorted({(p, compute) for _, p, compute, _ in settings})
-    several = len({compute for _, compute in lines}) > 1
-    names = [f"p {p}" + (f", computing {compute:g} s" if several else "") for p, compute in lines]
-    figure, grid = pyplot.subplots(2, 2, figsize=(10, 7), layout="constrained", sharey="row")
+    lines = sorted({(compute, p) for _, p, compute, _ in settings})
+    several = len({compute for compute, _ in lines}) > 1
+    names = [f"p {p}" + (f", computing {compute:g} s" if several else "") for compute, p in lines]
+    figure, grid = pyplot.subplots(2, 2, figsize=(10, 7.5), layout="constrained", sharey="row")
     target = next(iter(settings.values()))[0].run.target
     for column, alike in enumerate((True, False)):
         above, below = grid[:, column]
-        for k, ((p, compute), name) in enumerate(zip(lines, names, strict=True)):
+        for k, ((compute, p), name) in enumerate(zip(lines, names, strict=True)):
             style = ("-", "--", ":", "-.")[k % 4]
             own = {x: settings[alike, p, compute, x] for x in xs if (alike, p, compute, x) in settings}
             for x, trials in own.items():
@@ -208,7 +208,6 @@ def draw(found: Iterable[Trained], path: str) -> None:
                     [xs.index(row["x_s"]) + 0.06 * k for row in rows], means, yerr=spread, linestyle=style,
                     marker="os^d"[k % 4], capsize=3, color=str(0.22 * (k % 4)), label=name,
                 )  # fmt: skip
-                below.legend(fontsize="small")
         above.axhline(target, color="grey", linewidth=0.8)
         above.set_title("IID" if alike else "non-IID (by label, two parts of 16 a worker)")
         above.set(xlabel="rounds of a worker", ylim=(0, 1))
@@ -218,8 +217,9 @@ def draw(found: Iterable[Trained], path: str) -> None:
     grid[0, 0].set_ylabel("accuracy, mean of 8 workers")
     grid[1, 0].set_ylim(bottom=0)
     grid[1, 0].set_ylabel(f"rounds to {target:g}")
-    handles, labels = max((axes.get_legend_handles_labels() for axes in grid[0]), key=lambda each: len(each[1]))
-    grid[0, 0].legend(handles, labels, fontsize="x-small", ncols=2, loc="lower right")
+    curves, points = (max((axes.get_legend_handles_labels() for axes in row), key=lambda h: len(h[1])) for row in grid)
+    figure.legend(*curves, fontsize="small", ncols=4, loc="outside upper center")
+    grid[1, 0].legend(*points, fontsize="small", loc="upper left")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
