@@ -177,6 +177,8 @@ class Coordinator:
                     if member is None:
                         await writer.drain()
                         break
+                elif self._members.get(member.node) is not member:
+                    break  # it has come again, or was given up: what it said before then counts no more
                 else:
                     member.heard = time.monotonic()
                     self._said(member.node, message)
@@ -201,12 +203,14 @@ class Coordinator:
             writer.write(b'{"type": "standby"}\n')
             return None
         node = str(message["node"])
+        address = str(message["host"]), int(message["port"])
+        before = self._members.get(node)
         reason = None
         if message.get("type") != "join":
             reason = "the first word must be join"
         elif node not in self.policy.nodes:
             reason = f"{node} has no part in this job; it has {', '.join(self.policy.nodes)}"
-        elif node in self._members:
+        elif before is not None and before.address != address:
             reason = f"{node} is there already"
         elif self._security is not None:
             try:
@@ -217,7 +221,9 @@ class Coordinator:
             writer.write(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
             return None
         state = State.of(message)
-        member = _Member(node, (str(message["host"]), int(message["port"])), writer, state)
+        if before is not None:  # the same agent: it gave its connection up before this end has heard of that
+            self._gone(before, f"{node} comes again")
+        member = _Member(node, address, writer, state)
         self._members[node] = member
         self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
         if not self._decided and state.epoch and isinstance(self.policy, Heir) and self._gathering is None:

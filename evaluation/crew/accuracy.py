@@ -59,10 +59,11 @@ class Trained:
 
 
 def trained(run: Run) -> Trained:
+    """Raises OverlayError where a worker ends by itself: without it the others' groups are others."""
     import torch
 
     from evaluation.wan.learning import Lesson, Point, learn, warm
-    from overlay import Agent, Coordinator
+    from overlay import Agent, Coordinator, OverlayError
     from overlay.agent import Done
 
     torch.set_num_threads(1)
@@ -74,6 +75,7 @@ def trained(run: Run) -> Trained:
     points: list[list[Point]] = [[] for _ in range(WORKERS)]
     groups: dict[int, tuple[int, ...]] = {}
     alone: list[Done] = []
+    ended: list[int] = []
     missing = set(range(WORKERS))
     over = threading.Event()
 
@@ -102,6 +104,9 @@ def trained(run: Run) -> Trained:
                 agents[worker], worker, WORKERS, lesson, rounds=10**6,
                 told=lambda point: told(worker, point), slowed=slowed,
             )  # fmt: skip
+            if not over.is_set():
+                ended.append(worker)
+                over.set()
 
         threads = [threading.Thread(target=train, args=(k,), daemon=True) for k in range(WORKERS)]
         idle, total = cpu_times()
@@ -116,6 +121,8 @@ def trained(run: Run) -> Trained:
             agent.close()
         for thread in threads:
             thread.join(10)
+    if ended:
+        raise OverlayError(f"worker {ended[0]} ended after {len(points[ended[0]])} rounds, before it was told to")
     return Trained(
         run,
         tuple(tuple(point.accuracy for point in own) for own in points),

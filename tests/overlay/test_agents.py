@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -192,6 +193,25 @@ def test_who_has_no_part_is_refused():
         with pytest.raises(OverlayError, match="x has no part in this job"):
             stranger.wait_joined()
         stranger.close()
+
+
+def test_who_comes_again_before_it_was_missed_is_taken_in():
+    """On a busy machine an agent gives its connection up for silent, and the coordinator hears of the new one first."""
+
+    def join(address: tuple[str, int]) -> str:
+        host, port = address
+        connection = stack.enter_context(socket.create_connection(coordinator.address, SECONDS))
+        connection.sendall(json.dumps({"type": "join", "node": "a", "host": host, "port": port}).encode() + b"\n")
+        return str(json.loads(connection.makefile().readline())["type"])
+
+    lines: list[str] = []
+    with running(Drawn(("a", "b"), 1), log=lines.append) as (coordinator, agents), ExitStack() as stack:
+        synchronise(agents, 100, 0)
+        assert join(("127.0.0.1", 1)) == "refused"
+        assert join(agents["a"].listen) == "members"
+        stack.close()
+        until(lambda: sum("a joined" in line for line in lines) == 3)  # the agent itself, again
+        synchronise(agents, 100, 1)
 
 
 def test_a_policy_that_begins_tasks_out_of_order_is_an_error_for_everyone():

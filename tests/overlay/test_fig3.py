@@ -15,6 +15,7 @@ from torch import nn
 from evaluation.crew import fig3
 from evaluation.crew.accuracy import WORKERS, Run, Trained, trained
 from evaluation.wan.learning import Lesson, accuracy, beginning, images, shares
+from overlay import OverlayError
 
 
 def test_sites_in_threads_begin_with_the_same_model():
@@ -70,6 +71,12 @@ def test_training_on_sockets_is_what_its_groups_make_of_it():
     for own, expected in zip(result.accuracies, alone(result.run, result.groups), strict=True):
         assert len(own) <= len(expected)  # the last groups' members may have been told to stop before they looked
         assert own == pytest.approx(expected[: len(own)], abs=0.02)
+
+
+def test_a_run_without_one_of_its_workers_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evaluation.wan.learning.learn", lambda *_, **__: [])
+    with pytest.raises(OverlayError, match=r"worker \d ended after 0 rounds"):
+        trained(Run(alike=True, p=8, x=0.0, seed=0))
 
 
 PAIRS = ((0, 1), (2, 3), (0, 1), (0, 2), (1, 3), (2, 3), (1, 3))
