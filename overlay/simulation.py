@@ -1,7 +1,9 @@
 """The same policies and the same executions on the flow-level simulator instead of sockets.
 
 Each chunk is a flow on the links of its hop, one at a time per connection; connections share links max-min, as TCP does
-where nothing is lost, windows are alike and acknowledgements do not wait (topologies/wan/networks.py). Where links
+where nothing is lost, windows are alike and acknowledgements do not wait (topologies/wan/networks.py). Switches send a
+frame on when they have all of it: over several links a chunk comes later by a frame's time on each but the narrowest.
+Where links
 lose packets, a connection is no faster than Mathis's law allows over its route. Of TCP, besides: whole frames with
 their headers, also where the last of a chunk is not full; acknowledgements, which take their part of the other
 direction (overlay/framing.py); where agents do not keep connections open (overlay/transport.py), one is open a round
@@ -68,6 +70,7 @@ class _Connection:
 
     def __init__(self, links: list[int], back: list[int], delay: float, segment: int) -> None:
         self.links, self.back, self.delay, self.segment = links, back, delay, segment
+        self.route = tuple(links)
         self.free = 0
         self.unfilled = 0  # bytes in a frame that waits for what follows
         self.throughput = Throughput()
@@ -138,6 +141,7 @@ class Simulation:
         self.segment = segment_bytes(mtu)
         self.links = {link: k for k, link in enumerate(topology.links)}
         capacities = [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
+        self.rates = list(capacities)
         pairs = [(u, v) for u in topology.servers for v in topology.servers if u != v]
         self.caps = {pair: len(capacities) + k for k, pair in enumerate(pairs)} if loss else {}
         self.routes = ways(topology)  # as the switches are told
@@ -213,10 +217,10 @@ class Simulation:
         line = self._lines.get(pair)
         if line is None:
             links = [self.links[link] for link in pairwise(self.routes[pair])]
-            links += [self.caps[pair]] if self.caps else []
             back = [self.links[link] for link in pairwise(self.routes[pair[::-1]])]
             delay, there_and_back = self._delay(pair), self._delay(pair) + self._delay(pair[::-1])
             line = self._lines[pair] = _Connection(links, back, delay, self.segment)
+            line.links += [self.caps[pair]] if self.caps else []
             if kept_open(len(self.policy.nodes), self.connections):
                 line.free = self.connections
             else:
@@ -229,6 +233,7 @@ class Simulation:
 
     def set_rate(self, u: str, v: str, mbps: float) -> None:
         """The capacity of a link of the topology, from now on."""
+        self.rates[self.links[u, v]] = mbps
         self.sim.set_capacity(self.links[u, v], mbps)
 
     def carry_out(self, orders: Sequence[Order]) -> None:
@@ -401,16 +406,22 @@ class Simulation:
             begin()
             frames = line.frames(chunk.data)
             size = (chunk.data + FRAME_HEADERS * frames) * BITS
-            self.sim.send(size, line.links, partial(self._sent, line, frames, arrived))
+            self.sim.send(size, line.links, partial(self._sent, line, frames, chunk.data, arrived))
 
-    def _sent(self, line: _Connection, frames: int, arrived: Callable[[], None]) -> None:
+    def _stored(self, line: _Connection, data: int) -> float:
+        """Seconds until the last frame of so many bytes is over all links, the narrowest having sent it."""
+        frame = (min(data, line.segment) + FRAME_HEADERS) * BITS
+        each = [frame / (self.rates[link] or math.inf) for link in line.route]
+        return sum(each) - max(each)
+
+    def _sent(self, line: _Connection, frames: int, data: int, arrived: Callable[[], None]) -> None:
         line.free += 1
 
         def there() -> None:
             self.sim.send(FRAME_HEADERS * BITS * frames / SEGMENTS_AN_ACKNOWLEDGEMENT, line.back)
             arrived()
 
-        self.sim.after(line.delay, there)
+        self.sim.after(line.delay + self._stored(line, data), there)
         self._flush(line)
 
     def _arrive(self, task: Task, post: Post) -> None:

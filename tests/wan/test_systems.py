@@ -12,7 +12,6 @@ import torch
 
 from controlplane.strategies.wan.policy import Changed, FollowNetwork, Ready, Start
 from controlplane.wan_networks import netstorm_draw
-from evaluation.crew.accuracy import WORKERS, rounds_to
 from evaluation.selmcast.rounds import one as one_bsp
 from evaluation.wan.learning import Lesson, learn, shares
 from evaluation.wan.through import measure as through
@@ -72,12 +71,6 @@ def test_sites_train_over_sockets(name: str, network) -> None:
     assert [[point.round for point in points] for points in found] == [[1, 2, 3]] * 3
     if name == "wan":  # everybody has the same model
         assert len({points[-1].accuracy for points in found}) == 1
-
-
-def test_partial_reduces_that_take_longer_need_no_other_rounds() -> None:
-    for x in (0.0, 0.02):
-        reached, _ = rounds_to(0.5, x=x, p=4, alike=True, seed=0)
-        assert len(reached) == WORKERS and None not in reached
 
 
 def test_curves_and_bytes_are_those_of_all_sites() -> None:
