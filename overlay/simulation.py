@@ -163,6 +163,7 @@ class Simulation:
         self._order = count()
         self.rounds = 0
         self.most = 0
+        self._sent_until: dict[tuple[int, int], float] = {}  # of each tree that switches copy
 
     def _delay(self, pair: tuple[str, str]) -> float:
         return sum(self.topology.delay_ms(u, v) for u, v in pairwise(self.routes[pair])) / 1000
@@ -260,6 +261,7 @@ class Simulation:
             elif isinstance(order, Pace):
                 task, executions, _, _ = self.tasks[order.task]
                 executions[task.trees[0].root].pace(order.mbps / task.chunk_values)
+                self.tasks[order.task] = task.at_rate(order.mbps), executions, *self.tasks[order.task][2:]
             else:
                 _, executions, waiting, _ = self.tasks.pop(order.task)
                 self._ends.pop(order.task, None)
@@ -360,19 +362,28 @@ class Simulation:
         self.ways[node].send(task, post.edge, go)
 
     def _cast(self, task: Task, post: Post, values: int, execution: Execution | None) -> None:
-        """Once over each link of the routes, which switches copy it onto."""
+        """Once over each link of the routes, which switches copy it onto. Packets leave one by one at the tree's rate,
+        and each link takes its time for a whole one."""
         tree = task.trees[post.tree]
+        each = 32e-6 * CARRIER.packet_values / tree.rate_mbps
+        packets = CARRIER.packets(values)
+        begin = max(self.sim.now, self._sent_until.get((task.number, post.tree), 0.0))
+        self._sent_until[task.number, post.tree] = begin + packets * each
         links = [self.links[link] for link in dict.fromkeys(pair for route in tree.routes for pair in pairwise(route))]
+
+        def carried() -> None:
+            self.sim.after(max(0.0, begin + (packets - 1) * each - self.sim.now), arrived)
 
         def arrived() -> None:
             if execution is not None:
                 execution.sent(post)
             for route in tree.routes:
                 delay = sum(self.topology.delay_ms(u, v) for u, v in pairwise(route)) / 1000
+                whole = sorted(CARRIER.bytes(1) * BITS / self.rates[self.links[link]] for link in pairwise(route))
                 own = replace(post, edge=Edge(tree.root, route[-1]))
-                self.sim.after(delay, partial(self._arrive, task, own))
+                self.sim.after(delay + sum(whole[:-1]), partial(self._arrive, task, own))
 
-        self.sim.send(CARRIER.bytes(values) * BITS, links, arrived)
+        self.sim.send(CARRIER.bytes(values) * BITS, links, carried)
 
     def _hop(self, chunk: _Moving, hop: int) -> None:
         if hop == len(chunk.path) - 1:

@@ -260,6 +260,10 @@ class TestSelMcast:
         network.change(("h0", "h3"), 100.0)
         network.change(("h3", "h0"), 100.0)
         assert network.reached(0)[3]
+        policy.handle(Lost("h0", "h1"), 3.5)
+        assert not network.reached(0)[1]
+        network.try_again(40.0)
+        assert network.reached(0)[1]
         policy.handle(Lost("h1", "h2"), 4.0)
         policy.handle(Lost("h2"), 5.0)  # that was it
         assert network.reached(1)[2]

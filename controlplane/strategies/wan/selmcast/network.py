@@ -12,6 +12,9 @@ from controlplane.simulate import Simulator
 from controlplane.strategies.wan.links import Link, Links
 from controlplane.strategies.wan.policy import BROKEN_MBPS
 
+BROKEN_SECONDS = 30.0
+"""So long it is believed that two workers cannot reach each other, unless the network tells."""
+
 
 class Network:
     """Workers at the nodes of a graph of links with "mbps".
@@ -40,8 +43,8 @@ class Network:
             self.links = Links(self.nodes, routes, rates)
             for i in range(len(self.nodes)):
                 self.plant(i, ())
-        self._cut: set[tuple[int, int]] = set()  # pairs that cannot reach each other
-        self._before: dict[Link, float] = {}  # Mbit/s of links that are broken
+        self._cut: dict[tuple[int, int], float] = {}  # pairs that cannot reach each other, since when
+        self._before: dict[Link, tuple[float, float]] = {}  # links that are broken: their Mbit/s before, since when
 
     # --- what happens to it ---
 
@@ -50,23 +53,31 @@ class Network:
         if link in self.links.index:
             self._before.pop(link, None)
             self._set(link, mbps)
-            self._cut = {pair for pair in self._cut if not self.connections.crosses[(*pair, self.links.index[link])]}
+            for pair in [each for each in self._cut if self.connections.crosses[(*each, self.links.index[link])]]:
+                del self._cut[pair]
 
-    def broken(self, node: str, other: str) -> None:
+    def broken(self, node: str, other: str, now: float) -> None:
         """These two have found that they cannot reach each other; where a link joins them, it is that."""
         i, j = self.index[node], self.index[other]
-        self._cut |= {(i, j), (j, i)}
+        self._cut |= {(i, j): now, (j, i): now}
         for link in ((node, other), (other, node)):
             if link in self.links.index and link not in self._before:
-                self._before[link] = float(self.links.mbps[self.links.index[link]])
+                self._before[link] = float(self.links.mbps[self.links.index[link]]), now
                 self._set(link, BROKEN_MBPS)
+
+    def try_again(self, now: float) -> None:
+        """What was found broken long ago may be whole: a connection may have ended late of a cut that is over."""
+        late = now - BROKEN_SECONDS
+        self._cut = {pair: since for pair, since in self._cut.items() if since > late}
+        for link in [link for link, (_, since) in self._before.items() if since <= late]:
+            self._set(link, self._before.pop(link)[0])
 
     def mended(self, node: str) -> None:
         """This worker was lost, or is back: what others found broken was that."""
         i = self.index[node]
-        self._cut = {pair for pair in self._cut if i not in pair}
+        self._cut = {pair: since for pair, since in self._cut.items() if i not in pair}
         for link in [link for link in self._before if node in link]:
-            self._set(link, self._before.pop(link))
+            self._set(link, self._before.pop(link)[0])
 
     def _set(self, link: Link, mbps: float) -> None:
         for links in (self.connections, self.links):

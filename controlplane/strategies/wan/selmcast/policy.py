@@ -290,7 +290,7 @@ class SelMcast:
     def _cut(self, i: int, j: int, now: float) -> list[Order]:
         pairs = [(i, j), (j, i)]
         if self.network is not None:
-            self.network.broken(self.nodes[i], self.nodes[j])
+            self.network.broken(self.nodes[i], self.nodes[j], now)
             pairs = [(k, each) for k in self.sending for each in np.flatnonzero(~self.network.reached(k)).tolist()]
         orders: list[Order] = []
         for sender, receiver in pairs:
@@ -329,6 +329,7 @@ class SelMcast:
         others = self.present.copy()
         others[i] = False
         if self.network is not None:
+            self.network.try_again(now)
             if self.network.switch is not None:
                 self.network.plant(i, [(k, each.receivers) for k, each in self.sending.items() if k != i])
             others &= self.network.reached(i)
