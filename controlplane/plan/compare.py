@@ -16,7 +16,7 @@ from controlplane.strategies.fabric.bounds import Bound, cheap_bound
 from controlplane.topology import Topology
 from p4src.protocol import PROTOCOL
 
-COMPARED = ("inart", "inart-strict", "inart-paper", "r-inart", "atp", "atp-strict", "lbmm", "equal", "exact")
+COMPARED = STRATEGIES.below("fabric")
 LIMIT_EACH_S = 60.0  # of compare, where no limit is given
 
 ONE_TREE_EACH = ("exact",)

@@ -21,6 +21,10 @@ class Registry(Mapping[str, Strategy]):
         underscores."""
         self._modules = {name: module for module, names in modules.items() for name in names}
 
+    def below(self, package: str) -> tuple[str, ...]:
+        """The names of those in a package below this one: "fabric", "wan"."""
+        return tuple(name for name, module in self._modules.items() if module.startswith(f"{package}."))
+
     def __getitem__(self, name: str) -> Strategy:
         module = import_module(f"{__name__}.{self._modules[name]}")
         return cast(Strategy, getattr(module, name.replace("-", "_")))
@@ -37,8 +41,8 @@ STRATEGIES = Registry(
         "fabric.inart": ("inart",),
         "fabric.strict": ("inart-strict",),
         "fabric.paper": ("inart-paper", "r-inart"),
-        "fabric.lbmm": ("lbmm",),
         "fabric.atp": ("atp", "atp-strict"),
+        "fabric.lbmm": ("lbmm",),
         "fabric.equal": ("equal",),
         "fabric.exact": ("exact",),
         "wan.apsp.strategy": (

@@ -14,7 +14,7 @@ from controlplane.generators import fattree, random_topology, testbed
 from controlplane.job import Job, JobError, place_job
 from controlplane.plan import Assignment, Plan, Relay, Tree
 from controlplane.routing import Network, Unreachable
-from controlplane.strategies import Infeasible, get_strategy
+from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.strategies.fabric.capacity import solve_capacity
 from controlplane.strategies.fabric.column_bound import column_bound
 from controlplane.strategies.fabric.column_generation import generate
@@ -24,7 +24,7 @@ from tests.controlplane.instances import examples, instances, troubled_instances
 
 FIG1 = Job("fig1", ("W1", "W2", "W3", "W4", "W5", "W6"), ("S1", "S2"), 1000)
 REFUSALS = (Infeasible, Unreachable, TopologyError, JobError)
-FAST = ["inart", "inart-strict", "inart-paper", "r-inart", "lbmm", "atp", "atp-strict", "equal"]
+FAST = [name for name in STRATEGIES.below("fabric") if name != "exact"]
 
 
 def check_plan(plan: Plan, topology: Topology) -> None:
