@@ -18,6 +18,7 @@ from p4src.protocol import GROUP, PROTOCOL, udp_port
 
 RECEIVE_BYTES = 4 << 20  # holds a window of 1,024 packets of 256 values twice over, the kernel's own share counted
 UDP_SEGMENT, UDP_GRO = 103, 104
+IFF_UP = 1
 _SECONDS = 5
 
 
@@ -54,11 +55,24 @@ def check(interface: str) -> Iterator[Finding]:
     if not folder.exists():
         yield Finding(interface, False, True, "there is no such interface", "ip -br address lists them")
         return
+    yield _link(folder)
     yield _mtu(folder)
     yield from _multicast(interface)
     yield _reverse_path(interface)
     yield _merging(interface)
     yield _dropped()
+
+
+def _link(folder: Path) -> Finding:
+    name = folder.name
+    if not int((folder / "flags").read_text(), 16) & IFF_UP:
+        return Finding("link", False, True, f"{name} is down", f"ip link set {name} up")
+    try:
+        carrier = (folder / "carrier").read_text().strip() == "1"
+    except OSError:  # it was set down meanwhile
+        carrier = False
+    fix = "" if carrier else "the cable, or the port at its other end"
+    return Finding("link", carrier, True, f"{name} is up" if carrier else f"{name} is up and has no carrier", fix)
 
 
 def _mtu(folder: Path) -> Finding:

@@ -1,6 +1,7 @@
 """What is installed, what is missing and what installs it, and whether this user and kernel can do what is needed.
 
-python -m controlplane.doctor [--json] [--interface NAME] [--controller HOST:PORT] [--switches FILE [--tofino [2]]]
+python -m controlplane.doctor [--json] [--interface NAME] [--controller HOST:PORT [--credentials DIR]]
+    [--switches FILE [--tofino [2]]]
 
 Ends with 0 when everything that is required is there.
 """
@@ -8,6 +9,7 @@ Ends with 0 when everything that is required is there.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -23,6 +25,7 @@ from controlplane import command_line
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements.txt"
 SETUP = "make setup"
+SOFTSWITCH = "pip install ./softswitch (in a clone of the repository)"
 PROBE_SECONDS = 60
 NETWORK_SECONDS = 5.0
 
@@ -126,6 +129,13 @@ def check_distribution() -> Iterable[Check]:
             found = f"missing (inart[{extra}] brings it)" if extra else "missing"
             fix = f"pip install 'inart[{extra}]'" if extra else f"pip install {name}"
         yield Check("python", name, not fix, not extra, found, fix)
+
+
+def check_softswitch() -> Check:
+    """The emulated switch, which is a distribution of its own."""
+    there = importlib.util.find_spec("softswitch") is not None
+    detail = "there" if there else "missing: emulated networks, where there is no simple_switch_grpc"
+    return Check("python", "softswitch", there, False, detail, "" if there else SOFTSWITCH)
 
 
 def check_programs() -> Iterable[Check]:
@@ -248,12 +258,18 @@ def _gpu() -> str:
     return f"{torch.cuda.get_device_name(0)}, CUDA {torch.version.cuda}"
 
 
-def check_controller(address: str) -> Iterable[Check]:
-    """The controller, and through it the agents."""
+def check_controller(address: str, folder: Path | None = None) -> Iterable[Check]:
+    """The controller, and through it the agents. folder: the credentials of who asks (None: $INART_CREDENTIALS)."""
     from controlplane.rpc.client import ControllerError, fetch_status
+    from controlplane.rpc.tls import credentials
 
     try:
-        status = fetch_status(address, timeout=NETWORK_SECONDS)
+        tls = credentials(folder)
+    except (OSError, ValueError) as error:
+        yield Check("controller", address, False, True, str(error), "inart certificates makes them: docs/deploy.md")
+        return
+    try:
+        status = fetch_status(address, tls, timeout=NETWORK_SECONDS)
     except ControllerError as error:
         yield Check("controller", address, False, True, str(error), "python -m controlplane.deploy ... --serve")
         return
@@ -331,6 +347,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--interface", metavar="NAME", help="also check this data interface of an agent")
     parser.add_argument("--controller", metavar="HOST:PORT", help="also check this controller and its agents")
+    parser.add_argument(
+        "--credentials", type=Path, metavar="DIR", help="with --controller: who asks (default: $INART_CREDENTIALS)"
+    )
     parser.add_argument("--switches", type=Path, metavar="FILE", help="also check the switches of this file")
     parser.add_argument(
         "--tofino", nargs="?", const="1", choices=("1", "2"), help="with --switches: they are Tofino switches (BRI)"
@@ -338,6 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     checks = [
         *check_packages(),
+        check_softswitch(),
         *check_programs(),
         check_compiler(),
         *check_abilities(),
@@ -346,7 +366,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         *check_tofino(),
     ]
     if arguments.controller is not None:
-        checks += check_controller(arguments.controller)
+        checks += check_controller(arguments.controller, arguments.credentials)
     if arguments.switches is not None:
         checks += check_switches(arguments.switches, arguments.tofino)
     failed = [check for check in checks if check.required and not check.ok]

@@ -1,5 +1,6 @@
 """Which switches an emulation runs."""
 
+import importlib.util
 import os
 import shutil
 
@@ -14,16 +15,21 @@ KINDS = ("bmv2", "softswitch")
 def choose(kind: str | None = None) -> str:
     """The kind of switch to run: the argument, else the environment's SWITCH, else bmv2 where it is installed.
 
-    Raises EmulationError for an unknown kind, or bmv2 where `simple_switch_grpc` is not on PATH.
+    Raises EmulationError for an unknown kind, or one that is not installed.
     """
     wanted = kind or os.environ.get("SWITCH") or "auto"
     if wanted == "auto":
-        return "bmv2" if shutil.which("simple_switch_grpc") else "softswitch"
+        wanted = "bmv2" if shutil.which("simple_switch_grpc") else "softswitch"
     if wanted not in KINDS:
         raise EmulationError(f"SWITCH={wanted}: the switches are {' and '.join(KINDS)}")
     if wanted == "bmv2" and not shutil.which("simple_switch_grpc"):
         raise EmulationError(
             "SWITCH=bmv2, but simple_switch_grpc is not on PATH; SWITCH=softswitch runs the built-in switch"
+        )
+    if wanted == "softswitch" and importlib.util.find_spec("softswitch") is None:
+        raise EmulationError(
+            "softswitch is not installed: pip install ./softswitch in a clone of the repository (a distribution of "
+            "its own), or put bmv2's simple_switch_grpc on PATH"
         )
     return wanted
 

@@ -11,6 +11,8 @@ import pytest
 
 from controlplane import doctor, probe
 from tests.deploy.fake_switch import FakeSwitch
+from topologies.choice import choose
+from topologies.network import EmulationError
 
 
 def test_json_names_every_finding(capsys):
@@ -37,6 +39,17 @@ def test_missing_and_other_packages(tmp_path):
     assert not checks["no-such-package-at-all"].ok
     assert checks["no-such-package-at-all"].fix == "make setup"
     assert "tested with 0.1" in checks["numpy"].detail
+
+
+def test_a_softswitch_that_is_not_installed_is_said_with_what_installs_it(monkeypatch):
+    """pip install inart[emulation] does not bring it: it is a distribution of its own."""
+    assert doctor.check_softswitch().ok
+    find = doctor.importlib.util.find_spec
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "softswitch" else find(name))
+    missing = doctor.check_softswitch()
+    assert not missing.ok and "pip install ./softswitch" in missing.fix
+    with pytest.raises(EmulationError, match=r"pip install \./softswitch"):
+        choose("softswitch")
 
 
 def test_failing_check_fails_the_doctor(monkeypatch, capsys):
@@ -114,6 +127,8 @@ def test_controller_and_its_missing_agents(tmp_path):
     assert checks["ps1"].fix == f"on ps1: python -m ps_server ... --controller {job.address}"
     absent = list(doctor.check_controller("127.0.0.1:1"))
     assert not absent[0].ok
+    (nobody,) = doctor.check_controller(job.address, tmp_path)
+    assert not nobody.ok and "`inart certificates` makes them" in nobody.detail
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
@@ -137,6 +152,7 @@ def test_an_interface_that_drops_packets_is_told_from_one_that_does_not():
         run("ip", "netns", "exec", name, "sysctl", "-q", "-w", "net.ipv4.conf.data0.rp_filter=0")
         good = findings()
         assert all(good[part]["ok"] for part in ("MTU", "multicast", "super-frames", "rp_filter")), good
+        assert not good["link"]["ok"] and "no carrier" in good["link"]["detail"], "the other end is down"
         run("ip", "-n", name, "link", "set", "data0", "mtu", "1000")
         run("ip", "netns", "exec", name, "sysctl", "-q", "-w", "net.ipv4.conf.data0.rp_filter=1")
         bad = findings()
@@ -152,7 +168,11 @@ def test_an_interface_that_drops_packets_is_told_from_one_that_does_not():
         send += "short = bytes(to / IP(src='10.9.0.2', dst='10.9.0.1') / UDP(dport=0x5000) / bytes(100))[:60]\n"
         send += "sendp([lost, short], iface='data1', verbose=False)"
         run("ip", "netns", "exec", name, sys.executable, "-c", send)
+        assert findings()["link"]["ok"]
         dropped = findings()["kernel drops"]["detail"]
         assert "rp_filter" in dropped and "more than the frame's" in dropped, dropped
+        run("ip", "-n", name, "link", "set", "data0", "down")
+        down = findings()["link"]
+        assert down["required"] and not down["ok"] and down["fix"] == "ip link set data0 up"
     finally:
         run("ip", "netns", "delete", name)
