@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 
 from evaluation.crew.accuracy import COMPUTE_SECONDS, Run, Trained, trained
 from evaluation.wan.report import Row, table
+from evaluation.wan.runs import spread
 
 PAPERS_X = (0.5, 1.0, 2.0, 4.0)
 IMAGES = {"iid": True, "non-iid": False}
@@ -34,7 +36,9 @@ def main(argv: Sequence[str]) -> int:
         "they take. Results are files in a folder; what is there already is not run again.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--folder", type=Path, default=Path("crew-fig3"), help="of the results, a JSON file a run")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("results/crew-fig3"), help="of the results, a JSON file a run"
+    )
     parser.add_argument("--x", type=float, nargs="+", default=list(PAPERS_X), help="mean seconds of a partial reduce")
     parser.add_argument("--p", type=int, nargs="+", default=[2, 4], help="workers of a group")
     parser.add_argument("--images", choices=tuple(IMAGES), nargs="+", default=list(IMAGES), help="how they are dealt")
@@ -44,6 +48,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=900.0, help="after which a run ends without it")
     parser.add_argument("--at-once", type=int, default=4, help="runs at the same time (half a core each at x = 1)")
     parser.add_argument("--read", action="store_true", help="run nothing: what is in the folder")
+    parser.add_argument(
+        "--alone", choices=("random", "queue"),
+        help="no run: the same training in one thread without a network, of groups drawn at random or of CREW's queue",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the table's rows as JSON")
     parser.add_argument("--plot", metavar="FILE", help="also draw (png, pdf or svg, by the name)")
     arguments = parser.parse_args(argv)
@@ -55,6 +63,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--trials and --at-once must be at least 1, --x and --compute at least 0, --target in (0, 1]")
     if not all(1 <= p <= 8 for p in arguments.p):
         parser.error("--p must be 1 .. 8, as there are 8 workers")
+    if arguments.alone == "random" and any(8 % p for p in arguments.p):
+        parser.error("--alone random deals all 8 workers into groups: --p must divide 8")
     runs = [
         Run(IMAGES[images], p, x, seed, arguments.target, arguments.seconds, compute)
         for images, p, compute, x, seed in product(
@@ -62,6 +72,10 @@ def main(argv: Sequence[str]) -> int:
         )
     ]
     runs.sort(key=lambda run: (run.alike, run.p, -run.x))  # what takes longest begins first
+    if arguments.alone:
+        rows = spread(partial(_alone, arguments.alone), runs)
+        print(json.dumps(rows, indent=1) if arguments.json else table(rows))
+        return 0
     failed = 0
     if not arguments.read:
         arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -79,6 +93,18 @@ def main(argv: Sequence[str]) -> int:
     if len(found) < len(runs):
         print(f"{len(runs) - len(found)} of {len(runs)} runs are not there", file=sys.stderr)
     return int(failed > 0)
+
+
+def _alone(groups: str, run: Run) -> Row:
+    from evaluation.crew.alone import GROUPS, rounds_to
+
+    rounds = rounds_to(run, GROUPS[groups](run))
+    reached = [each for each in rounds if each is not None]
+    return {
+        "images": "IID" if run.alike else "non-IID", "p": run.p, "compute_s": run.compute_s, "x_s": run.x,
+        "seed": run.seed, "rounds": _mean(rounds), "low": min(reached, default=0), "high": max(reached, default=0),
+        "not_reached": len(rounds) - len(reached),
+    }  # fmt: skip
 
 
 def _name(run: Run) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from torch import nn
 
 from evaluation.crew import fig3
 from evaluation.crew.accuracy import WORKERS, Run, Trained, trained
-from evaluation.wan.learning import Lesson, accuracy, beginning, images, shares
+from evaluation.crew.alone import Workers, at_random, by_queue
+from evaluation.wan.learning import Lesson, beginning
 from overlay import OverlayError
 
 
@@ -38,37 +40,14 @@ def test_sites_in_threads_begin_with_the_same_model():
             assert all(torch.equal(first[name], value) for name, value in model.state_dict().items())
 
 
-def alone(run: Run, groups: Iterable[Sequence[int]]) -> list[list[float]]:
-    """Accuracies of each worker after each of its rounds: the same training in one thread, without any network."""
-    lesson, data = Lesson(alike=run.alike, seed=run.seed), images()
-    parts = shares(data.train_labels, WORKERS, alike=run.alike, seed=run.seed)
-    models = [beginning(lesson) for _ in range(WORKERS)]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=lesson.rate, momentum=lesson.momentum) for model in models]
-    generators = [torch.Generator().manual_seed(1000 * run.seed + k) for k in range(WORKERS)]
-    found: list[list[float]] = [[] for _ in range(WORKERS)]
-    for group in groups:
-        for k in group:
-            for _ in range(lesson.steps):
-                chosen = parts[k][torch.randint(len(parts[k]), (lesson.batch,), generator=generators[k])]
-                optimizers[k].zero_grad()
-                logits = models[k](data.train_images[chosen])
-                nn.functional.cross_entropy(logits, data.train_labels[chosen]).backward()
-                optimizers[k].step()
-        with torch.no_grad():
-            for own in zip(*(models[k].parameters() for k in group), strict=True):
-                mean = torch.stack(list(own)).mean(0)
-                for parameter in own:
-                    parameter.copy_(mean)
-        for k in group:
-            found[k].append(accuracy(models[k], data))
-    return found
-
-
 def test_training_on_sockets_is_what_its_groups_make_of_it():
     result = trained(Run(alike=False, p=2, x=0.02, seed=1, target=0.15, compute_s=0.02))
     assert None not in result.rounds
     assert all(len(group) == 2 for group in result.groups)
-    for own, expected in zip(result.accuracies, alone(result.run, result.groups), strict=True):
+    workers = Workers(result.run)  # in one thread, without any network
+    for group in result.groups:
+        workers.meet(group)
+    for own, expected in zip(result.accuracies, workers.accuracies, strict=True):
         assert len(own) <= len(expected)  # the last groups' members may have been told to stop before they looked
         assert own == pytest.approx(expected[: len(own)], abs=0.02)
 
@@ -81,6 +60,12 @@ def test_a_run_without_one_of_its_workers_is_none(monkeypatch: pytest.MonkeyPatc
 
 PAIRS = ((0, 1), (2, 3), (0, 1), (0, 2), (1, 3), (2, 3), (1, 3))
 """The third is the last group of both its members; the first two have none before."""
+
+
+def test_groups_of_the_queue_repeat_where_tasks_are_long_and_random_ones_do_not():
+    share = {x: fig3.again(islice(by_queue(Run(False, 2, x, 0)), 400)) for x in (0.5, 4.0)}
+    assert share[0.5] < 0.4 and share[4.0] > 0.6
+    assert fig3.again(islice(at_random(Run(False, 2, 4.0, 0)), 400)) < 0.25
 
 
 def made_up(run: Run, rounds: int) -> Trained:
