@@ -91,8 +91,9 @@ def aws() -> nx.DiGraph:
     return graph
 
 
-def overlay(graph: nx.DiGraph) -> Topology:
-    """Each node a switch (dc0, ..) with a worker (h0, ..) and a parameter server (p0, ..) on links that never bind."""
+def overlay(graph: nx.DiGraph, delay_ms: float = 0.0) -> Topology:
+    """Each node a switch (dc0, ..) with a worker (h0, ..) and a parameter server (p0, ..) on links that never bind.
+    delay_ms: one way, of each link between nodes."""
     inner = 1e7
     nodes: dict[str, dict[str, str]] = {}
     links: list[tuple[str, str, dict[str, float]]] = []
@@ -101,5 +102,6 @@ def overlay(graph: nx.DiGraph) -> Topology:
         for name, role in ((f"h{node}", "worker"), (f"p{node}", "parameter_server")):
             nodes[name] = {"kind": "server", "role": role}
             links += [(f"dc{node}", name, {"bandwidth_mbps": inner}), (name, f"dc{node}", {"bandwidth_mbps": inner})]
-    links += [(f"dc{u}", f"dc{v}", {"bandwidth_mbps": data["mbps"]}) for u, v, data in graph.edges(data=True)]
+    for u, v, data in graph.edges(data=True):
+        links.append((f"dc{u}", f"dc{v}", {"bandwidth_mbps": data["mbps"], "delay_ms": delay_ms}))
     return Topology(nodes, links, str(graph.graph.get("name", "")))

@@ -34,6 +34,7 @@ from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
 from overlay.systems import COPIED_HEADROOM, planned
+from overlay.tcp import MOST_CONNECTIONS
 from overlay.tls import Security
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def trial(arguments: argparse.Namespace) -> None:
         arguments.node,
         listen=arguments.listen,
         connections=arguments.connections,
+        most_connections=arguments.most_connections,
         backups=arguments.backup,
         security=Security.of(tls_from(arguments)),
         log=lambda line: print(line, file=sys.stderr, flush=True),
@@ -126,7 +128,8 @@ def coordinate(arguments: argparse.Namespace) -> None:
     topology = parse_topology(arguments.topology)
     job = parse_job(arguments.job, topology)
     plan = planned(
-        arguments.strategy, topology, job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu
+        arguments.strategy, topology, job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu,
+        loss=arguments.loss,
     )
     switches = None if arguments.switches is None else replication(topology, arguments.switches)
     policy = FollowPlan(
@@ -169,7 +172,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     agent.add_argument("--listen", type=address, default=("0.0.0.0", 0), metavar="HOST:PORT", help="for other agents")
     agent.add_argument("--values", type=amount, default=1_000_000, help="float32 values a round (4M; default 1M)")
     agent.add_argument("--rounds", type=int, default=1, help="synchronisations (default: %(default)s)")
-    agent.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour")
+    agent.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour, to begin with")
+    agent.add_argument("--most-connections", type=int, default=MOST_CONNECTIONS, metavar="N",
+                       help="where packets are lost, up to so many (default: %(default)s)")  # fmt: skip
     agent.add_argument("--seed", type=int, default=0, help="of this agent's values")
     agent.add_argument("--seeds", type=int, nargs="*", default=[], help="of all agents' values: to check the mean")
     agent.add_argument("--timeout", type=float, default=600.0, help="s of a round")
@@ -184,6 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     coordinator.add_argument("--chunk", type=amount, default=CHUNK_VALUES, help="values of a chunk")
     coordinator.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU}): "
                              "wan counts their headers")  # fmt: skip
+    coordinator.add_argument("--loss", type=float, default=0.0, metavar="P",
+                             help="part of the packets that links lose: wan plans on what TCP carries of each, by its "
+                             "delay_ms")  # fmt: skip
     coordinator.add_argument("--window", type=int, default=WINDOW_CHUNKS, help="chunks of a tree ahead of results")
     coordinator.add_argument("--detours", action="store_true", help="chunks may take the plan's auxiliary paths, too")
     coordinator.add_argument(

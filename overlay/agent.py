@@ -28,6 +28,7 @@ from overlay.message import Header, Kind
 from overlay.multicast import Carrier, Packet
 from overlay.reliable_multicast import NOTHING, ReliableMulticast
 from overlay.scatter import EARLY_PRIORITY, Blocks, Scatter
+from overlay.tcp import MOST_CONNECTIONS
 from overlay.tls import Security
 from overlay.transport import Inbound, Peer, end_all, kept_open
 from overlay.ways import Ways
@@ -79,7 +80,8 @@ class Agent:
     """One agent, in a thread of its own. Methods may be called from any thread.
 
     coordinator: (host, port). backups: of coordinators that may take its place, in turn. listen: where other agents
-    reach this one; port 0: any. connections: TCP connections to each neighbour. security: TLS (overlay/tls.py); None:
+    reach this one; port 0: any. connections: TCP connections to each neighbour; where packets are lost, up to
+    `most_connections` of them. security: TLS (overlay/tls.py); None:
     plaintext. clock: seconds since any time; agents' clocks need not agree.
     """
 
@@ -90,6 +92,7 @@ class Agent:
         *,
         listen: tuple[str, int],
         connections: int = 1,
+        most_connections: int = MOST_CONNECTIONS,
         backups: Sequence[tuple[str, int]] = (),
         security: Security | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -98,6 +101,7 @@ class Agent:
         self._clock = clock
         self._throughputs: dict[str, Throughput] = {}
         self.node, self.coordinator, self.listen, self.connections = node, coordinator, listen, connections
+        self.most_connections = most_connections
         self._security = security
         self._log = log or _log.info
         self._pending: deque[_Pending] = deque()  # in the order in which they were brought; not yet in a task
@@ -455,6 +459,9 @@ class Agent:
             while len(self._ended) > ENDED:
                 del self._ended[next(iter(self._ended))]
             self.counters.update(execution.counters)
+            for sender, receiver in execution.task.hops() if self.most_connections > self.connections else ():
+                if sender == self.node and receiver in self._peers:
+                    self._peers[receiver].adapt(self.most_connections)
             self._multicast.forget(execution.task)
             if execution.fresh is not None and commit:
                 self._state = execution.fresh

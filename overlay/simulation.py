@@ -3,11 +3,11 @@
 Each chunk is a flow on the links of its hop, one at a time per connection; connections share links max-min, as TCP does
 where nothing is lost, windows are alike and acknowledgements do not wait (topologies/wan/networks.py). Switches send a
 frame on when they have all of it: over several links a chunk comes later by a frame's time on each but the narrowest.
-Where links
-lose packets, a connection is no faster than Mathis's law allows over its route. Of TCP, besides: whole frames with
-their headers, also where the last of a chunk is not full; acknowledgements, which take their part of the other
-direction (overlay/framing.py); where agents do not keep connections open (overlay/transport.py), one is open a round
-trip after it is first needed.
+Where links lose packets, each connection has a window that goes up and down (overlay/tcp.py), and what follows a lost
+segment waits for it: times are then one draw of many (`seed`). Of TCP, besides: whole frames with their headers, also
+where the last of a chunk is not full; acknowledgements, which take their part of the other direction
+(overlay/framing.py); where agents do not keep connections open (overlay/transport.py), one is open a round trip after
+it is first needed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, pairwise
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -50,37 +51,38 @@ from overlay.framing import FRAME_HEADERS, SEGMENTS_AN_ACKNOWLEDGEMENT, segment_
 from overlay.message import HEADER_BYTES, Kind
 from overlay.multicast import Carrier
 from overlay.scatter import EARLY_PRIORITY, Scatter
+from overlay.tcp import BITS, LEAST_RTT, Connections, Window
 from overlay.transport import kept_open
 from overlay.ways import Ways
 from p4src.protocol import PROTOCOL
 
 SEGMENT_BYTES = segment_bytes()
-BITS = 8e-6  # Mbit in a byte
 CARRIER = Carrier(1, PROTOCOL.targets["v1model"].values_per_packet)
 """Of what switches copy."""
 
 
-def mathis_mbps(rtt_seconds: float, loss: float, segment_bytes: int = SEGMENT_BYTES) -> float:
-    """What a TCP connection reaches at this round trip and loss: MSS / RTT sqrt(3 / 2 p) (Mathis et al., 1997)."""
-    return segment_bytes * BITS / rtt_seconds * math.sqrt(1.5 / loss)
-
-
 class _Connection:
-    """From one agent to the next: what waits, and how many chunks may be under way at once."""
+    """One at a time. window: where packets are lost."""
 
-    def __init__(self, links: list[int], back: list[int], delay: float, segment: int) -> None:
-        self.links, self.back, self.delay, self.segment = links, back, delay, segment
-        self.route = tuple(links)
-        self.free = 0
+    def __init__(self, segment: int, window: Window | None) -> None:
+        self.segment, self.window = segment, window
+        self.free = False
         self.unfilled = 0  # bytes in a frame that waits for what follows
-        self.throughput = Throughput()
-        self.waiting: list[tuple[int, int, _Moving | _Early, Callable[[], None], Callable[[], None]]] = []
 
-    def frames(self, data: int) -> int:
+    def frames(self, data: int, *, more: bool) -> int:
         """With which so many bytes more leave. What fills no frame waits only for what follows at once."""
         whole, rest = divmod(self.unfilled + data, self.segment)
-        self.unfilled = rest if self.waiting else 0
+        self.unfilled = rest if more else 0
         return whole + (rest > self.unfilled)
+
+
+class _Line:
+    """From one agent to the next: what waits, and the connections."""
+
+    def __init__(self, links: list[int], back: list[int], delay: float, connections: list[_Connection]) -> None:
+        self.links, self.back, self.delay, self.connections = links, back, delay, connections
+        self.throughput = Throughput()
+        self.waiting: list[tuple[int, int, _Moving | _Early, Callable[[], None], Callable[[], None]]] = []
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,10 @@ class _Early:
 class Simulation:
     """Training of a policy's nodes on a topology whose servers they are.
 
-    compute(node) -> seconds of its next step. connections: TCP connections from an agent to each other. loss: the part
-    of packets that each link between switches loses. mtu: bytes of an IP packet on links. finished(task, seconds) as
-    for the coordinator.
+    compute(node) -> seconds of its next step. connections, most_connections: TCP connections from an agent to each
+    other; where packets are lost, as many as if it had known that from the beginning. loss: the part of packets that
+    each link between switches loses; seed: of which. window_bytes: of receivers, there. mtu: bytes of an IP packet on
+    links. finished(task, seconds) as for the coordinator.
     """
 
     def __init__(
@@ -131,33 +134,30 @@ class Simulation:
         *,
         compute: Callable[[str], float] = lambda node: 0.0,
         connections: int = 1,
+        most_connections: int = 1,
         loss: float = 0.0,
+        seed: int = 0,
+        window_bytes: float = math.inf,
         mtu: int = MTU,
         probe_values: int | None = None,
         finished: Callable[[Task, float], None] = lambda task, seconds: None,
     ) -> None:
         self.policy, self.topology, self.values, self.compute = policy, topology, values, compute
-        self.connections, self.loss, self.probe_values, self.on_finished = connections, loss, probe_values, finished
+        self.connections, self.loss, self.mtu = Connections(connections, most_connections), loss, mtu
+        self.probe_values, self.on_finished = probe_values, finished
         self.segment = segment_bytes(mtu)
         self.links = {link: k for k, link in enumerate(topology.links)}
         capacities = [topology.residual_bandwidth_mbps(u, v) for u, v in topology.links]
         self.rates = list(capacities)
-        pairs = [(u, v) for u in topology.servers for v in topology.servers if u != v]
-        self.caps = {pair: len(capacities) + k for k, pair in enumerate(pairs)} if loss else {}
         self.routes = ways(topology)  # as the switches are told
-        if loss:
-            for pair in pairs:
-                route = list(pairwise(self.routes[pair]))
-                between = [link for link in route if all(topology.kind(n) == "switch" for n in link)]
-                rtt = 2 * self._delay(pair) or 1e-3
-                lost = 1 - (1 - loss) ** len(between)
-                capacities.append(mathis_mbps(rtt, lost, self.segment) if lost else math.inf)
+        self.random, self.window_segments = Random(seed), window_bytes / self.segment
         self.sim = Simulator(capacities)
+        self._sharing: dict[int, list[Window]] = {}  # whose narrowest link it is
         self.ways = {node: Ways(node) for node in topology.servers}
         self.scatters: dict[str, Scatter[Values]] = {node: Scatter(node) for node in topology.servers}
         self.defaults: dict[int, Default] = {}
         self._turns = count(1)
-        self._lines: dict[tuple[str, str], _Connection] = {}
+        self._lines: dict[tuple[str, str], _Line] = {}
         self.tasks: dict[int, tuple[Task, dict[str, Execution], set[str], float]] = {}
         self._ends: dict[int, float] = {}  # task -> when the last so far had all of it
         self._order = count()
@@ -213,23 +213,43 @@ class Simulation:
         heapq.heappush(line.waiting, (EARLY_PRIORITY, next(self._order), early, begin, arrived))
         self._flush(line)
 
-    def _line(self, pair: tuple[str, str]) -> _Connection:
-        """The connection between two agents."""
+    def _line(self, pair: tuple[str, str]) -> _Line:
+        """The connections between two agents."""
         line = self._lines.get(pair)
         if line is None:
             links = [self.links[link] for link in pairwise(self.routes[pair])]
             back = [self.links[link] for link in pairwise(self.routes[pair[::-1]])]
             delay, there_and_back = self._delay(pair), self._delay(pair) + self._delay(pair[::-1])
-            line = self._lines[pair] = _Connection(links, back, delay, self.segment)
-            line.links += [self.caps[pair]] if self.caps else []
-            if kept_open(len(self.policy.nodes), self.connections):
-                line.free = self.connections
+            connections = self._connect(pair, links, there_and_back)
+            line = self._lines[pair] = _Line(links, back, delay, connections)
+            if kept_open(len(self.policy.nodes), self.connections.least):
+                self._opened(line)
             else:
                 self.sim.after(there_and_back, partial(self._opened, line))
         return line
 
-    def _opened(self, line: _Connection) -> None:
-        line.free = self.connections
+    def _connect(self, pair: tuple[str, str], links: list[int], rtt: float) -> list[_Connection]:
+        kinds = [self.topology.kind(node) for node in self.routes[pair]]
+        lost = 1 - (1 - self.loss) ** sum(a == b == "switch" for a, b in pairwise(kinds))
+        if not lost:
+            return [_Connection(self.segment, None) for _ in range(self.connections.least)]
+        narrowest = min(links, key=self.rates.__getitem__)
+        sharing = self._sharing.setdefault(narrowest, [])
+
+        def queue() -> float:
+            return sum(each.standing for each in sharing) / self.rates[narrowest]
+
+        count = self.connections.over(self.rates[narrowest], rtt or LEAST_RTT, lost, mtu=self.mtu)
+        windows = [
+            Window(self.sim, links, rtt or LEAST_RTT, lost, random=self.random, most=self.window_segments, queue=queue)
+            for _ in range(count)
+        ]
+        sharing += windows
+        return [_Connection(self.segment, window) for window in windows]
+
+    def _opened(self, line: _Line) -> None:
+        for connection in line.connections:
+            connection.free = True
         self._flush(line)
 
     def set_rate(self, u: str, v: str, mbps: float) -> None:
@@ -407,32 +427,40 @@ class Simulation:
         heapq.heappush(line.waiting, (chunk.task.priority, next(self._order), chunk, begin, arrived))
         self._flush(line)
 
-    def _flush(self, line: _Connection) -> None:
-        while line.free and line.waiting:
+    def _flush(self, line: _Line) -> None:
+        while line.waiting and (free := [each for each in line.connections if each.free]):
             _, _, chunk, begin, arrived = heapq.heappop(line.waiting)
             if not chunk.wanted:
                 chunk.through()
                 continue
-            line.free -= 1
+            connection = min(free, key=_under_way)
+            connection.free = False
             begin()
-            frames = line.frames(chunk.data)
+            frames = connection.frames(chunk.data, more=bool(line.waiting))
             size = (chunk.data + FRAME_HEADERS * frames) * BITS
-            self.sim.send(size, line.links, partial(self._sent, line, frames, chunk.data, arrived))
+            sent = partial(self._sent, line, connection, (frames, chunk.data), arrived)
+            if connection.window is None:
+                self.sim.send(size, line.links, sent)
+            else:
+                connection.window.send(size, max(1, frames), partial(_behind, line, frames), sent)
 
-    def _stored(self, line: _Connection, data: int) -> float:
+    def _stored(self, line: _Line, data: int) -> float:
         """Seconds until the last frame of so many bytes is over all links, the narrowest having sent it."""
-        frame = (min(data, line.segment) + FRAME_HEADERS) * BITS
-        each = [frame / (self.rates[link] or math.inf) for link in line.route]
+        frame = (min(data, self.segment) + FRAME_HEADERS) * BITS
+        each = [frame / (self.rates[link] or math.inf) for link in line.links]
         return sum(each) - max(each)
 
-    def _sent(self, line: _Connection, frames: int, data: int, arrived: Callable[[], None]) -> None:
-        line.free += 1
+    def _sent(self, line: _Line, connection: _Connection, size: tuple[int, int], arrived: Callable[[], None]) -> None:
+        """size: frames, and bytes in them."""
+        frames, data = size
+        connection.free = True
 
         def there() -> None:
             self.sim.send(FRAME_HEADERS * BITS * frames / SEGMENTS_AN_ACKNOWLEDGEMENT, line.back)
             arrived()
 
-        self.sim.after(line.delay + self._stored(line, data), there)
+        held = 0.0 if connection.window is None else max(0.0, connection.window.held - self.sim.now)
+        self.sim.after(held + line.delay + self._stored(line, data), there)
         self._flush(line)
 
     def _arrive(self, task: Task, post: Post) -> None:
@@ -449,6 +477,15 @@ class Simulation:
             there.partial(post.tree, post.chunk, post.contributors, post.values.copy())
         else:
             there.result(post.tree, post.chunk, post.values)
+
+
+def _under_way(connection: _Connection) -> int:
+    return 0 if connection.window is None else connection.window.flying
+
+
+def _behind(line: _Line, frames: int) -> float:
+    """What waits for one of the connections, if all chunks have so many frames."""
+    return frames * len(line.waiting) / len(line.connections)
 
 
 def _small(task: Task) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -26,14 +27,21 @@ from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
 from overlay.framing import tcp_framing
+from overlay.tcp import ONE_OR_MORE, Connections, left_by
 
 PAPERS = {  # each paper's own system last
     "apsp": ("apsp-random", "apsp-connected", "apsp"),
     "netstorm": ("star", "balanced-tree", "tsengine", "netstorm"),
     "crew": ("a2a", "opr", "crew-early", "crew"),
     "selmcast": (
-        "orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3",
-        "orpheus", "selmcast", "orpheus-l3", "selmcast-l3",
+        "orpheus-bsp",
+        "selmcast-bsp",
+        "orpheus-bsp-l3",
+        "selmcast-bsp-l3",
+        "orpheus",
+        "selmcast",
+        "orpheus-l3",
+        "selmcast-l3",
     ),
     "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
 }
@@ -63,20 +71,42 @@ def _routes(graph: nx.DiGraph) -> dict[tuple[str, str], list[str]]:
     return {pair: hosts(route) for pair, route in ways(overlay(graph)).items()}
 
 
-def planned(strategy: str, topology: Topology, job: Job, *, seed: int, chunk: int, mtu: int = MTU) -> Plan:
+def planned(
+    strategy: str,
+    topology: Topology,
+    job: Job,
+    *,
+    seed: int,
+    chunk: int,
+    mtu: int = MTU,
+    loss: float = 0.0,
+    connections: Connections = ONE_OR_MORE,
+) -> Plan:
     """A plan for agents over TCP. Only wan's rates are meant to be kept, so it leaves room for what comes beside the
-    values: of chunks of so many, in packets of `mtu` bytes. Raises as the strategy does."""
+    values: of chunks of so many, in packets of `mtu` bytes; and where links lose this part of all packets, it counts on
+    what agents' TCP connections carry of each. Raises as the strategy does."""
     if strategy == "wan":
-        return wan(topology, job, seed=seed, framing=tcp_framing(chunk, mtu))
+        left = left_by(topology, loss, connections, mtu=mtu)
+        return wan(left, job, seed=seed, framing=tcp_framing(chunk, mtu))
     return get_strategy(strategy)(topology, job, seed=seed)
 
 
 def make(
-    name: str, graph: nx.DiGraph, values: int, *, p: int, chunk: int, seed: int, update: float = 5.0, mtu: int = MTU
+    name: str,
+    graph: nx.DiGraph,
+    values: int,
+    *,
+    p: int,
+    chunk: int,
+    seed: int,
+    update: float = 5.0,
+    mtu: int = MTU,
+    loss: float = 0.0,
+    delay_ms: float = 0.0,
 ) -> Policy:
     """A new policy. graph: sites 0, 1, .. with "mbps"; values: float32 values of the model; p: the size of a group
     (CREW and its baselines), or of receivers (SelMcast); update: NetStorm's UPDATE_TIME, s; mtu: bytes of the network's
-    packets (wan counts their headers)."""
+    packets (wan counts their headers); loss, delay_ms: of each link, which wan counts, too."""
     named = nx.relabel_nodes(graph, {node: f"h{node}" for node in graph})
     nodes = tuple(named.nodes)
     if name in ("apsp", "apsp-random", "apsp-connected"):
@@ -133,6 +163,6 @@ def _link(sender: str, receiver: str) -> tuple[str, str]:
     return _switch(sender), _switch(receiver)
 
 
-def maker(name: str, graph: nx.DiGraph, values: int, **options: int) -> Callable[[], Policy]:
+def maker(name: str, graph: nx.DiGraph, values: int, **options: Any) -> Callable[[], Policy]:
     """For one run after the other: policies remember."""
     return partial(make, name, graph, values, **options)

@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import socket
+import sys
 from collections.abc import Callable
+from fcntl import ioctl
 from itertools import count
+from termios import TIOCOUTQ
 from typing import Protocol, cast
 
 import numpy as np
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 
 from overlay.errors import MessageError, OverlayError
 from overlay.message import HEADER_BYTES, Header, Kind, unpack
+from overlay.tcp_info import Seen, connections_by, seen
 from overlay.tls import Security
 
 Values = NDArray[np.float32]
@@ -173,6 +177,20 @@ class _Outbound(asyncio.Protocol):
             self.unsent = unsent
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent)
 
+    def under_way(self) -> int:
+        """Bytes that the kernel has taken and the peer has not acknowledged."""
+        own = None if self.transport is None else self.transport.get_extra_info("socket")
+        if own is None:
+            return 0
+        left = bytearray(4)
+        ioctl(own.fileno(), TIOCOUTQ, left)
+        return int.from_bytes(left, sys.byteorder)
+
+    def seen(self) -> Seen | None:
+        """None: not connected, or the kernel does not say."""
+        own = None if self.transport is None else self.transport.get_extra_info("socket")
+        return None if own is None else seen(own)
+
     def pause_writing(self) -> None:
         self.free = False
 
@@ -239,23 +257,42 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
-        """Hand connections what they take now, the most urgent first."""
-        for line in self._lines:
-            while line.free and self._queue and line.transport is not None:
-                _, _, header, values, sent, wanted = heapq.heappop(self._queue)
-                if not wanted():
-                    sent()
-                    continue
-                data = memoryview(values.data).cast("B")
-                line.hold(len(data) // 2)
-                head = header.stamped(self._clock()).pack()
-                if len(data) <= JOINED_BYTES:
-                    line.transport.write(b"".join((head, data)))
-                else:
-                    line.transport.write(head)
-                    line.transport.write(data)
-                self.bytes_sent += HEADER_BYTES + len(data)
+        """Hand connections what they take now, the most urgent first; each message to the one that has least under way:
+        where a packet is lost, what a connection has waits for it."""
+        while self._queue:
+            free = [line for line in self._lines if line.free and line.transport is not None]
+            if not free:
+                return
+            _, _, header, values, sent, wanted = heapq.heappop(self._queue)
+            if not wanted():
                 sent()
+                continue
+            line = free[0] if len(self._lines) == 1 else min(free, key=_Outbound.under_way)
+            assert line.transport is not None
+            data = memoryview(values.data).cast("B")
+            line.hold(len(data) // 2)
+            head = header.stamped(self._clock()).pack()
+            if len(data) <= JOINED_BYTES:
+                line.transport.write(b"".join((head, data)))
+            else:
+                line.transport.write(head)
+                line.transport.write(data)
+            self.bytes_sent += HEADER_BYTES + len(data)
+            sent()
+
+    def adapt(self, most: int) -> None:
+        """Opens more connections, up to `most`, where those that there are lose so much that they cannot fill the link:
+        then each has half of its window again and again."""
+        now = [each for line in self._lines if (each := line.seen()) is not None]
+        wanted = connections_by(now, most)
+        while not self._closed and len(self._lines) < wanted:
+            self._lines.append(line := _Outbound(self))
+            self._opening.append(asyncio.ensure_future(self._open(line, needed=False)))
+
+    @property
+    def connections(self) -> int:
+        """Open or about to be."""
+        return len(self._lines)
 
     def check(self, transport: asyncio.BaseTransport) -> None:
         """Whether it is the peer who is at the other end. Raises OverlayError."""
@@ -277,17 +314,22 @@ class Peer:
             self.close()
             self._on_lost(f"the connection to {self.name} ended" + (f": {error}" if error else ""))
 
-    async def _open(self, line: _Outbound) -> None:
+    async def _open(self, line: _Outbound, *, needed: bool = True) -> None:
+        """needed: without it the peer counts as lost."""
         loop = asyncio.get_running_loop()
+        end = loop.time() + CONNECT_SECONDS
         host, port = self.address
         context = self._security.connect if self._security else None
         while True:
             try:
-                async with asyncio.timeout(max(0.01, self._give_up_at - loop.time())):
+                async with asyncio.timeout(max(0.01, (self._give_up_at if needed else end) - loop.time())):
                     await loop.create_connection(lambda: line, host, port, ssl=context)
                 return
             except (OSError, TimeoutError) as error:
-                if loop.time() >= self._give_up_at:
+                if not needed and loop.time() >= end:
+                    self._lines.remove(line)
+                    return
+                if needed and loop.time() >= self._give_up_at:
                     words = str(error) or "no answer"
                     self.broken(OSError(f"{host}:{port} cannot be reached within {CONNECT_SECONDS:.0f} s: {words}"))
                     return

@@ -22,7 +22,7 @@ from controlplane.simulate import Simulator
 from controlplane.strategies.wan.apsp.algorithm import Node, Path
 from controlplane.strategies.wan.netstorm import algorithm as netstorm
 from controlplane.strategies.wan.netstorm.policy import NetStorm
-from overlay.simulation import mathis_mbps
+from overlay.tcp import mathis_mbps
 
 ALEXNET_PARAMETERS = 61.0  # million
 MBIT = 32.0  # per million float32 parameters

@@ -6,6 +6,7 @@ and compares the luck of both. This compares the network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from controlplane.plan.task import Task
 from controlplane.strategies.wan.policy import Event, Order, Policy
 from controlplane.topology import Topology
 from overlay.simulation import Simulation
+from overlay.tcp import MOST_CONNECTIONS
 
 NEVER = 1e9
 
@@ -51,6 +53,7 @@ def seconds_again(
     values: int,
     *,
     loss: float = 0.0,
+    window_bytes: float = math.inf,
     until: float,
     weather: Callable[[Simulation], None] = lambda run: None,
 ) -> dict[int, float]:
@@ -61,7 +64,10 @@ def seconds_again(
     def finished(task: Task, seconds: float) -> None:
         found[task.number] = seconds
 
-    run = Simulation(_Told(nodes), topology, values, compute=lambda node: NEVER, loss=loss, finished=finished)
+    run = Simulation(
+        _Told(nodes), topology, values, compute=lambda node: NEVER, most_connections=MOST_CONNECTIONS, loss=loss,
+        window_bytes=window_bytes, finished=finished,
+    )  # fmt: skip
     for at, order in orders:
         run.sim.at(max(0.0, at), partial(run.carry_out, [order]))
     weather(run)

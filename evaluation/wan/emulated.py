@@ -37,11 +37,14 @@ from overlay.coordinator import Coordinator
 from overlay.framing import segment_bytes
 from overlay.simulation import Simulation
 from overlay.systems import planned
+from overlay.tcp import MOST_CONNECTIONS, Connections
 from topologies.load import LoadMonitor
-from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled
+from topologies.wan.networks import NETWORKS, TOTAL_MBPS, Wan, emulated, scaled, window_bytes
 
 STRATEGIES = ("star", "balanced-tree", "tsengine", "netstorm", "apsp", "crew", "wan")
 ROUND_SECONDS = 300.0
+DRAWS = 5
+"""Simulations where packets are lost: each draws others."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Site(Wan):
     """Runs one policy after the other."""
 
     def run(
-        self, policy: Policy, values: int, rounds: int, connections: int, *, apart: bool = False
+        self, policy: Policy, values: int, rounds: int, connections: Connections, *, apart: bool = False
     ) -> tuple[list[float], float, float]:
         """(seconds of each round, largest error of any agent's mean, part of the CPU that was idle). apart: says where
         the time of each round went."""
@@ -99,7 +102,12 @@ class Site(Wan):
             say(line_of_parts(parts))
 
     def _run(
-        self, policy: Policy, values: int, rounds: int, connections: int, finished: Callable[[Task, float], None]
+        self,
+        policy: Policy,
+        values: int,
+        rounds: int,
+        connections: Connections,
+        finished: Callable[[Task, float], None],
     ) -> tuple[float, float]:
         seeds = [str(k) for k in range(len(policy.nodes))]
         with Coordinator(
@@ -115,7 +123,8 @@ class Site(Wan):
                 command = [
                     sys.executable, "-m", "overlay", "agent", "--coordinator", f"{host}:{port}", "--node", node,
                     "--listen", f"{self.topology.address(node)}:0", "--values", values, "--rounds", rounds,
-                    "--connections", connections, "--seed", k, "--seeds", *seeds, "--timeout", ROUND_SECONDS,
+                    "--connections", connections.least, "--most-connections", connections.most,
+                    "--seed", k, "--seeds", *seeds, "--timeout", ROUND_SECONDS,
                 ]  # fmt: skip
                 processes[node] = self.emulation.popen(
                     node,
@@ -141,29 +150,28 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
     found = []
     for network in arguments.network:
         graph, factor = scaled(NETWORKS[network](arguments.seed), arguments.total_mbps)
-        topology, planned_on = emulated(graph, arguments.delay_ms), overlay(graph)
+        topology, planned_on = emulated(graph, arguments.delay_ms), overlay(graph, arguments.delay_ms)
         values = arguments.values
         job: Job = whole_job(graph, 4 * values)
         say(f"{network}: {len(graph)} sites, {len(graph.edges)} directed links, rates times {factor:.3g}")
-        options = {"seed": arguments.seed, "chunk": arguments.chunk, "mtu": arguments.mtu}
-        plans = {name: planned(name, planned_on, job, **options) for name in arguments.strategies}
+        connections = Connections(arguments.connections, max(arguments.connections, arguments.most_connections))
+        plan_of = partial(
+            planned, topology=planned_on, job=job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu,
+            loss=0.0 if arguments.as_if_lossless else arguments.loss, connections=connections,
+        )  # fmt: skip
+        plans = {name: plan_of(name) for name in arguments.strategies}
         bound = wan(planned_on, job).proven_mbps or float("nan")  # payload over the links' rates
         with Site(topology, arguments.loss, arguments.seed, mtu=arguments.mtu) as site:
             for name, plan in plans.items():
                 make = partial(policy_of, plan, planned_on, arguments.chunk, arguments.window)
                 simulated: list[float] = []
-                Simulation(
-                    make(),
-                    topology,
-                    values,
-                    connections=arguments.connections,
-                    loss=arguments.loss,
-                    mtu=arguments.mtu,
-                    finished=partial(_append, simulated),
-                ).run(arguments.rounds)
-                seconds, error, idle = site.run(
-                    make(), values, arguments.rounds, arguments.connections, apart=arguments.apart
-                )
+                for draw in range(DRAWS if arguments.loss else 1):
+                    Simulation(
+                        make(), topology, values, connections=connections.least, most_connections=connections.most,
+                        loss=arguments.loss, seed=draw, window_bytes=window_bytes(topology, arguments.mtu),
+                        mtu=arguments.mtu, finished=partial(_append, simulated),
+                    ).run(arguments.rounds)  # fmt: skip
+                seconds, error, idle = site.run(make(), values, arguments.rounds, connections, apart=arguments.apart)
                 found.append(
                     Measured(
                         network,
@@ -238,7 +246,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chunk", type=amount, default=8192, help="values of a chunk (default 8192)")
     parser.add_argument("--window", type=int, default=64, help="chunks of a tree ahead of their results (default 64)")
-    parser.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour")
+    parser.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour, to begin with")
+    parser.add_argument("--most-connections", type=int, default=MOST_CONNECTIONS, metavar="N",
+                        help="where packets are lost, up to so many (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--as-if-lossless", action="store_true", help="wan's plan does not count the loss")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="one way, of each link between sites (default 5)")
     parser.add_argument("--loss", type=float, default=0.0, help="part of the packets that each link loses")
     parser.add_argument("--total-mbps", type=float, default=TOTAL_MBPS, help="of all links: scales their rates")

@@ -23,6 +23,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from controlplane.plan.framing import MTU
 from controlplane.routing import ways
 from controlplane.strategies.wan.policy import Changed, Order, Policy
 from controlplane.topology import Topology
@@ -32,8 +33,9 @@ from evaluation.wan.workloads import RUNTIMES
 from overlay.coordinator import Coordinator
 from overlay.simulation import Simulation
 from overlay.systems import COPIES, PAPERS, maker
+from overlay.tcp import MOST_CONNECTIONS
 from topologies.load import LoadMonitor
-from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, redrawn, scaled
+from topologies.wan.networks import NETWORKS, TOTAL_MBPS, emulated, redrawn, scaled, window_bytes
 
 END_SECONDS = 120.0
 LATE_SECONDS = 240.0
@@ -119,7 +121,8 @@ def simulate(
         found.append((run.sim.now, s, before + len(task.bringers) / len(policy.nodes)))
 
     run = Simulation(
-        policy, topology, values, compute=compute, loss=arguments.loss, finished=finished,
+        policy, topology, values, compute=compute, loss=arguments.loss, seed=arguments.seed,
+        most_connections=MOST_CONNECTIONS, window_bytes=window_bytes(topology, MTU), finished=finished,
         probe_values=arguments.chunk // 2,
     )  # fmt: skip
     weather(run, change, arguments.redraw)
@@ -292,6 +295,7 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
             + (f", rates redrawn every {arguments.redraw:g} s" if arguments.redraw else "")
         )
         options = {"p": p, "chunk": arguments.chunk, "seed": arguments.seed}
+        options |= {"loss": arguments.loss, "delay_ms": arguments.delay_ms}
         with Site(topology, arguments.loss, arguments.seed) as site:
             sites = Sites(site, graph, arguments, change)
             try:
@@ -303,7 +307,7 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
                     paced = simulate(make(), topology, values, arguments, change, reports=reports, length=length)
                     again = seconds_again(
                         orders, tuple(topology.servers), topology, values, loss=arguments.loss,
-                        until=length + AFTER_SECONDS,
+                        window_bytes=window_bytes(topology, MTU), until=length + AFTER_SECONDS,
                         weather=partial(weather, change=change, every=arguments.redraw),
                     )  # fmt: skip
                     # 0: a copy of which every receiver was dropped

@@ -67,7 +67,8 @@ def run(arguments: argparse.Namespace, say: Say) -> dict[str, Any]:
             {"network": arguments.wan, "seed": arguments.seed, "total_mbps": arguments.total_mbps,
              "system": arguments.system, "values": arguments.values, "p": arguments.p or max(2, len(graph) // 2),
              "switches": [[n, a.address, a.device_id] for n, a in wan.emulation.switch_addresses.items()],
-             "chunk": arguments.chunk, "credentials": str(keys / "controller") if keys else None},
+             "chunk": arguments.chunk, "loss": arguments.loss, "delay_ms": arguments.delay_ms,
+             "credentials": str(keys / "controller") if keys else None},
             log,
         )  # fmt: skip
         stack.callback(controllers.close)
