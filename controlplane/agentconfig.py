@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Role = Literal["worker", "parameter_server"]
@@ -102,6 +103,11 @@ class AgentConfig:
 
     def dumps(self) -> str:
         return json.dumps(self.to_json(), sort_keys=True)
+
+    @property
+    def digest(self) -> str:
+        """Of all but the epoch: equal means that a running engine can stay."""
+        return hashlib.sha256(replace(self, epoch=0).dumps().encode()).hexdigest()[:16]
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str) -> AgentConfig:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
@@ -36,11 +35,6 @@ REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMEN
 
 class ControllerError(Exception):
     """The controller cannot be reached or refuses; the message names it and says what to do."""
-
-
-def config_digest(config: AgentConfig) -> str:
-    """Digest of a configuration apart from its epoch: equal means that a running engine can stay."""
-    return hashlib.sha256(replace(config, epoch=0).dumps().encode()).hexdigest()[:16]
 
 
 class Listener(Protocol):
@@ -158,7 +152,7 @@ class Membership:
         )
         if self._running is not None:
             request.running_epoch = self._running.epoch
-            request.running_digest = config_digest(self._running)
+            request.running_digest = self._running.digest
         call = stub.join(request)
         with self._lock:
             if self._closed.is_set():
@@ -301,10 +295,3 @@ def fetch_status(
 ) -> pb.StatusReply:
     """What the controller knows of agents, switches and trees. job: everything of this one. Raises ControllerError."""
     return ask(controller, "status", pb.StatusRequest(job=job), tls, timeout)
-
-
-def request_replan(
-    controller: str, request: pb.ReplanRequest, tls: Tls | None = None, timeout: float = REPLAN_SECONDS
-) -> pb.ReplanReply:
-    """Plan again and switch over; returns when the old version is gone. Raises ControllerError."""
-    return ask(controller, "replan", request, tls, timeout)

@@ -16,7 +16,6 @@ from dataclasses import asdict, replace
 
 from controlplane.agentconfig import AgentConfig, RepairedTree
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import config_digest
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.handover import Handover, HandoverError
 from controlplane.runtime.members import Known, Member, Refused, round_trips_ms, tree_rates
@@ -292,7 +291,7 @@ class Roster:
             for node, config in handover.configs.items():
                 event = pb.Event()
                 event.prepare.agent_config = config.dumps()
-                event.prepare.digest = config_digest(config)
+                event.prepare.digest = config.digest
                 event.prepare.again = handover.again
                 there[node].events.put(event)
             self._log(f"change of plan: epoch {epoch} is being prepared")
@@ -316,7 +315,7 @@ class Roster:
             self.epoch = handover.epoch
             order = pb.SwitchOver(epoch=self.epoch, first_operation=first, given=handover.given())
             for node, member in self._members.items():
-                member.begin(self.epoch, config_digest(self.configs[node]))
+                member.begin(self.epoch, self.configs[node].digest)
                 member.events.put(pb.Event(switch_over=order))
             self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
             return first
@@ -533,7 +532,7 @@ class Roster:
         self._running = True
         for node, member in self._members.items():
             config = self.configs[node]
-            member.begin(self.epoch, config_digest(config))
+            member.begin(self.epoch, config.digest)
             event = pb.Event()
             event.configuration.agent_config = replace(config, epoch=self.epoch).dumps()
             event.configuration.digest = member.running[1]
@@ -542,7 +541,7 @@ class Roster:
     def _common_epoch(self) -> int:
         """The epoch that all agents already run with these very configurations (the controller restarted), else 0."""
         epochs = {member.running[0] for member in self._members.values()}
-        same = all(member.running[1] == config_digest(self.configs[node]) for node, member in self._members.items())
+        same = all(member.running[1] == self.configs[node].digest for node, member in self._members.items())
         return epochs.pop() if same and len(epochs) == 1 else 0
 
     def _remove(self, member: Member, reason: str) -> None:

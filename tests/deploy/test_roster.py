@@ -10,7 +10,6 @@ import pytest
 
 from controlplane.agentconfig import AgentConfig
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import config_digest
 from controlplane.runtime.epochs import LAST_EPOCH, EpochStore
 from controlplane.runtime.handover import HandoverError
 from controlplane.runtime.members import Member, Refused
@@ -182,7 +181,7 @@ def test_wrong_agents_are_refused_with_the_reason(roster, changes, message):
 
 def test_restarted_controller_adopts_what_runs(tmp_path, roster):
     join_all(roster)
-    running = {node: (roster.epoch, config_digest(config)) for node, config in roster.configs.items()}
+    running = {node: (roster.epoch, config.digest) for node, config in roster.configs.items()}
     later = Roster(configs(), EpochStore(tmp_path / "other"), VERSION)
     for node, (epoch, digest) in running.items():
         member = later.join(request(node, running_epoch=epoch, running_digest=digest))
@@ -198,7 +197,7 @@ def test_restarted_controller_begins_anew_when_one_agent_does_not_run(tmp_path, 
     join_all(roster)
     later = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION)
     for node, config in roster.configs.items():
-        running = {} if node == "w2" else {"running_epoch": roster.epoch, "running_digest": config_digest(config)}
+        running = {} if node == "w2" else {"running_epoch": roster.epoch, "running_digest": config.digest}
         later.join(request(node, **running))
     assert later.epoch > roster.epoch
     later.close()
@@ -208,7 +207,7 @@ def test_restarted_controller_begins_anew_when_the_plan_changed(tmp_path, roster
     join_all(roster)
     later = Roster(configs("10.0.0.9"), EpochStore(tmp_path / "epoch"), VERSION)
     for node, config in roster.configs.items():
-        later.join(request(node, running_epoch=roster.epoch, running_digest=config_digest(config)))
+        later.join(request(node, running_epoch=roster.epoch, running_digest=config.digest))
     assert later.epoch > roster.epoch
     later.close()
 

@@ -7,7 +7,7 @@ import pytest
 from controlplane.controller import main
 from controlplane.generators import fattree
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.client import request_replan
+from controlplane.rpc.client import REPLAN_SECONDS, ask
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_allreduce import SIZE, rate
 
@@ -16,7 +16,8 @@ def change(rig: Rig, **request: object) -> tuple[threading.Thread, list[pb.Repla
     """Ask for a new plan; the answer comes when the old one is gone."""
     answers: list[pb.ReplanReply] = []
     message = pb.ReplanRequest(**request)
-    thread = threading.Thread(target=lambda: answers.append(request_replan(rig.service.address, message)))
+    arguments = rig.service.address, "replan", message, None, REPLAN_SECONDS
+    thread = threading.Thread(target=lambda: answers.append(ask(*arguments)))
     thread.start()
     return thread, answers
 
