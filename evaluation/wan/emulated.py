@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.plan.framing import MTU
@@ -31,6 +29,7 @@ from controlplane.wan_networks import overlay
 from evaluation.wan.apart import HEAD as HEAD_APART
 from evaluation.wan.apart import Sampler, taken_apart
 from evaluation.wan.apart import line_of as line_of_parts
+from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.networks import whole_job
 from overlay.__main__ import amount
 from overlay.coordinator import Coordinator
@@ -225,12 +224,8 @@ def draw(rows: Sequence[Measured], path: Path) -> None:
     figure, axes = plt.subplots(1, len(networks), figsize=(4.2 * len(networks), 3.6), squeeze=False)
     for axis, network in zip(axes[0], networks, strict=True):
         own = [row for row in rows if row.network == network]
-        at = np.arange(len(own))
-        axis.barh(at - 0.2, [row.measured_s for row in own], 0.4, label="measured", color="#1f6f8b")
-        axis.barh(at + 0.2, [row.simulated_s for row in own], 0.4, label="simulated", color="#c9c9c9")
+        measured_beside_simulated(axis, [(row.strategy, row.measured_s, row.simulated_s) for row in own])
         axis.axvline(own[0].bound_s, color="#b03a2e", linewidth=1, label="bound")
-        axis.set_yticks(at, [row.strategy for row in own])
-        axis.invert_yaxis()
         axis.set_xlabel("seconds a synchronisation")
         axis.set_title(network)
     axes[0][0].legend(fontsize=8)

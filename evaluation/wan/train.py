@@ -28,6 +28,7 @@ from controlplane.routing import ways
 from controlplane.strategies.wan.policy import Changed, Order, Policy
 from controlplane.topology import Topology
 from evaluation.wan.again import Recorded, seconds_again
+from evaluation.wan.bars import measured_beside_simulated
 from evaluation.wan.emulated import Site, say
 from evaluation.wan.workloads import RUNTIMES
 from overlay.coordinator import Coordinator
@@ -404,11 +405,7 @@ def draw(rows: Sequence[Result], path: Path) -> None:
         left.set_ylabel("mean accuracy of the sites, %")
         left.set_title(network)
         left.legend(fontsize=8)
-        at = np.arange(len(own))
-        right.barh(at - 0.2, [row.task_s for row in own], 0.4, label="measured", color="#1f6f8b")
-        right.barh(at + 0.2, [row.simulated_task_s for row in own], 0.4, label="simulated", color="#c9c9c9")
-        right.set_yticks(at, [row.system for row in own])
-        right.invert_yaxis()
+        measured_beside_simulated(right, [(row.system, row.task_s, row.simulated_task_s) for row in own])
         right.set_xlabel("seconds of a synchronisation (median)")
         right.legend(fontsize=8)
     figure.tight_layout()
