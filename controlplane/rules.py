@@ -19,11 +19,15 @@ from p4src.protocol import frame_bytes, udp_port
 
 @dataclass(frozen=True)
 class Forward:
+    """Out of this port of the switch."""
+
     port: int
 
 
 @dataclass(frozen=True)
 class Replicate:
+    """Out of all ports of this multicast group of the switch."""
+
     group: int
 
 
@@ -43,6 +47,8 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class LabelEntry:
+    """What a switch does with packets of this label that come in at this port; docs/architecture.md, section 2."""
+
     ingress_port: int
     label: int
     action: Forward | Replicate | Aggregate
@@ -50,6 +56,8 @@ class LabelEntry:
 
 @dataclass(frozen=True)
 class MulticastGroup:
+    """A switch's group, by its number, and the ports that get a copy each."""
+
     group: int
     ports: tuple[int, ...]
 

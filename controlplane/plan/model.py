@@ -277,6 +277,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
+        """From a file of to_json's. Raises PlanError that names the file, or the field."""
         try:
             content = parse_json(Path(path).read_text())
         except OSError as error:

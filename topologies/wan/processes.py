@@ -56,6 +56,7 @@ class Controllers:
                 self.log(f"{'backup' if number else 'controller'}: {said['log']}")
 
     def tell(self, sender: str, receiver: str, mbps: float) -> None:
+        """What a network tells: the rate of a link between two sites now, Mbit/s one way."""
         for process in self.processes:
             if process.poll() is None and process.stdin is not None:
                 process.stdin.write(json.dumps({"sender": sender, "receiver": receiver, "mbps": mbps}) + "\n")
@@ -112,6 +113,7 @@ class Agents:
         self.dead.discard(node)
 
     def end(self) -> list[dict[str, Any]]:
+        """Ends those that live; what each has done (topologies/wan/hosts.py)."""
         reports = []
         for node, process in self.processes.items():
             if node not in self.dead:

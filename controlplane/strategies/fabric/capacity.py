@@ -39,6 +39,7 @@ class Capacities:
 
     @classmethod
     def of(cls, network: Network, job: Job) -> Capacities:
+        """What others leave to this job, Mbit/s; infinite where nothing limits it."""
         topology = network.topology
         counted = topology.results_on_links
 

@@ -55,6 +55,7 @@ class Instance:
 
     @classmethod
     def of(cls, network: Network, job: Job, owners: Sequence[int]) -> Instance:
+        """With the residual capacities (Mbit/s) and what switches hold of the network's topology."""
         topology = network.topology
         usable, limits = usable_switches(network, job), held(topology)
         return cls(

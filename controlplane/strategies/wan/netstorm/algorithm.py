@@ -32,6 +32,7 @@ class AggregationTree:
     share: float = 1.0
 
     def children(self) -> dict[Node, list[Node]]:
+        """Of every node, those whose parent it is; none of a leaf."""
         result: dict[Node, list[Node]] = {self.root: []}
         for node in self.parent:
             result.setdefault(node, [])

@@ -82,6 +82,7 @@ class NetStorm(Rounds):
     # --- awareness ---
 
     def learn(self, event: Measured | Changed, now: float) -> None:
+        """A chunk's throughput, Mbit/s, where chunks are looked at; a network's word only of a link that was cut."""
         link = (event.sender, event.receiver)
         if isinstance(event, Changed) and self.cut.pop(link, None) is not None:
             self.belief.edges[link]["mbps"] = event.mbps
@@ -99,6 +100,7 @@ class NetStorm(Rounds):
             samples.clear()
 
     def broken(self, node: str, other: str) -> None:
+        """Trees keep away from this link, both ways, until the network says that it is back."""
         for link in ((node, other), (other, node)):
             if self.belief.has_edge(*link):
                 self.cut[link] = self.belief.edges[link]["mbps"]

@@ -90,6 +90,7 @@ class Exact:
         return float(self._best[-1][root])
 
     def tree(self, root: int) -> list[int] | None:
+        """The arcs of a cheapest one; None where the root does not reach all terminals."""
         if not np.isfinite(self.cost(root)):
             return None
         chosen: list[int] = []
