@@ -108,7 +108,10 @@ def remove(targets: Sequence[SwitchTarget], progress: Progress = lambda line: No
 
     def clear(target: SwitchTarget) -> int:
         if not target.runs_program():
-            progress(f"switch {target.name} runs another program, or none: nothing of ours is on it")
+            progress(
+                f"switch {target.name} does not run this program: nothing is taken off it (where it runs another build "
+                "of it, --artifacts says which)"
+            )
             return 0
         changes = difference(target.read(), empty(target.name))
         target.apply(changes)

@@ -90,6 +90,18 @@ def test_install_again_and_remove(testbed, capsys):
     assert not any(switch.entities for switch in switches.values())
 
 
+def test_remove_takes_off_what_another_build_has_only_when_told_which(testbed, capsys):
+    switches, file = testbed
+    other = ["--artifacts", "v1model-64"]
+    assert main([*PLAN, "--bmv2", "--switches", str(file), *other]) == 0
+    installed = {name: switch.snapshot() for name, switch in switches.items()}
+    assert main(["--bmv2", "--switches", str(file), "--remove"]) == 0
+    assert "switch V1 does not run this program" in (said := capsys.readouterr().err) and "--artifacts" in said
+    assert {name: switch.snapshot() for name, switch in switches.items()} == installed
+    assert main(["--bmv2", "--switches", str(file), "--remove", *other]) == 0
+    assert not any(switch.entities for switch in switches.values())
+
+
 def test_failure_is_reported_and_nothing_is_left(testbed, capsys):
     switches, file = testbed
     switches["V2"].faults.fail_updates = {4}
