@@ -33,9 +33,10 @@ AGENT_COLUMNS = ("agent", "role", "joined", "from", "last report", "host", "stat
 
 
 def format_replan(reply: pb.ReplanReply) -> str:
-    """The answer as the command prints it."""
+    """The answer as the command prints it: of one job, also where what is kept off holds for several."""
+    job = f"job {json.loads(reply.plan)['job']['name']}: " if reply.plan else ""
     lines = [
-        f"the running plan, in this state of the network: {reply.rate_before_mbps:.4g} Mbit/s per worker",
+        f"{job}the running plan, in this state of the network: {reply.rate_before_mbps:.4g} Mbit/s per worker",
         f"version {reply.version}: {reply.rate_mbps:.4g} Mbit/s; {reply.trees_kept} trees stay, "
         f"{reply.trees_removed} go, {reply.trees_added} come",
     ]
@@ -273,7 +274,10 @@ def run_replan(arguments: argparse.Namespace) -> None:
     reply = _ask(arguments, "replan", request)
     if arguments.output is not None:
         arguments.output.write_text(reply.plan + "\n")
-    _print(arguments, reply, format_replan(reply))
+    words = format_replan(reply)
+    if (arguments.without or arguments.restored) and not arguments.dry_run:
+        words += "\nwhat is kept off is so for all jobs: job list shows what each has now"
+    _print(arguments, reply, words)
 
 
 def run_job(arguments: argparse.Namespace) -> None:

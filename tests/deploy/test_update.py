@@ -124,6 +124,7 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
     for config in rig.roster.configs.values():
         assert {tree.return_label for tree in config.worker_trees} <= labels
     words = format_replan(update_reply(update, dry_run=False))
+    assert words.startswith(f"job {update.plan.job.name}: the running plan")
     assert "changed over at operation 7" in words
 
 
