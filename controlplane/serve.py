@@ -75,7 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
                 numbers = ", ".join(map(str, strangers))
                 log(f"job {numbers} on the switches is none of this controller's: it stays (deploy --remove N)")
             network.start(jobs, state.kept_off())
-            network.changed = lambda: state.save(network.stored(), network.taken_out())
+            kept = state.keeper(lambda: (network.stored(), network.taken_out()), log)
+            network.changed, network.unkept = kept.save, kept.problem
             log(f"{len(jobs)} jobs as before, kept in {folder}" if jobs else f"no job yet; jobs are kept in {folder}")
             serve(arguments, listening, network, log)
         finally:

@@ -66,6 +66,7 @@ class Network:
         self.state = NetworkState(topology, kind, self.switches, self.jobs)
         self.log = log
         self.changed: Callable[[], None] = lambda: None
+        self.unkept: Callable[[], str] = lambda: ""
         self.admissions = AdmissionControl(self.state, steady=steady, most=most, log=log)
         self._epochs = epochs or EpochStore()
         self._pace = pace
@@ -213,6 +214,11 @@ class Network:
             job = self.run(plan, deployment, job_id)
             job.terms = terms
             self.changed()
+            if words := self.unkept():  # a controller that starts again would not know it
+                self.remove(job.name)
+                if others:
+                    self.replanning.soon()
+                raise JobsError(f"job {job.name} was not added: {words}")
             self.log(f"job {job.name} ({job_id}) added: {plan.rate_mbps:.4g} Mbit/s, {changes} changes on the switches")
         self.failover.lead_around()  # what failed while it was installed
         return job, changes

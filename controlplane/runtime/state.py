@@ -29,6 +29,9 @@ ACTIONS: dict[str, type[Forward] | type[Replicate] | type[Aggregate]] = {
 }
 
 
+RETRY_SECONDS = 5.0
+
+
 class StateError(Exception):
     """The state cannot be used; the message says what to do."""
 
@@ -99,6 +102,14 @@ class StateFolder:
                 os.fsync(file.fileno())
             new.replace(self.path / "jobs.json")
 
+    def keeper(self, what: Callable[[], tuple[Iterable[Stored], Iterable[str]]], log: Callable[[str], None]) -> Kept:
+        """Saves what `what` gives whenever it is told to."""
+        return Kept(self, what, log)
+
+    @property
+    def closed(self) -> bool:
+        return self._lock.closed
+
     def close(self) -> None:
         self._lock.close()
 
@@ -107,6 +118,56 @@ class StateFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Kept:
+    """The state of a network that runs, saved at each change. When that cannot be (the disk is full), the network goes
+    on, the log says so once, and it is tried again."""
+
+    def __init__(
+        self,
+        folder: StateFolder,
+        what: Callable[[], tuple[Iterable[Stored], Iterable[str]]],
+        log: Callable[[str], None],
+    ) -> None:
+        self._folder, self._what, self._log = folder, what, log
+        self._lock = threading.Lock()
+        self._waits = False
+        self._problem = ""
+
+    def save(self) -> None:
+        """Does not raise."""
+        before = self._problem
+        try:
+            self._folder.save(*self._what())
+            self._problem = ""
+        except OSError as error:
+            self._problem = f"jobs cannot be kept in {self._folder.path}: {error.strerror or error}"
+            self._again_soon()
+        if self._problem != before:
+            self._log(
+                f"{self._problem}; tried again every {RETRY_SECONDS:g} s: a controller that starts before that begins "
+                "with what was kept last" if self._problem else f"jobs are kept in {self._folder.path} again"
+            )
+
+    def problem(self) -> str:
+        """Why what is there now is not kept; "": it is."""
+        return self._problem
+
+    def _again_soon(self) -> None:
+        with self._lock:
+            if self._waits:
+                return
+            self._waits = True
+        timer = threading.Timer(RETRY_SECONDS, self._again)
+        timer.daemon = True
+        timer.start()
+
+    def _again(self) -> None:
+        with self._lock:
+            self._waits = False
+        if not self._folder.closed:
+            self.save()
 
 
 def _name(name: object) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -226,6 +229,33 @@ def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
         rig.network = rig.open()
         rig.network.start(state.load())
     assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
+
+
+def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until, monkeypatch):
+    monkeypatch.setattr("controlplane.runtime.state.RETRY_SECONDS", 0.01)
+    full = threading.Event()
+
+    def sync(file):
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("controlplane.runtime.state.os.fsync", sync)
+    with StateFolder(rig.folder / "state") as state:
+        kept = state.keeper(lambda: (rig.network.stored(), ()), rig.log.append)
+        rig.network.changed, rig.network.unkept = kept.save, kept.problem
+        one = rig.add(ONE)
+        snapshots = [switch.snapshot() for switch in rig.switches.values()]
+        full.set()
+        with pytest.raises(JobsError, match=r"two was not added: jobs cannot be kept in .*: No space left on"):
+            rig.add(TWO)
+        assert [switch.snapshot() for switch in rig.switches.values()] == snapshots
+        one.updater.update(one.updater.state(changes=["c1.aggregation_mbps=1"]), "atp")  # what runs goes on
+        assert sum("cannot be kept" in line for line in rig.log) == 1
+        full.clear()
+        until(lambda: any("are kept in" in line for line in rig.log), "it is tried again")
+        assert [(stored.plan.job.name, stored.plan.version) for stored in state.load()] == [("one", one.plan.version)]
+        rig.add(TWO)
+        assert len(state.load()) == 2
 
 
 def test_what_an_operator_took_out_stays_out_when_the_controller_starts_again(rig):
