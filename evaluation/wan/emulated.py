@@ -167,8 +167,8 @@ def measure(arguments: argparse.Namespace) -> list[Measured]:
                 for draw in range(DRAWS if arguments.loss else 1):
                     Simulation(
                         make(), topology, values, connections=connections.least, most_connections=connections.most,
-                        loss=arguments.loss, seed=draw, window_bytes=window_bytes(topology, arguments.mtu),
-                        mtu=arguments.mtu, finished=partial(_append, simulated),
+                        loss=arguments.loss, seed=draw, mtu=arguments.mtu, finished=partial(_append, simulated),
+                        window_bytes=window_bytes(topology, arguments.mtu, arguments.loss),
                     ).run(arguments.rounds)  # fmt: skip
                 seconds, error, idle = site.run(make(), values, arguments.rounds, connections, apart=arguments.apart)
                 found.append(

@@ -27,7 +27,7 @@ NETWORKS: dict[str, Callable[[int], nx.DiGraph]] = {
 }
 TOTAL_MBPS = 400.0  # of all links together: what two cores forward and add with time to spare
 HOST_MBPS = 1000.0
-WINDOW_SEGMENTS = 8
+WINDOW_SEGMENTS = 4
 ACKNOWLEDGEMENT_BYTES = 90
 """What an acknowledgement takes at most, with what it says of frames that came out of order; and what opens a
 connection. They go before what waits for a link: rates are scaled down some 600 times, so a frame of data takes 10 ms,
@@ -67,15 +67,17 @@ def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
     return Topology(nodes, links, str(graph.graph.get("name", "")))
 
 
-def window_bytes(topology: Topology, mtu: int) -> int:
-    """Of a connection between any two hosts: twice what is under way where most is (rate and round trip of its way),
-    and WINDOW_SEGMENTS, where that is less than a few frames."""
+def window_bytes(topology: Topology, mtu: int, loss: float = 0.0) -> int:
+    """Of a connection between any two hosts: what is under way where most is (rate and round trip of its way), and
+    WINDOW_SEGMENTS, which wait for a link and for their acknowledgement. No more: windows that stand in queues share
+    links by their round trips, and a connection over several gets less than its fair part. Where links lose packets,
+    twice that: what comes after a lost frame waits for it, and the sender goes on meanwhile."""
     most = 0.0
     for route in ways(topology).values():
         links = list(pairwise(route))
         there_and_back = 2e-3 * sum(topology.delay_ms(u, v) for u, v in links)
         most = max(most, there_and_back * min(topology.bandwidth_mbps(u, v) for u, v in links) * 1e6 / 8)
-    return int(2 * most) + WINDOW_SEGMENTS * segment_bytes(mtu)
+    return (2 if loss else 1) * (int(most) + WINDOW_SEGMENTS * segment_bytes(mtu))
 
 
 class Wan:
@@ -115,7 +117,8 @@ class Wan:
         of the other direction, and the connection with the smaller window gets 0.6 of its rate. Where nothing is lost,
         no timer need find out that something was: 1 s as RFC 6298 has it, so that a queue that grows sets none off.
         """
-        window = 2 * window_bytes(self.topology, self.mtu)  # half of a buffer is for what frames take beside their data
+        # Half of a buffer is for what frames take beside their data.
+        window = 2 * window_bytes(self.topology, self.mtu, self.loss)
         settings = (
             "tcp_congestion_control=reno", "tcp_slow_start_after_idle=0", "tcp_no_metrics_save=1",
             f"tcp_rmem=4096 {window} {window}",
