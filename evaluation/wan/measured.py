@@ -28,7 +28,7 @@ def draw_loss(rows: Sequence[Row], path: Path) -> None:
         axis.plot(places, [row["simulated_s"] for row in own], linestyle="--", color=f"C{k}")
     axis.set_xlabel("part of the packets that each link loses")
     axis.set_ylabel("seconds of a synchronisation")
-    axis.set_title("dashed: simulated, no connection faster than Mathis's law", fontsize=9)
+    axis.set_title("dashed: simulated, each connection with a window of its own", fontsize=9)
     axis.set_yscale("log")
     axis.legend(fontsize=8)
     figure.tight_layout()
