@@ -20,9 +20,8 @@ from controlplane.strategies.wan.crew.links import Links
 from controlplane.strategies.wan.crew.policy import Crew
 from controlplane.strategies.wan.netstorm.policy import NetStorm
 from controlplane.strategies.wan.policy import FollowNetwork, FollowPlan, Policy
-from controlplane.strategies.wan.selmcast.algorithm import Layer
 from controlplane.strategies.wan.selmcast.network import Network
-from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastPlans
+from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds
 from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
@@ -46,9 +45,6 @@ PAPERS = {  # each paper's own system last
     "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
 }
 BSP = ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3")
-COPIED = ("orpheus-bsp-l3", "selmcast-bsp-l3")
-"""Whose multicasts switches copy."""
-
 COPIED_HEADROOM = 0.12
 """Of the plan's rate: headers are 6 %, and what is sent at exactly a link's rate never lets a queue drain."""
 
@@ -130,24 +126,17 @@ def make(
             nodes, known.narrowest(), p, scheme="CREW" if name == "crew-early" else name.upper(),
             blocking=name != "crew-early", links=known, chunk_values=chunk,
         )  # fmt: skip
-    if name in COPIES:
+    if name in COPIES or name in BSP:
         out = [sum(data["mbps"] for _, _, data in graph.out_edges(node, data=True)) for node in graph]
         into = [sum(data["mbps"] for _, _, data in graph.in_edges(node, data=True)) for node in graph]
-        scheme = "SelMcast" if name.startswith("selmcast") else "Orpheus"
         copied = name.endswith("-l3")
-        network = Network(named, _routes(graph), switch=_switch if copied else None)
-        return SelMcast(
-            nodes, out, into, max(1, p - 1), scheme=scheme, chunk_values=chunk, seed=seed,
-            layer="L3" if copied else "L7", network=network, headroom=COPIED_HEADROOM,
-        )  # fmt: skip
-    job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
-    if name in BSP:
-        layer: Layer = "L3" if name in COPIED else "L7"
-        return SelMcastPlans(
-            overlay(graph), job, max(1, p - 1), link=_link, layer=layer, seed=seed, chunk_values=chunk,
-            headroom=COPIED_HEADROOM, scheme="SelMcast" if name.startswith("selmcast") else "Orpheus",
+        return (SelMcastRounds if name in BSP else SelMcast)(
+            nodes, out, into, max(1, p - 1), scheme="SelMcast" if name.startswith("selmcast") else "Orpheus",
+            chunk_values=chunk, seed=seed, layer="L3" if copied else "L7", headroom=COPIED_HEADROOM,
+            network=Network(named, _routes(graph), switch=_switch if copied else None),
         )  # fmt: skip
 
+    job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
     topology, options = overlay(graph), {"chunk_values": chunk, "window": 64}
     plan = partial(planned, name, job=job, seed=seed, chunk=chunk, mtu=mtu)
     if name == "wan":  # the others send as fast as TCP lets them

@@ -145,16 +145,18 @@ def select(task: Instance) -> Bools:
     return x
 
 
-def orpheus(task: Instance, rng: np.random.Generator, senders: Sequence[int] | None = None) -> Bools:
+def orpheus(
+    task: Instance, rng: np.random.Generator, senders: Sequence[int] | None = None, *, allowed: Bools | None = None
+) -> Bools:
     """Random receivers: first all of D, then random ones up to p_i (as the paper modifies Orpheus).
 
-    senders: whose receivers are drawn (all); the other rows of x are D's.
+    senders: whose receivers are drawn (all); the other rows of x are D's. allowed: pairs that may be drawn (all).
     """
     x = task.must.copy()
     for i in range(task.n) if senders is None else senders:
         q = int(task.receivers[i] - x[i].sum())
         if q > 0:
-            free = np.flatnonzero(~x[i] & (task.download > 0))
+            free = np.flatnonzero(~x[i] & (task.download > 0) & (True if allowed is None else allowed[i]))
             x[i, rng.choice(free[free != i], q, replace=False)] = True
     return x
 

@@ -1,20 +1,18 @@
 """SelMcast over time: a manager selects each multicast's receivers (SelMcast paper, III-B and III-C).
 
-Bulk-synchronous (`SelMcastRounds`, on a network of links `SelMcastPlans`) or with stale synchronisation (`SelMcast`);
+Bulk-synchronous (`SelMcastRounds`) or with stale synchronisation (`SelMcast`);
 Orpheus's random choice beside all. Agents send straight to each receiver (L7), or once, and switches copy (L3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from controlplane.job import Job
-from controlplane.plan.model import Plan
 from controlplane.plan.task import Edge, SumTree, Task
 from controlplane.strategies.wan.policy import (
     Abort,
@@ -25,10 +23,9 @@ from controlplane.strategies.wan.policy import (
     Event,
     Failed,
     Finished,
-    FollowNetwork,
-    FollowPlan,
     Go,
     Lost,
+    Measured,
     Order,
     Pace,
     Progress,
@@ -38,8 +35,6 @@ from controlplane.strategies.wan.policy import (
 )
 from controlplane.strategies.wan.selmcast import algorithm, shared
 from controlplane.strategies.wan.selmcast.network import Network
-from controlplane.strategies.wan.selmcast.strategy import orpheus, selmcast
-from controlplane.topology import Topology
 
 SCHEMES = ("SelMcast", "Orpheus")
 UNDER_WAY = 1e-9
@@ -68,7 +63,7 @@ class SelMcastRounds(Rounds):
     """BSP: all multicast at once, each receiver takes the mean of its own model and those that reach it.
 
     upload, download: Mbit/s of each node, as believed. p: receivers at least. k: every pair at least once in k + 1
-    rounds (None: never forced).
+    rounds (None: never forced). layer, network, headroom: as for `SelMcast`.
     """
 
     def __init__(
@@ -82,75 +77,63 @@ class SelMcastRounds(Rounds):
         k: int | None = 4,
         seed: int = 0,
         chunk_values: int = 65_536,
+        layer: algorithm.Layer = "L7",
+        network: Network | None = None,
+        headroom: float = 0.0,
     ) -> None:
         super().__init__(nodes)
         self.upload, self.download = _checked(nodes, upload_mbps, download_mbps, p, scheme)
         self.p, self.scheme, self.k, self.chunk_values = p, scheme, k, chunk_values
+        self.layer, self.network, self.headroom = layer, network, headroom
         self.rng = np.random.default_rng(seed)
         self.stale = np.zeros((len(nodes), len(nodes)), np.int64)
+        self.now = 0.0
+
+    def learn(self, event: Measured | Changed, now: float) -> None:
+        if self.network is not None and isinstance(event, Changed):
+            self.network.change((event.sender, event.receiver), event.mbps)
+
+    def broken(self, node: str, other: str) -> None:
+        if self.network is not None:
+            self.network.broken(node, other, self.now)
 
     def task(self, number: int, values: int, now: float) -> Task:
-        must = np.zeros_like(self.stale, bool) if self.k is None else self.stale >= self.k
-        wanted = algorithm.instance(
-            self.upload, self.download, self.p, layer="L7", volumes=values * 32e-6, must=must, stale=self.stale
-        )
-        x = algorithm.select(wanted) if self.scheme == "SelMcast" else algorithm.orpheus(wanted, self.rng)
+        self.now = now
+        x = self._selected(values * 32e-6, now)
         self.stale = np.where(x, 0, self.stale + 1)
         np.fill_diagonal(self.stale, 0)
-        trees = [_multicast(self.nodes, i, np.flatnonzero(row), values) for i, row in enumerate(x) if row.any()]
-        return Task(number, values, tuple(trees), "mix", number, self.chunk_values, 0)
+        trees = {i: _multicast(self.nodes, i, np.flatnonzero(row), values) for i, row in enumerate(x) if row.any()}
+        if self.network is not None and self.network.switch is not None:
+            for i, mbps in self.network.rates({i: x[i] for i in trees}).items():
+                routes = self.network.routes(i, np.flatnonzero(x[i]).tolist())
+                trees[i] = replace(trees[i], routes=routes, rate_mbps=mbps * (1 - self.headroom))
+        return Task(number, values, tuple(trees.values()), "mix", number, self.chunk_values, 0)
+
+    def _selected(self, volume: float, now: float) -> Bools:
+        n = len(self.nodes)
+        allowed = ~np.eye(n, dtype=bool)
+        if self.network is not None:
+            self.network.try_again(now)
+            if self.network.switch is not None:
+                for i in range(n):
+                    self.network.plant(i, ())
+            allowed &= np.array([self.network.reached(i) for i in range(n)])
+        must = allowed & (np.full((n, n), self.k is not None) & (self.stale >= (self.k or 0)))
+        wanted = algorithm.instance(
+            self.upload, self.download, np.minimum(self.p, allowed.sum(axis=1)).tolist(), layer=self.layer,
+            volumes=volume, must=must, stale=self.stale,
+        )  # fmt: skip
+        if self.scheme == "Orpheus":
+            return algorithm.orpheus(wanted, self.rng, allowed=allowed)
+        if self.network is None:
+            return algorithm.select(wanted)
+        return shared.select(wanted, self.network.links, allowed=allowed)
 
 
 def _multicast(nodes: Sequence[str], sender: int, receivers: Collection[int], values: int) -> SumTree:
     names = tuple(nodes[j] for j in receivers)
     edges = tuple(Edge(nodes[sender], name) for name in names)
     return SumTree(nodes[sender], 0, values, (), edges, (nodes[sender],), names)
-
-
-class SelMcastPlans(FollowNetwork):
-    """BSP on a network of links: each round the plan of `strategy.py`, with routes, and a rate that all can keep.
-
-    p: receivers at least. layer: L7, or L3: switches copy. k: every pair at least once in k + 1 rounds (None: never
-    forced). link: the topology's link between two agents' sites. `options`: of `task_of`.
-    """
-
-    def __init__(
-        self,
-        topology: Topology,
-        job: Job,
-        p: int,
-        *,
-        link: Callable[[str, str], tuple[str, str]],
-        layer: algorithm.Layer = "L3",
-        scheme: str = "SelMcast",
-        k: int | None = 4,
-        seed: int = 0,
-        **options: Any,
-    ) -> None:
-        if scheme not in SCHEMES:
-            raise ValueError(f"unknown scheme {scheme!r}; known: {', '.join(SCHEMES)}")
-        self.job, self.p, self.layer, self.scheme, self.k, self.seed = job, p, layer, scheme, k, seed
-        self.numbers = 0
-        self.stale: dict[tuple[str, str], int] = {}  # rounds since a pair was last selected
-        super().__init__(self._selected, topology, link=link, paced=False, replicated=layer == "L3", **options)
-
-    def _selected(self, topology: Topology) -> Plan:
-        must: dict[str, list[str]] = {}
-        for (sender, receiver), age in self.stale.items():
-            if self.k is not None and age >= self.k:
-                must.setdefault(sender, []).append(receiver)
-        kind: dict[str, Any] = {"layer": self.layer, "receivers": self.p, "must": must}
-        if self.scheme == "Orpheus":
-            return orpheus(topology, self.job, seed=self.seed + self.numbers, **kind)
-        return selmcast(topology, self.job, stale=self.stale, **kind)
-
-    def task(self, number: int, values: int, now: float) -> Task:
-        self.followed()
-        self.plan = self._selected(self.topology)
-        selected = {(each.sender, receiver) for each in self.plan.multicasts for receiver in each.receivers}
-        pairs = [(i, j) for i in self.nodes for j in self.nodes if i != j]
-        self.stale = {pair: 0 if pair in selected else self.stale.get(pair, 0) + 1 for pair in pairs}
-        return FollowPlan.task(self, number, values, now)
 
 
 @dataclass

@@ -71,9 +71,10 @@ class _Selection:
                 self.add(i, j)
 
 
-def select(task: Instance, links: Links) -> Bools:
-    """Algorithm 1; the task's upload and download do not count, the links do."""
-    others = ~np.eye(task.n, dtype=bool)
+def select(task: Instance, links: Links, *, allowed: Bools | None = None) -> Bools:
+    """Algorithm 1; the task's upload and download do not count, the links do. allowed: pairs that may be selected
+    (None: all)."""
+    others = ~np.eye(task.n, dtype=bool) if allowed is None else allowed
     chosen = _Selection(links, task.layer, np.repeat(task.volumes[:, None], task.n, axis=1), task.must)
     for i in np.lexsort((-task.volumes, -task.must.sum(axis=1))).tolist():
         chosen.basic(i, int(task.receivers[i] - chosen.y[i].sum()), others[i])
