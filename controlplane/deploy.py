@@ -29,6 +29,7 @@ from controlplane.job import JobError, parse_job
 from controlplane.listening import Listening, add_listen_arguments, open_listening
 from controlplane.plan import Plan, PlanError
 from controlplane.plan.limits import DoesNotFit, limited
+from controlplane.rpc.channels import check_server
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, tls_from
 from controlplane.rules import RuleSet
@@ -96,6 +97,10 @@ def load_switches(path: Path) -> dict[str, SwitchAddress]:
             raise DeployError(f"switches file {path}: {name}: {unknown}")
         if not isinstance(address, str) or ":" not in address:
             raise DeployError(f"switches file {path}: {name} needs an address host:port, got {address!r}")
+        try:
+            check_server(address)
+        except ValueError as error:
+            raise DeployError(f"switches file {path}: {name}: {error}") from None
         if not isinstance(device_id, int) or isinstance(device_id, bool) or device_id < 0:
             raise DeployError(f"switches file {path}: {name} needs a device_id (a number), got {device_id!r}")
         other = taken.setdefault((address, device_id), name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from controlplane.rpc.channels import check_listen
 from controlplane.rpc.client import ControllerError
 from controlplane.rpc.tls import Tls, add_tls_arguments, is_local, tls_from
 from controlplane.runtime.access import Access, load_tokens
@@ -72,6 +73,9 @@ def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
 def open_listening(arguments: argparse.Namespace, address: str) -> Listening:
     """Bind what the arguments ask for. Raises ControllerError, ValueError: it would let everybody in, a port is taken,
     files cannot be used."""
+    check_listen(address, "the controller's address")
+    if arguments.tokens_listen is not None:
+        check_listen(arguments.tokens_listen, "--tokens-listen")
     tls = tls_from(arguments)
     server = replace(tls, token=None) if tls is not None and tls.encrypted else None
     if server is not None and (expired := server.expired()):

@@ -84,12 +84,34 @@ class _Details(NamedTuple):
 def check_address(address: str) -> str:
     """The address, where it is HOST:PORT or unix:PATH; gRPC takes any other for something else, without a word. Raises
     ValueError."""
-    host, _, port = address.rpartition(":")
-    if not address.startswith("unix:") and not (
-        host and port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 1 << 16
-    ):
-        raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}")
+    if not address.startswith("unix:") and not _is_host_and_port(address, least=1):
+        raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
     return address
+
+
+def check_listen(address: str, option: str) -> None:
+    """Likewise for where to listen: port 0 is any free one. Raises ValueError that names the option."""
+    if not address.startswith("unix:") and not _is_host_and_port(address, least=0):
+        raise ValueError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
+
+
+def check_server(address: str) -> None:
+    """Likewise for a server on the network. Raises ValueError."""
+    if not address.startswith("unix:") and not _is_host_and_port(address, least=1):
+        raise ValueError(f"an address is host:port, got {address!r}{_hint(address)}")
+
+
+def _is_host_and_port(address: str, least: int) -> bool:
+    host, _, port = address.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and least <= int(port) < 1 << 16):
+        return False
+    if host.startswith("[") and host.endswith("]"):
+        return ":" in host
+    return bool(host) and not any(letter in host for letter in ":[] ")
+
+
+def _hint(address: str) -> str:
+    return " (an IPv6 address goes in brackets: [::1]:9600)" if address.count(":") > 1 else ""
 
 
 def open_channel(
