@@ -135,6 +135,9 @@ class Controller:
             self._log(f"refused an agent from {context.peer()}: {error}")
             yield pb.Event(refused=pb.Refused(reason=str(error)))
             return
+        except Exception as error:  # the agent only sees its stream end, and comes again
+            self._log(f"an agent from {context.peer()} cannot join: {type(error).__name__}: {error}")
+            raise
 
         def ended() -> None:
             roster.leave(member)

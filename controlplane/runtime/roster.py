@@ -124,7 +124,12 @@ class Roster:
             self._members[node] = member
             missing = self._missing()
             self._log(f"{role} {node} joined" + (f"; waiting for {_names(missing)}" if missing else ""))
-            self._start_or_wait()
+            try:
+                self._start_or_wait()
+            except BaseException:  # of the epochs' file, say: who is told that is not there
+                if not self._running:
+                    del self._members[node]
+                raise
             return member
 
     def in_use(self, request: pb.JoinRequest) -> str:

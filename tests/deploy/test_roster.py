@@ -67,6 +67,22 @@ def test_configuration_comes_when_all_are_there(roster):
     assert roster.status().state == "running"
 
 
+def test_who_is_refused_because_no_epoch_can_begin_is_not_there(roster, monkeypatch):
+    """The disk is full when the last agent comes: it ends with the reason, and a job must not take it for joined."""
+    roster.join(request("w1"))
+    roster.join(request("ps1"))
+
+    def full() -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(roster._epochs, "next", full)
+        with pytest.raises(OSError, match="No space left"):
+            roster.join(request("w2"))
+    assert roster.status().state == "waiting" and "w2" not in roster.members()
+    assert configuration(roster.join(request("w2", agent="the next process"))).epoch == roster.epoch
+
+
 def test_lost_agent_stops_the_others_and_comes_back_with_a_new_epoch(roster):
     members = join_all(roster)
     first_epoch = roster.epoch
