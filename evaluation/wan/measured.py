@@ -30,6 +30,8 @@ def draw_loss(rows: Sequence[Row], path: Path) -> None:
     axis.set_ylabel("seconds of a synchronisation")
     axis.set_title("dashed: simulated, each connection with a window of its own", fontsize=9)
     axis.set_yscale("log")
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("{x:g}")
     axis.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

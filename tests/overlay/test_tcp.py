@@ -191,3 +191,33 @@ def test_messages_go_over_the_connection_that_does_not_stand() -> None:
         return got
 
     assert asyncio.run(run()) > 0
+
+
+@pytest.mark.parametrize(("again", "expected"), [(0, 1), (100, 3)], ids=["nothing lost", "1 % lost"])
+def test_where_packets_are_lost_a_peer_gets_more_connections(
+    monkeypatch: pytest.MonkeyPatch, again: int, expected: int
+) -> None:
+    monkeypatch.setattr("overlay.transport.seen", lambda connection: Seen(10_000, again, 0.06, 6.0))
+    lost: list[str] = []
+
+    async def run() -> int:
+        hellos: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            hellos.put_nowait(await reader.readexactly(HEADER_BYTES))
+
+        server = await asyncio.start_server(met, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        hello = Header(Kind.HELLO, 1, 0, (0,)).pack()
+        peer = Peer("h1", address, hello, connections=1, clock=float, on_lost=lost.append)
+        assert await hellos.get() == hello
+        for _ in range(2):  # the second time asks for nothing more
+            peer.adapt(3)
+        for _ in range(expected - 1):
+            assert await hellos.get() == hello
+        peer.close()
+        server.close()
+        return peer.connections
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == expected
+    assert not lost
