@@ -18,6 +18,9 @@ def main(argv: list[str] | None = None) -> int:
         refuse_unwritable(arguments)
         topology, job = loaded(arguments)
         importlib.import_module(f"controlplane.plan.{COMMANDS[arguments.command]}").command(arguments, topology, job)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -28,7 +31,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+    sys.exit(main())

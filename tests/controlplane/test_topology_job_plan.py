@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -356,3 +359,12 @@ def test_bad_input_is_named_on_the_command_line(tmp_path, capsys, network, job, 
     (tmp_path / "job.json").write_text(json.dumps(whole))
     assert main(["--topology", str(tmp_path / "net.json"), "--job", str(tmp_path / "job.json")]) == 2
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_whoever_reads_a_table_may_stop_reading():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "controlplane.plan", "compare", "--topology", "testbed", "--strategies", "atp"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
