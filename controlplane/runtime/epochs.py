@@ -32,7 +32,13 @@ class EpochStore:
 
     def check(self) -> None:
         """Raises OSError when the file could not be written, or holds something else."""
-        self._advance(lambda last: last)
+        try:
+            self._advance(lambda last: last)
+        except OSError as error:
+            if error.errno is None:
+                raise
+            words = f"the last epoch cannot be kept in {self.path}: {error.strerror}; another place: --epoch-file FILE"
+            raise OSError(words) from None
 
     def adopt(self, epoch: int) -> None:
         """An epoch that agents already run: later ones are larger."""

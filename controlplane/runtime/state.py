@@ -63,8 +63,11 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._saving = threading.Lock()
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = open(path / "lock", "w")  # noqa: SIM115  # it is the lock, until `close`
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(path / "lock", "w")  # noqa: SIM115  # it is the lock, until `close`
+        except OSError as error:
+            raise StateError(f"jobs cannot be kept in {path}: {error.strerror}; another place: --state DIR") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

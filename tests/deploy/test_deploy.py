@@ -63,7 +63,7 @@ def test_dry_run_says_what_travels_under_each_label(capsys):
         (["--switches", "nosuch.json"], "cannot read switches file nosuch.json"),
         ([], "--switches FILE is missing"),
         (["--switches", "FILE", "--serve", "10.0.0.1:9600"], "10.0.0.1:9600 leaves this machine"),
-        (["--switches", "FILE", "--serve", "127.0.0.1:0", "--epoch-file", "/proc/none"], "/proc"),
+        (["--switches", "FILE", "--serve", "127.0.0.1:0", "--epoch-file", "/proc/none"], "kept in /proc/none: "),
         (["--switches", "FILE", "--serve", "127.0.0.1:0", "--tokens", "nosuch"], "nosuch"),
         (["--switches", "FILE", "--serve", "::1:9600"], "an IPv6 address goes in brackets"),
         (["--switches", "FILE", "--serve", "localhost:99999"], "needs HOST:PORT or unix:PATH, got 'localhost:99999'"),

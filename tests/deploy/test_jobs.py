@@ -258,6 +258,11 @@ def test_a_job_that_cannot_be_kept_is_not_added_and_the_others_run_on(rig, until
         assert len(state.load()) == 2
 
 
+def test_a_folder_that_cannot_be_made_is_said():
+    with pytest.raises(StateError, match=r"jobs cannot be kept in /proc/none: .*; another place: --state DIR"):
+        StateFolder(Path("/proc/none"))
+
+
 def test_what_an_operator_took_out_stays_out_when_the_controller_starts_again(rig):
     """A switch in maintenance gets no tree of a job that comes after an upgrade of the controller, and a parameter
     server that was taken out is not used again because it is there."""
