@@ -124,6 +124,11 @@ def make_data(trial: Trial, workers: int, index: int) -> tuple[NDArray[Any], NDA
     return data, exact, bound
 
 
+def since(before: float, after: float) -> float:
+    """What a counter has grown by. A plan that changed meanwhile began it anew: then what it has counted since."""
+    return after - before if after >= before else after
+
+
 def run(agent: Agent, trial: Trial) -> TrialResult:
     """Run a trial. Raises AgentError when an all-reduce fails, WrongResult when its result is wrong."""
     config = agent.wait_ready(trial.timeout)
@@ -155,6 +160,6 @@ def run(agent: Agent, trial: Trial) -> TrialResult:
         error=error,
         error_bound=bound,
         digest=hashlib.sha256(result.tobytes()).hexdigest()[:16],
-        resent=after.resent - before.resent,
-        cpu_seconds=after.cpu_seconds - before.cpu_seconds,
+        resent=int(since(before.resent, after.resent)),
+        cpu_seconds=since(before.cpu_seconds, after.cpu_seconds),
     )

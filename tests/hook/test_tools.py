@@ -27,7 +27,7 @@ from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotRea
 from worker_agent.local import LocalAgent
 from worker_agent.service import Service
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost
-from worker_agent.trial import Trial, decode, encode, make_data
+from worker_agent.trial import Trial, decode, encode, make_data, since
 
 
 def serve(network: Network, node: str) -> str:
@@ -346,3 +346,8 @@ def test_local_agent_without_agent(tmp_path):
         LocalAgent(f"unix:{tmp_path}/none.sock", 1.0)
     with pytest.raises(AgentError, match="unix:/path"):
         LocalAgent("127.0.0.1:9", 1.0)
+
+
+def test_a_counter_that_began_anew_with_a_new_plan_does_not_say_less_than_nothing():
+    assert since(3, 10) == 7
+    assert since(3, 2) == 2, "`replan` in the middle of a trial: 2 since then"
