@@ -73,13 +73,17 @@ class Site:
         return {"items": list(page.figures(layers, len(topology.servers)).values()), "legend": legend}
 
 
+def _count(jobs: int) -> str:
+    return "1 job" if jobs == 1 else f"{jobs} jobs"
+
+
 def _page(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     columns = page.columns(snapshot)
     lights = columns.pop("lights")
     switches = [node for node in snapshot["nodes"] if node["kind"] == "switch"]
     away = sum(1 for node in switches if node["state"] != "connected")
     summary = f"{len(switches)} switches" + (f", {away} of them away" if away else "")
-    summary += f", {len(snapshot['nodes']) - len(switches)} servers, {len(snapshot['jobs'])} jobs"
+    summary += f", {len(snapshot['nodes']) - len(switches)} servers, {_count(len(snapshot['jobs']))}"
     if snapshot["without"]:
         summary += f"; kept off: {', '.join(snapshot['without'])}"
     jobs = [{**job, "colour": page.colour_of(job["number"])} for job in snapshot["jobs"]]
