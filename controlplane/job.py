@@ -82,8 +82,8 @@ class Job:
             seen.add(node)
         if isinstance(self.model_bytes, bool) or not isinstance(self.model_bytes, int) or self.model_bytes <= 0:
             raise JobError(
-                f"job {self.name!r}: model_bytes must be a whole number of bytes above 0, as 1000000, a list of buckets' "
-                f"bytes or {ANY!r}, got {self.model_bytes!r}"
+                f"job {self.name!r}: model_bytes must be a whole number of bytes above 0, like 1000000, a list "
+                f"of buckets' bytes, or {ANY!r}, got {self.model_bytes!r}"
             )
         if any(isinstance(b, bool) or not isinstance(b, int) or b <= 0 for b in self.buckets or ()):
             raise JobError(f"job {self.name!r}: buckets must be whole numbers above 0, got {list(self.buckets or ())}")

@@ -278,7 +278,8 @@ def lines(found: list[Loss], rate_mbps: float, most: int = 20) -> Iterator[str]:
     shown = [loss for loss in found if not loss.cut]
     for loss in shown[:most]:
         part = 100 * loss.rate_mbps / rate_mbps if rate_mbps > 0 else 0.0
-        yield f"{loss.what:<16}{loss.trees:>6}{loss.rate_mbps:>13.4f}{part:>7.1f}%{loss.bound_mbps:>10.4f}"
+        bound = max(loss.bound_mbps, 0.0)  # a solver's zero may be below it
+        yield f"{loss.what:<16}{loss.trees:>6}{loss.rate_mbps:>13.4f}{part:>7.1f}%{bound:>10.4f}"
     if len(shown) > most:
         yield f"and {len(shown) - most} more, each at least {shown[most].rate_mbps:.4f} Mbit/s"
     cut = [loss for loss in found if loss.cut]

@@ -75,7 +75,11 @@ def test_a_dry_run_needs_no_loopback_port(capsys, monkeypatch):
     [
         (["--tofino"], "400G", "Tofino 1 has 10G, 25G, 40G, 50G, 100G"),
         (["--tofino", "2"], "1G", "Tofino 2 has 10G, 25G"),
-        (["--tofino", "2", "--artifacts", "tna-64"], "400G", "--tofino 2 needs a program for t2na (t2na-128, t2na-64); tna-64 is for tna"),
+        (
+            ["--tofino", "2", "--artifacts", "tna-64"],
+            "400G",
+            "--tofino 2 needs a program for t2na (t2na-128, t2na-64); tna-64 is for tna",
+        ),
     ],
 )
 def test_chip_ports_and_program_must_fit(options, speed, message, tmp_path, capsys):
