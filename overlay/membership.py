@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any
@@ -47,6 +48,11 @@ class Membership:
         self._writer: asyncio.StreamWriter | None = None
         self._said: set[str] = set()  # since the last one was there
         self.offset = ClockOffset()
+
+    def now(self) -> float:
+        """The coordinator's time; nan: it is not known yet."""
+        offset = self.offset.seconds
+        return math.nan if offset is None else self._clock() + offset
 
     @property
     def there(self) -> bool:

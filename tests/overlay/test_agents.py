@@ -115,7 +115,7 @@ def test_an_agent_that_dies_is_named_to_the_others_and_may_come_back():
         slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
         coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
         waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
-        until(lambda: 2 in agents["c"]._tasks)  # the first may be there still
+        until(lambda: 2 in agents["c"]._tasks.running)  # the first may be there still
         agents["c"].close()
         for future in waiting[:2]:
             with pytest.raises(PeerLost, match=r"c is lost|a and c|b and c"):
@@ -133,7 +133,7 @@ def test_an_agent_that_was_away_hears_that_its_task_was_given_up():
         slow = SumTree("a", 0, 1000, edges("a", nodes), edges("a", nodes, down=True), nodes, nodes, rate_mbps=0.001)
         coordinator.policy.task = lambda number, values, now: Task(number, values, (slow,), chunk_values=10)
         waiting = [agents[n].synchronise_async(np.ones(1000, np.float32)) for n in nodes]
-        until(lambda: all(agents[n]._tasks for n in nodes))
+        until(lambda: all(agents[n]._tasks.running for n in nodes))
         coordinator._loop.call_soon_threadsafe(coordinator._members["b"].writer.transport.abort)
         for future in waiting:
             with pytest.raises(PeerLost, match="b"):
@@ -243,8 +243,8 @@ def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
             nowhere = free.getsockname()
 
         def moved() -> None:
-            agents["b"]._members["a"] = nowhere
-            agents["b"]._peers.pop("a").close()
+            agents["b"]._neighbours.members["a"] = nowhere
+            agents["b"]._neighbours.peers.pop("a").close()
 
         agents["b"]._loop.call_soon_threadsafe(moved)
         futures = [agents[n].synchronise_async(np.ones(4, np.float32)) for n in ("b", "a")]

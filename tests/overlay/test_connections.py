@@ -35,13 +35,14 @@ class Star(Rounds):
 
 def open_to(agent: Agent) -> set[str]:
     """To whom all of an agent's connections are open."""
-    return {name for name, peer in list(agent._peers.items()) if all(line.free for line in peer._lines)}
+    return {name for name, peer in list(agent._neighbours.peers.items()) if all(line.free for line in peer._lines)}
 
 
 def met(agents: dict[str, Agent], connections: int = 1) -> bool:
     """Whether all have connections to all, and nobody has one that no other one opened."""
     everyone = all(open_to(agent) == agents.keys() - {name} for name, agent in agents.items())
-    return everyone and all(len(agent._inbound) == (len(agents) - 1) * connections for agent in agents.values())
+    others = (len(agents) - 1) * connections
+    return everyone and all(len(agent._neighbours.inbound) == others for agent in agents.values())
 
 
 def descriptors() -> int:
@@ -81,12 +82,12 @@ def test_a_connection_that_breaks_while_nobody_needs_it_is_opened_again_and_noth
     with running(policy) as (_, agents):
         until(lambda: met(agents))
         synchronise(agents, 1000, 0)
-        before = agents["b"]._peers["c"]
+        before = agents["b"]._neighbours.peers["c"]
         agents["b"]._loop.call_soon_threadsafe(before._lines[0].transport.abort)
-        until(lambda: agents["b"]._peers.get("c") not in (None, before) and met(agents))
+        until(lambda: agents["b"]._neighbours.peers.get("c") not in (None, before) and met(agents))
         synchronise(agents, 1000, 1)
         assert not policy.lost
-        used = agents["b"]._peers["a"]
+        used = agents["b"]._neighbours.peers["a"]
         agents["b"]._loop.call_soon_threadsafe(used._lines[0].transport.abort)  # as before: the policy hears of it
         until(lambda: policy.lost == [Lost("b", "a")] and met(agents))
         synchronise(agents, 1000, 2)
@@ -94,7 +95,7 @@ def test_a_connection_that_breaks_while_nobody_needs_it_is_opened_again_and_noth
 
 def test_a_member_that_cannot_be_reached_is_nobodys_loss_until_a_task_needs_it(monkeypatch):
     monkeypatch.setattr("overlay.transport.CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr("overlay.agent.REOPEN_SECONDS", 0.05)
+    monkeypatch.setattr("overlay.neighbours.REOPEN_SECONDS", 0.05)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nowhere = free.getsockname()
@@ -104,21 +105,21 @@ def test_a_member_that_cannot_be_reached_is_nobodys_loss_until_a_task_needs_it(m
         b, there = agents["b"], agents["c"].listen
 
         def moved() -> None:
-            b._members["c"] = nowhere
-            b._peers["c"]._lines[0].transport.abort()
+            b._neighbours.members["c"] = nowhere
+            b._neighbours.peers["c"]._lines[0].transport.abort()
 
         b._loop.call_soon_threadsafe(moved)
         tried: list[Peer | None] = []
 
         def again() -> bool:
-            if b._peers.get("c") not in tried:
-                tried.append(b._peers.get("c"))
+            if b._neighbours.peers.get("c") not in tried:
+                tried.append(b._neighbours.peers.get("c"))
             return len(tried) > 4
 
         until(again)  # and again
         synchronise(agents, 1000, 0)
         assert not policy.lost
-        b._loop.call_soon_threadsafe(b._members.__setitem__, "c", there)
+        b._loop.call_soon_threadsafe(b._neighbours.members.__setitem__, "c", there)
         until(lambda: met(agents))
 
 
@@ -128,7 +129,8 @@ def test_a_large_job_opens_only_what_tasks_need(monkeypatch):
     monkeypatch.setattr("overlay.transport.KEPT_CONNECTIONS", 1)
     with running(Star(NODES)) as (_, agents):
         synchronise(agents, 1000, 0)
-        assert {name: set(agent._peers) for name, agent in agents.items()} == {"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}
+        opened = {name: set(agent._neighbours.peers) for name, agent in agents.items()}
+        assert opened == {"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}
 
 
 def test_a_task_as_the_last_one_is_told_by_its_number():

@@ -144,7 +144,7 @@ def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
         )
         with heir, joined(address, heir.address) as agents:
             tensors, futures = bring(agents)
-            until(lambda: all(agent._tasks and not agent._pending for agent in agents.values()))
+            until(lambda: all(agent._tasks.running and not agent._brought.waiting for agent in agents.values()))
             primary.kill()
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
             until(lambda: heir.active and len(heir._members) == len(NODES) and heir._gathering is None)
@@ -161,7 +161,7 @@ def test_a_backup_takes_over_in_the_middle_of_tasks(policy):
 def test_a_coordinator_that_comes_back_goes_on_where_it_was():
     with process(SlowRounds(NODES)) as (primary, address), joined(address) as agents:
         tensors, futures = bring(agents)
-        until(lambda: all(agent._tasks and not agent._pending for agent in agents.values()))
+        until(lambda: all(agent._tasks.running and not agent._brought.waiting for agent in agents.values()))
         primary.kill()
         primary.join()
         with Coordinator(SlowRounds(NODES), port=address[1]):
@@ -192,13 +192,13 @@ def test_a_worker_that_is_another_process_now_is_lost_for_what_ran():
 def test_without_any_coordinator_crews_workers_go_on_alone():
     with process(SlowCrew()) as (primary, address), joined(address) as agents:
         primary.kill()
-        until(lambda: all(agent._left_at is not None for agent in agents.values()))
+        until(lambda: all(agent._brought.left_at is not None for agent in agents.values()))
         tensors, futures = bring(agents)
         for k, node in enumerate(NODES):
             assert futures[node].result(SECONDS).participants == (node,)
             np.testing.assert_array_equal(tensors[node], np.float32(k))
         with Coordinator(SlowCrew(), port=address[1]):
-            until(lambda: all(agent._left_at is None for agent in agents.values()))
+            until(lambda: all(agent._brought.left_at is None for agent in agents.values()))
             tensors, futures = bring(agents)
             dones = {node: future.result(SECONDS) for node, future in futures.items()}
             check_groups(tensors, dones)
@@ -208,7 +208,7 @@ def test_without_any_coordinator_crews_workers_go_on_alone():
 def test_a_worker_lost_without_a_coordinator_ends_its_tasks_by_notices():
     with process(SlowCrew(p=4)) as (primary, address), joined(address) as agents:
         tensors, futures = bring(agents, 8192)
-        until(lambda: all(agent._tasks for agent in agents.values()))
+        until(lambda: all(agent._tasks.running for agent in agents.values()))
         primary.kill()
         until(lambda: not any(agent._membership.there for agent in agents.values()))
         agents["d"].close()
@@ -231,7 +231,7 @@ def test_a_backup_lets_nobody_in_while_the_other_is_there():
         heir = Coordinator(Drawn(NODES, 1), backs_up=primary.address)
         with heir, joined(primary.address) as agents:
             lost = Agent(heir.address, "a", listen=("127.0.0.1", 0))
-            until(lambda: lost._left_at is not None)
+            until(lambda: lost._brought.left_at is not None)
             assert not heir.active and not heir._members and not lost._joined.is_set()
             lost.close()
             _, futures = bring(agents)
@@ -286,7 +286,7 @@ def test_agents_of_two_epochs_begin_anew():
         try:
             for agent in agents.values():
                 agent.wait_joined()
-            agents["b"]._epoch += 1
+            agents["b"]._neighbours.epoch += 1
             waiting = agents["a"].synchronise_async(np.ones(10, np.float32))
             port = coordinator.address[1]
             coordinator.close()
