@@ -85,7 +85,8 @@ class Agent:
 
     def _compose(self, coordinators: Sequence[tuple[str, int]], clock: Callable[[], float]) -> None:
         """What an agent is made of. Each part is given those that it uses; they stand above it."""
-        node, counters, unannounced = self.node, self.counters, Unannounced(self.counters)
+        node, counters = self.node, self.counters
+        unannounced = self._unannounced = Unannounced(counters)
 
         def log(line: str) -> None:
             self._log(f"{node}: {line}")
@@ -205,9 +206,9 @@ class Agent:
             return
         self._brought.bring(bringing)
 
-    def _lost(self, name: str, reason: str) -> None:
+    def _lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
         if not self._closing:
-            self._tasks.lost(name, reason)
+            self._tasks.lost(name, address, reason)
 
     # --- the coordinator ---
 
@@ -258,6 +259,7 @@ class Agent:
     def _meet(self, message: dict[str, Any]) -> None:
         if message["epoch"] != self._neighbours.epoch:  # another coordinator, or the first
             self._tasks.begin_anew()
+            self._unannounced.forget_before(message["epoch"])
         self._incoming.probe_values, self._brought.may_go_alone = message["probe_values"], message["alone"]
         copying = message.get("multicast")
         if copying is None:

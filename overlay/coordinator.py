@@ -332,8 +332,9 @@ class Coordinator:
             self._handle(Progress(node, int(message["task"]), str(message["receiver"]), float(message["left"])))
         elif kind == "lost":
             self._log(f"{node}: {message['reason']}")
-            if message["node"] in self._members:
-                self._handle(Lost(node, str(message["node"])))
+            other = self._members.get(message["node"])
+            if other is not None and list(other.address) == message["address"]:  # else it is back, as another process
+                self._handle(Lost(node, other.node))
         elif kind == "failed":
             number, reason = int(message["task"]), f"{node}: {message['reason']}"
             self._log(f"task {number}: {reason}")

@@ -21,7 +21,8 @@ class Neighbours:
     """Of one agent, in its loop.
 
     connections: to each neighbour; where packets are lost, up to `most_connections`. security: None: plaintext.
-    clock(): what messages are stamped with. lost(name, reason): somebody who has been counted on cannot be reached.
+    clock(): what messages are stamped with. lost(name, address, reason): somebody who has been counted on cannot be
+    reached where he listened (None: nobody knows where).
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Neighbours:
         most_connections: int,
         security: Security | None,
         clock: Callable[[], float],
-        lost: Callable[[str, str], None],
+        lost: Callable[[str, tuple[str, int] | None, str], None],
     ) -> None:
         self._node, self._loop = node, loop
         self._connections, self._most_connections = connections, most_connections
@@ -159,12 +160,13 @@ class Neighbours:
 
     def _lost(self, name: str, reason: str) -> None:
         peer = self.peers.pop(name, None)
+        address = peer.address if peer is not None else self.members.get(name)
         if self._closed:
             return
         if name not in self._reopening:
             self._reopening[name] = self._loop.call_later(REOPEN_SECONDS, self._reopen, name)
         if peer is None or peer.used:  # else nobody misses it
-            self._on_lost(name, reason)
+            self._on_lost(name, address, reason)
 
     def _keep_open(self) -> None:
         """To everybody, where they are few: with which of them the next task has to do is not known, and a connection

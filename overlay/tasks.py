@@ -176,9 +176,9 @@ class Tasks:
 
     # --- what goes wrong here ---
 
-    def lost(self, name: str, reason: str) -> None:
-        """A neighbour cannot be reached."""
-        self._tell(type="lost", node=name, reason=reason)
+    def lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
+        """A neighbour cannot be reached. address: where it listened; by now it may be another process."""
+        self._tell(type="lost", node=name, address=address, reason=reason)
         if not self._membership.there:
             for number, execution in list(self.running.items()):
                 if self._node in execution.task.participants and name in execution.task.nodes:

@@ -34,6 +34,13 @@ class Unannounced:
             self._packets.setdefault((packet.epoch, packet.task), []).append(packet)
             self._bytes += packet.values.nbytes
 
+    def forget_before(self, epoch: int) -> None:
+        """What is held of earlier coordinators' tasks: nobody will announce them any more."""
+        for key in {*self._messages, *self._packets}:
+            if key[0] < epoch:
+                self.take(*key)
+                self.take_packets(*key)
+
     def take(self, epoch: int, task: int) -> list[tuple[Header, Values]]:
         """In the order in which they came."""
         found = self._messages.pop((epoch, task), [])

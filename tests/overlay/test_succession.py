@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +51,30 @@ class OneTree(Rounds):
         return Task(number, values, (SumTree("a", 0, values, up, down, self.nodes, self.nodes),), round=number)
 
 
+def lost(coordinator: Coordinator, node: str) -> dict[str, Any]:
+    """What an agent says when its connection to another one ends."""
+    address = list(coordinator._members[node].address)
+    return {"type": "lost", "node": node, "address": address, "reason": "the connection ended"}
+
+
+def test_what_is_heard_late_of_an_agent_that_began_anew_says_nothing_of_its_links():
+    """Its neighbours find its connections broken at any time after the coordinator has."""
+    broken: list[tuple[str, str]] = []
+
+    def late(coordinator: Coordinator) -> None:
+        said = lost(coordinator, "c")
+        host, port = said["address"]
+        coordinator._members["c"].address = (host, port + 1)
+        coordinator._said("a", said)
+        coordinator._said("a", lost(coordinator, "b"))
+
+    with running(Drawn(("a", "b", "c"), 1)) as (coordinator, _):
+        coordinator.policy.broken = lambda *pair: broken.append(pair)
+        coordinator._loop.call_soon_threadsafe(late, coordinator)
+        until(lambda: broken)
+        assert broken == [("a", "b")]
+
+
 def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
     """It died while nobody coordinated, and is there again before somebody does."""
     broken: list[tuple[str, str]] = []
@@ -57,7 +82,7 @@ def test_what_was_lost_with_an_agent_that_is_back_says_nothing_of_its_links():
     def without_a_coordinator(coordinator: Coordinator) -> None:
         coordinator._gathering = coordinator._loop.call_later(SECONDS, lambda: None)
         for other in ("c", "b"):
-            coordinator._said("a", {"type": "lost", "node": other, "reason": "the connection ended"})
+            coordinator._said("a", lost(coordinator, other))
         coordinator._members["c"].joined = time.monotonic()
         coordinator._take_over()
 
