@@ -37,7 +37,7 @@ class FabricError(TargetError):
 def connect(targets: Sequence[SwitchTarget], timeout: float, progress: Progress = lambda line: None) -> None:
     """Connect to all switches in parallel; all failures are reported together."""
     done = _on_all(targets, lambda target: target.connect(timeout))
-    _raise_failures(done, "cannot be reached")
+    _raise_failures(done, "not connected")
     progress(f"connected to {len(targets)} switches")
 
 
