@@ -237,16 +237,17 @@ def test_unreachable_neighbour_is_an_error_that_names_it(monkeypatch):
         def task(self, number: int, values: int, now: float) -> Task:
             return Task(number, values, (tree,))
 
-    with running(One(("a", "b"))) as (_, agents):
+    with running(One(("a", "b"))) as (coordinator, agents):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             nowhere = free.getsockname()
 
         def moved() -> None:
-            agents["b"]._neighbours.members["a"] = nowhere
-            agents["b"]._neighbours.peers.pop("a").close()
+            coordinator._members["a"].address = nowhere
+            coordinator._introduce()
 
-        agents["b"]._loop.call_soon_threadsafe(moved)
+        coordinator._loop.call_soon_threadsafe(moved)
+        until(lambda: agents["b"]._neighbours.members["a"] == nowhere)
         futures = [agents[n].synchronise_async(np.ones(4, np.float32)) for n in ("b", "a")]
         for future in futures:
             with pytest.raises(PeerLost, match="b and a cannot reach each other"):
