@@ -137,8 +137,8 @@ def make(
         )  # fmt: skip
 
     job = Job("wan", nodes, tuple(f"p{node}" for node in graph), 4 * values)
-    topology, options = overlay(graph), {"chunk_values": chunk, "window": 64}
-    plan = partial(planned, name, job=job, seed=seed, chunk=chunk, mtu=mtu)
+    topology, options = overlay(graph, delay_ms), {"chunk_values": chunk, "window": 64}
+    plan = partial(planned, name, job=job, seed=seed, chunk=chunk, mtu=mtu, loss=loss)
     if name == "wan":  # the others send as fast as TCP lets them
         return FollowNetwork(plan, topology, link=_link, paced=True, **options)
     return FollowPlan(plan(topology), topology, paced=False, **options)

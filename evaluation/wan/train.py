@@ -123,7 +123,7 @@ def simulate(
 
     run = Simulation(
         policy, topology, values, compute=compute, loss=arguments.loss, seed=arguments.seed,
-        most_connections=MOST_CONNECTIONS, window_bytes=window_bytes(topology, MTU), finished=finished,
+        most_connections=MOST_CONNECTIONS, window_bytes=window_bytes(topology, MTU, arguments.loss), finished=finished,
         probe_values=arguments.chunk // 2,
     )  # fmt: skip
     weather(run, change, arguments.redraw)
@@ -308,7 +308,7 @@ def measure(systems: Sequence[str], arguments: argparse.Namespace) -> list[Resul
                     paced = simulate(make(), topology, values, arguments, change, reports=reports, length=length)
                     again = seconds_again(
                         orders, tuple(topology.servers), topology, values, loss=arguments.loss,
-                        window_bytes=window_bytes(topology, MTU), until=length + AFTER_SECONDS,
+                        window_bytes=window_bytes(topology, MTU, arguments.loss), until=length + AFTER_SECONDS,
                         weather=partial(weather, change=change, every=arguments.redraw),
                     )  # fmt: skip
                     # 0: a copy of which every receiver was dropped

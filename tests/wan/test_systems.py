@@ -51,6 +51,15 @@ def test_our_plan_follows_the_network_and_keeps_to_it(network) -> None:
     assert policy.plan.rate_mbps == pytest.approx(policy.plan.proven_mbps, rel=2e-3)
 
 
+def test_our_plan_counts_what_links_lose(network) -> None:
+    graph, _ = network
+    rates = [
+        make("wan", graph, 20_000, p=4, chunk=2048, seed=1, loss=loss, delay_ms=delay_ms).plan.rate_mbps
+        for loss, delay_ms in ((0.0, 30.0), (0.01, 30.0), (0.01, 300.0))
+    ]
+    assert rates[0] > 1.02 * rates[1] > 1.02 * rates[2]
+
+
 @pytest.mark.parametrize("alike", [True, False])
 def test_every_image_goes_to_one_site(alike: bool) -> None:
     labels = digits().train_labels

@@ -67,7 +67,7 @@ def emulated(graph: nx.DiGraph, delay_ms: float) -> Topology:
     return Topology(nodes, links, str(graph.graph.get("name", "")))
 
 
-def window_bytes(topology: Topology, mtu: int, loss: float = 0.0) -> int:
+def window_bytes(topology: Topology, mtu: int, loss: float) -> int:
     """Of a connection between any two hosts: what is under way where most is (rate and round trip of its way), and
     WINDOW_SEGMENTS, which wait for a link and for their acknowledgement. No more: windows that stand in queues share
     links by their round trips, and a connection over several gets less than its fair part. Where links lose packets,
