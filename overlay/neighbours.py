@@ -119,15 +119,19 @@ class Neighbours:
 
     def expect(self, task: Task) -> None:
         """Opens what the task will need: later, it would be opened behind queues of what the task sends."""
-        for sender, receiver in task.hops():
-            if sender == self._node and receiver in self.members:
-                self._peer(receiver).expect()
+        for name in self._after(task):
+            if name in self.members:
+                self._peer(name).expect()
 
     def adapt(self, task: Task) -> None:
         """Opens more to whom this task has lost packets (`Peer.adapt`)."""
-        for sender, receiver in task.hops() if self._most_connections > self._connections else ():
-            if sender == self._node and receiver in self.peers:
-                self.peers[receiver].adapt(self._most_connections)
+        for name in self._after(task) if self._most_connections > self._connections else ():
+            if name in self.peers:
+                self.peers[name].adapt(self._most_connections)
+
+    def _after(self, task: Task) -> dict[str, None]:
+        """To whom this agent sends something of it, each once: a task of many trees says so many times."""
+        return dict.fromkeys(receiver for sender, receiver in task.hops() if sender == self._node)
 
     def bytes_sent(self) -> dict[str, int]:
         """By neighbour."""

@@ -150,6 +150,7 @@ class _Outbound(asyncio.Protocol):
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.transport: asyncio.WriteTransport | None = None
+        self.socket: socket.socket | None = None
         self.free = False
         self.unsent = 0
 
@@ -162,7 +163,7 @@ class _Outbound(asyncio.Protocol):
             self.peer.broken(error)
             return
         transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS pauses when nothing waits, and never goes on
-        own = transport.get_extra_info("socket")
+        own = self.socket = cast(socket.socket, transport.get_extra_info("socket"))
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS * 1000))
         transport.write(self.peer.hello)
         self.free = True
@@ -172,24 +173,21 @@ class _Outbound(asyncio.Protocol):
         """The kernel takes no more than so many bytes, within UNSENT_BYTES, before they have left."""
         least, most = UNSENT_BYTES
         unsent = min(most, max(least, unsent))
-        own = None if self.transport is None else self.transport.get_extra_info("socket")
-        if own is not None and unsent != self.unsent:
+        if self.socket is not None and unsent != self.unsent:
             self.unsent = unsent
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent)
 
     def under_way(self) -> int:
         """Bytes that the kernel has taken and the peer has not acknowledged."""
-        own = None if self.transport is None else self.transport.get_extra_info("socket")
-        if own is None:
+        if self.socket is None:
             return 0
         left = bytearray(4)
-        ioctl(own.fileno(), TIOCOUTQ, left)
+        ioctl(self.socket.fileno(), TIOCOUTQ, left)
         return int.from_bytes(left, sys.byteorder)
 
     def seen(self) -> Seen | None:
         """None: not connected, or the kernel does not say."""
-        own = None if self.transport is None else self.transport.get_extra_info("socket")
-        return None if own is None else seen(own)
+        return None if self.socket is None else seen(self.socket)
 
     def pause_writing(self) -> None:
         self.free = False

@@ -84,24 +84,27 @@ class _Details(NamedTuple):
 def check_address(address: str) -> str:
     """The address, where it is HOST:PORT or unix:PATH; gRPC takes any other for something else, without a word. Raises
     ValueError."""
-    if not address.startswith("unix:") and not _is_host_and_port(address, least=1):
+    if not _is_address(address, least=1):
         raise ValueError(f"a controller's address is HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
     return address
 
 
 def check_listen(address: str, option: str) -> None:
     """Likewise for where to listen: port 0 is any free one. Raises ValueError that names the option."""
-    if not address.startswith("unix:") and not _is_host_and_port(address, least=0):
+    if not _is_address(address, least=0):
         raise ValueError(f"{option} needs HOST:PORT or unix:PATH, got {address!r}{_hint(address)}")
 
 
 def check_server(address: str) -> None:
     """Likewise for a server on the network. Raises ValueError."""
-    if not address.startswith("unix:") and not _is_host_and_port(address, least=1):
+    if not _is_address(address, least=1):
         raise ValueError(f"an address is host:port, got {address!r}{_hint(address)}")
 
 
-def _is_host_and_port(address: str, least: int) -> bool:
+def _is_address(address: str, least: int) -> bool:
+    """unix:PATH, or HOST:PORT with a port from `least` on."""
+    if address.startswith("unix:"):
+        return True
     host, _, port = address.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) < 6 and least <= int(port) < 1 << 16):
         return False
