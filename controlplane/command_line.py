@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -34,6 +35,12 @@ def make(module: str, description: str | None = "", order: str = "") -> argparse
     name, words = typed(module), (description or "").replace(f"python -m {module}", typed(module))
     prog = f"{name} {order}".rstrip()
     return Parser(prog=prog, description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def end_output() -> None:
+    """For `except BrokenPipeError`: whoever reads has seen enough, and what is still to be written, also when the
+    process ends, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def value(parse: Callable[[str], Value]) -> Callable[[str], Value]:

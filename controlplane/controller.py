@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -352,7 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         {"replan": run_replan, "job": run_job, "status": show_status}[arguments.command](arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+        command_line.end_output()
     except (ControllerError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -442,7 +442,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_arguments(arguments)
         run(arguments)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+        command_line.end_output()
     except (
         DeployError, TopologyError, JobError, PlanError, Infeasible, DoesNotFit, TargetError, ControllerError,
         JobsError, ArtifactError, ValueError, OSError,

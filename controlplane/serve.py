@@ -10,7 +10,6 @@ One job that is there from the start: python -m controlplane.deploy --serve. See
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 import time
@@ -112,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(arguments)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        command_line.end_output()
     except (
         DeployError, TopologyError, TargetError, ControllerError, JobsError, StateError, ArtifactError,
         ValueError, OSError,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             arguments.output.write_text(text)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+        command_line.end_output()
     except (TopologyError, OSError) as error:
         print(f"topologies generate: {error}", file=sys.stderr)
         return 1

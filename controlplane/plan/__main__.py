@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
+from controlplane import command_line
 from controlplane.plan.arguments import COMMANDS, loaded, parser, refuse_unwritable, refuse_useless
 from controlplane.plan.planning import ERRORS
 
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
         importlib.import_module(f"controlplane.plan.{COMMANDS[arguments.command]}").command(arguments, topology, job)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+        command_line.end_output()
     except ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

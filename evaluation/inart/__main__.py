@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from controlplane import command_line
 from evaluation.inart.figures import FIGURES, Figure, Panel
 from evaluation.inart.headline import headline
 from evaluation.inart.sweep import SCENARIOS, Sweep
@@ -172,4 +172,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever reads has seen enough
+        command_line.end_output()
