@@ -4,7 +4,10 @@
  * computed anew for the connected component (flows and resources) in which something changed, and stay constant until
  * the next change there. Groups of flows finish together: the caller hears of groups only, and only of those that it
  * watches. Flows may be promised for when a group is done: they start at that instant, without the caller.
+ *
+ * Nothing here is shared by simulators: each may be used by a thread of its own, at the same time.
  */
+#define _GNU_SOURCE /* qsort_r */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,12 +273,12 @@ static void finish_flow(Sim *s, int flow)
 
 /* --- sharing --- */
 
-static Sim *sorting; /* qsort has no context argument; one thread at a time (the caller holds Python's lock) */
-
-static int by_order(const void *a, const void *b)
+/* For qsort_r: several threads may each sort the flows of a simulator of their own. */
+static int by_order(const void *a, const void *b, void *simulator)
 {
+    const Sim *s = simulator;
     int x = *(const int *)a, y = *(const int *)b;
-    const Flow *f = &sorting->flows[x], *g = &sorting->flows[y];
+    const Flow *f = &s->flows[x], *g = &s->flows[y];
     if (f->priority != g->priority)
         return f->priority > g->priority ? 1 : -1;
     return (f->arrival > g->arrival) - (f->arrival < g->arrival);
@@ -394,8 +397,7 @@ static void share_component(Sim *s, int start)
             }
         }
     }
-    sorting = s;
-    qsort(s->component_flows, (size_t)n_flows, sizeof(int), by_order);
+    qsort_r(s->component_flows, (size_t)n_flows, sizeof(int), by_order, s);
     if (s->fcfs) {
         for (int k = 0; k < n_flows; k++) {
             int flow = s->component_flows[k];

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -402,3 +404,35 @@ def test_the_same_seed_gives_the_same_events() -> None:
         return finish_times(simulator, flows)
 
     assert run() == run()
+
+
+TWO_THREADS = """
+import threading
+from controlplane.simulate import Simulator
+
+def simulate(seed, ends):
+    for _ in range(150):
+        simulator = Simulator([10.0] * 4)
+        flows = 40 + seed * 300
+        for k in range(flows):
+            simulator.send(1 + (k * 7 + seed) % 13, [k % 4, (k + 1) % 4], priority=k * 5 % 3)
+        ends.append(simulator.run())
+
+alone = [[], []]
+for seed in (0, 1):
+    simulate(seed, alone[seed])
+together = [[], []]
+threads = [threading.Thread(target=simulate, args=(seed, together[seed])) for seed in (0, 1)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert together == alone
+"""
+
+
+def test_threads_simulate_at_the_same_time() -> None:
+    """Calls of the C library run side by side, each with a simulator of its own: the same ends as one after the other.
+    In a process of its own, because a simulator that reads another's flows may crash it."""
+    done = subprocess.run([sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
