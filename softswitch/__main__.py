@@ -4,7 +4,7 @@ python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --grpc-server-addr 127.0.0.
 python -m softswitch fabric FILE.json
 python -m softswitch stats SOCKET
 python -m softswitch trace SOCKET --packets 5
-python -m softswitch ctl SOCKET stats | shape ... | reboot ...
+python -m softswitch ctl SOCKET stats | shape ... | reboot ... | flip ...
 """
 
 from __future__ import annotations
@@ -220,6 +220,11 @@ def _ctl(arguments: list[str]) -> int:
     reboot = commands.add_parser("reboot", help="wipe a device: pipeline, tables and registers lost, clients cut off")
     reboot.add_argument("device", help="id or name")
     reboot.add_argument("--down", type=float, default=0.0, metavar="SECONDS", help="how long it stays off [0]")
+    flip = commands.add_parser("flip", help="flip random bits in a device's registers, as broken memory does")
+    flip.add_argument("device", help="id or name")
+    flip.add_argument("register", help="the registers whose names begin so")
+    flip.add_argument("--count", type=int, default=1, metavar="N", help="bits [1]")
+    flip.add_argument("--most-index", type=int, metavar="I", help="only in elements 0 to I")
     chosen = parser.parse_args(arguments)
     request: dict[str, Any] = {}
     if chosen.device is not None:
@@ -228,6 +233,10 @@ def _ctl(arguments: list[str]) -> int:
         request |= {"port": chosen.port, "shape": dict(_setting(parser, text) for text in chosen.settings)}
     if chosen.command == "reboot":
         request["down_s"] = chosen.down
+    if chosen.command == "flip":
+        request |= {"register": chosen.register, "count": chosen.count}
+        if chosen.most_index is not None:
+            request["most_index"] = chosen.most_index
     result = control.call(chosen.socket, chosen.command, **request)
     if result is not None:
         print(json.dumps(result, indent=2))

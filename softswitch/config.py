@@ -29,8 +29,18 @@ SHAPE_RANGES: dict[str, tuple[float, float]] = {
     "queue_packets": (1, 1e6),
     "queue_bytes": (1, 1e9),
     "ahead_bytes": (0, 65536),
+    "corrupt": (0, 1),
+    "corrupt_every": (0, 1e9),
+    "corrupt_from": (0, 65536),
+    "corrupt_until": (0, 65536),
+    "corrupt_udp": (0, 1),
+    "corrupt_hidden": (0, 1),
 }
-_WHOLE = ("burst_bytes", "queue_packets", "queue_bytes", "ahead_bytes")
+PROBABILITIES = ("loss", "duplicate", "reorder", "corrupt")
+_WHOLE = (
+    "burst_bytes", "queue_packets", "queue_bytes", "ahead_bytes",
+    "corrupt_every", "corrupt_from", "corrupt_until", "corrupt_udp", "corrupt_hidden",
+)  # fmt: skip
 
 Shape = dict[str, float | None]
 

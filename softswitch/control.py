@@ -26,6 +26,7 @@ from softswitch.trace import MAX_PACKETS, as_json, lines
 
 MAX_LINE = 1 << 16
 MAX_DOWN_S = 600.0
+MAX_FLIPS = 10_000
 MAX_TRACE_S = 86400.0
 
 _log = logging.getLogger(__name__)
@@ -147,7 +148,14 @@ def execute(switches: Switches, request: object) -> object:
             raise ControlError(f"down_s must be in 0..{MAX_DOWN_S:g}")
         switches.reboot(arguments["device"], down_s)
         return None
-    raise ControlError(f"unknown command {command!r}; there are stats, shape, reboot, trace")
+    if command == "flip":
+        _check(arguments, {"device": (int, str), "register": str}, {"count": int, "most_index": int})
+        if not 1 <= arguments.get("count", 1) <= MAX_FLIPS:
+            raise ControlError(f"count must be in 1..{MAX_FLIPS}")
+        if arguments.get("most_index", 0) < 0:
+            raise ControlError("most_index must not be negative")
+        return switches.flip(**arguments)
+    raise ControlError(f"unknown command {command!r}; there are stats, shape, reboot, flip, trace")
 
 
 def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:

@@ -180,6 +180,14 @@ class Device(Tables, Externs):
         finally:
             self._lib.ss_device_thaw(self._native)
 
+    def register_flip(self, name: str, index: int, bit: int) -> None:
+        """Flip one bit (0: the lowest) of an element between two packets, as memory that is broken does."""
+        width = self._register(name).width
+        if not 0 <= bit < width:
+            raise InvalidValue(f"register {name}: bit {bit} is not in 0..{width - 1}")
+        with self.frozen():
+            self.register_write(name, index, self.register_read(name, index) ^ 1 << bit)
+
     # --------------------------------------------------------------------------------------------------- replication
 
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
@@ -355,12 +363,12 @@ class Device(Tables, Externs):
     def port_stats(self) -> dict[int, PortStats]:
         """Counts of every port that was ever used."""
         names = native.drop_names()
-        out = (ctypes.c_uint64 * (6 + len(names)))()
+        out = (ctypes.c_uint64 * (7 + len(names)))()
         stats: dict[int, PortStats] = {}
         for port in range(MAX_PORTS):
             if self._lib.ss_port_stats(self._native, port, out) == 0:
-                drops = {name: n for name, n in zip(names, out[6:], strict=True) if n}
-                stats[port] = PortStats(out[0], out[1], out[2], out[3], drops, out[4], out[5])
+                drops = {name: n for name, n in zip(names, out[7:], strict=True) if n}
+                stats[port] = PortStats(out[0], out[1], out[2], out[3], drops, out[4], out[5], out[6])
         return stats
 
     def drop_stats(self) -> dict[str, int]:

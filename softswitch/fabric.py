@@ -100,7 +100,11 @@ class Fabric:
         may leave (0: back to back at the rate). queue_bytes (default 256 KiB) or queue_packets: what may wait for the
         line; more is dropped. ahead_bytes: frames of at most so many without TCP data go before all that waits.
         delay_ms: propagation, +- jitter_ms uniformly, in order. loss, duplicate, reorder: probabilities; a reordered
-        frame is held back by reorder_ms (default 1) more, and later ones overtake it.
+        frame is held back by reorder_ms (default 1) more, and later ones overtake it. corrupt: probability that a
+        random bit of a random byte of the frame flips; corrupt_every: that of each so-many-th frame does (0: none).
+        Of the bytes from corrupt_from up to corrupt_until (0: the frame's end); frames that end before are left
+        alone. corrupt_udp (1): so is all that is not UDP over IPv4. corrupt_hidden (1): the UDP checksum of a frame
+        that is hit becomes 0 (none), so that no receiver's kernel notices.
         """
         check_port(port)
         self._device(device_id).apply_shape(port, native_shape(shape))

@@ -23,6 +23,12 @@ class Shape(ctypes.Structure):
         ("loss", ctypes.c_double),
         ("duplicate", ctypes.c_double),
         ("reorder", ctypes.c_double),
+        ("corrupt", ctypes.c_double),
+        ("corrupt_every", ctypes.c_uint64),
+        ("corrupt_from", ctypes.c_uint64),
+        ("corrupt_until", ctypes.c_uint64),
+        ("corrupt_udp", ctypes.c_uint64),
+        ("corrupt_hidden", ctypes.c_uint64),
     )
 
 

@@ -108,7 +108,7 @@ other commands, each with --help:
   python -m softswitch fabric FILE.json       many switches in one process
   python -m softswitch stats SOCKET           counters and drop reasons of a running switch
   python -m softswitch trace SOCKET           the path of its next packets through parser, tables and actions
-  python -m softswitch ctl SOCKET ...         shape a link, reboot a device""",
+  python -m softswitch ctl SOCKET ...         shape a link, reboot a device, flip bits""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("program", nargs="?", type=Path, help="bmv2 JSON, as p4c writes it")

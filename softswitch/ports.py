@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, field
 
 from softswitch import native
-from softswitch.config import SHAPE_RANGES
+from softswitch.config import PROBABILITIES, SHAPE_RANGES
 from softswitch.errors import InvalidValue
 
 MAX_PORTS = 512
@@ -19,6 +19,7 @@ class PortStats:
     """Packets and bytes in and out of one port since it was added, and frames dropped, by reason.
 
     ``rx_superframes``, ``tx_superframes``: frames of the kernel that held several of these packets.
+    ``corrupted``: packets that were sent with a flipped bit, as the port's shape asks.
     """
 
     rx_packets: int
@@ -28,6 +29,7 @@ class PortStats:
     drops: dict[str, int] = field(default_factory=dict)
     rx_superframes: int = 0
     tx_superframes: int = 0
+    corrupted: int = 0
 
 
 def check_port(port: int) -> None:
@@ -51,7 +53,7 @@ def native_shape(shape: dict[str, float]) -> native.Shape | None:
     for name, value in given.items():
         if not 0 <= value < float("inf"):
             raise InvalidValue(f"{name} {value} is out of range")
-        if name in ("loss", "duplicate", "reorder") and value > 1:
+        if name in PROBABILITIES and value > 1:
             raise InvalidValue(f"{name} {value} is not a probability")
     if not any(given.values()):
         return None
@@ -69,4 +71,10 @@ def native_shape(shape: dict[str, float]) -> native.Shape | None:
         loss=given.get("loss", 0),
         duplicate=given.get("duplicate", 0),
         reorder=given.get("reorder", 0),
+        corrupt=given.get("corrupt", 0),
+        corrupt_every=int(given.get("corrupt_every", 0)),
+        corrupt_from=int(given.get("corrupt_from", 0)),
+        corrupt_until=int(given.get("corrupt_until", 0)),
+        corrupt_udp=int(given.get("corrupt_udp", 0)),
+        corrupt_hidden=int(given.get("corrupt_hidden", 0)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import threading
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class Switches:
         self.config = config
         self._fabric = Fabric(config.threads, config.seed)
         self._stopping = threading.Event()
+        self._random = random.Random(config.seed)
         self._reboots = {device.device_id: threading.Lock() for device in config.devices}
         self._shapes: dict[tuple[int, int], Shape] = {}
         self._shapes_lock = threading.Lock()
@@ -89,6 +91,23 @@ class Switches:
             self._stopping.wait(down_s)
             self._load(found)
             target.open()
+
+    def flip(self, device: int | str, register: str, count: int = 1, most_index: int | None = None) -> list[object]:
+        """Flip a random bit (drawn with the fabric's seed) in each of `count` random elements of the registers whose
+        names begin with `register`; of elements up to `most_index` where that is given. What was flipped."""
+        found = self._fabric.devices[self.config.find(device).device_id]
+        program = found.program
+        registers = [one for one in program.registers.values() if one.name.startswith(register)] if program else []
+        if not registers:
+            raise ConfigError(f"device {device} has no register whose name begins with {register!r}")
+        flipped: list[object] = []
+        for _ in range(count):
+            one = self._random.choice(registers)
+            index = self._random.randrange(one.size if most_index is None else min(one.size, most_index + 1))
+            bit = self._random.randrange(one.width)
+            found.register_flip(one.name, index, bit)
+            flipped.append({"register": one.name, "index": index, "bit": bit})
+        return flipped
 
     def trace(
         self, device: int | str, packets: int | None = None, in_port: int | None = None, out_port: int | None = None

@@ -108,6 +108,12 @@ class Bmv2:
     def drops(self) -> dict[str, dict[str, int]]:
         return {}
 
+    def corrupted(self) -> dict[str, int]:
+        return {}
+
+    def flip(self, switch: str, registers: str, count: int, most_index: int) -> int:
+        raise EmulationError("bmv2 cannot flip bits in its registers; softswitch can")
+
     def link_counters(self, switch: str | None = None) -> dict[tuple[str, str], InterfaceCounters]:
         return {}
 

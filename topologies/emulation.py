@@ -249,7 +249,8 @@ class Emulation:
         return failed
 
     def shape(self, u: str, v: str, **faults: float) -> None:
-        """Change the link from u to v (this direction): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder."""
+        """Change the link from u to v (this direction): rate_mbps, delay_ms, jitter_ms, loss, duplicate, reorder,
+        corrupt (docs/softswitch.md has them all)."""
         self._running_switches().shape(u, v, **faults)
 
     def reboot(self, switch: str) -> None:
@@ -279,6 +280,15 @@ class Emulation:
     def drops(self) -> dict[str, dict[str, int]]:
         """Frames that each switch has lost, by reason."""
         return self._running_switches().drops()
+
+    def corrupted(self) -> dict[str, int]:
+        """Frames that each switch has sent with a flipped bit."""
+        return self._running_switches().corrupted()
+
+    def flip(self, switch: str, registers: str, count: int = 1, most_index: int = 1 << 20) -> int:
+        """Flip random bits in a switch's registers whose names begin so, in elements 0 to most_index; how many."""
+        self._check_switches(switch)
+        return self._running_switches().flip(switch, registers, count, most_index)
 
     def check(self) -> None:
         """Raise EmulationError when a switch process has ended."""

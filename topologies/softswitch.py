@@ -151,6 +151,14 @@ class Softswitch:
             result[device["name"]] = total
         return result
 
+    def corrupted(self) -> dict[str, int]:
+        devices = self._call("stats")["devices"].values()
+        return {each["name"]: sum(port["corrupted"] for port in each["ports"].values()) for each in devices}
+
+    def flip(self, switch: str, registers: str, count: int, most_index: int) -> int:
+        flipped = self._call("flip", device=switch, register=registers, count=count, most_index=most_index)
+        return len(flipped)
+
     def check(self) -> None:
         if self._process is not None and self._process.poll() is not None:
             raise EmulationError(f"softswitch ended with {self._process.returncode}: {self._last_words()}")

@@ -78,6 +78,13 @@ class Switches(Protocol):
     def drops(self) -> dict[str, dict[str, int]]:
         """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
 
+    def corrupted(self) -> dict[str, int]:
+        """Frames that each switch has sent with a flipped bit, as its links' `corrupt` asks; empty where it cannot."""
+
+    def flip(self, switch: str, registers: str, count: int, most_index: int) -> int:
+        """Flip random bits in registers whose names begin so, in elements 0 to most_index; how many. Raises
+        EmulationError where the switches cannot."""
+
     def link_counters(self, switch: str | None = None) -> dict[tuple[str, str], InterfaceCounters]:
         """What each switch's (or this one's) port to each neighbour has taken in and sent; empty where it cannot tell:
         hosts then send without offloads, and their interfaces count the same."""

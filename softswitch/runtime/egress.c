@@ -5,7 +5,8 @@
  * of the line's schedule (a token bucket). Its departure is computed when it is accepted, so the long-term rate is
  * exact whatever the timer does. Frames of at most `ahead` bytes go before all that waits, which waits for them (as
  * acknowledgements do with RFC 3449's "ACKs-first scheduling"). Then it takes `delay` plus a uniform jitter, which keeps the order; with probability
- * `reorder` it is held back by `reorder_ns` more, and later frames overtake it.
+ * `reorder` it is held back by `reorder_ns` more, and later frames overtake it. A bit
+ * of a frame may be flipped before all that, as memory or a card that is broken does (`corrupt`).
  */
 #include <stdlib.h>
 
@@ -196,6 +197,38 @@ static void enqueue(struct ss_thread *thread, struct ss_port *port, struct ss_bu
     heap_update(thread, port);
 }
 
+enum { IP_AT = 14, UDP_SUM_AT = 40, UDP_PAYLOAD_AT = 42 };
+
+static bool udp_over_ipv4(const struct ss_buf *buf) {
+    const uint8_t *frame = buf->data, *ip = frame + IP_AT;
+    return buf->len > UDP_PAYLOAD_AT && frame[12] == 0x08 && frame[13] == 0x00 && ip[0] == 0x45 && ip[9] == 17 &&
+           (ip[6] & 0x3f) == 0 && ip[7] == 0; /* no options, no fragment */
+}
+
+/* Flip a random bit of a random byte, if the shape says so and it is this frame's turn. Others may hold the same bytes
+ * (replicas): then a copy takes the frame's place. The frame that is to leave. */
+static struct ss_buf *corrupt(struct ss_port *port, struct ss_buf *buf) {
+    const struct ss_shape *shape = &port->shape;
+    if (shape->corrupt <= 0 && !shape->corrupt_every) return buf;
+    bool udp = udp_over_ipv4(buf);
+    uint64_t until = shape->corrupt_until && shape->corrupt_until < buf->len ? shape->corrupt_until : buf->len;
+    if ((shape->corrupt_udp && !udp) || shape->corrupt_from >= until) return buf;
+    bool turn = shape->corrupt_every && ++port->corrupt_turn % shape->corrupt_every == 0;
+    if (!chance(port, shape->corrupt) && !turn) return buf;
+    if (ss_buf_shared(buf)) {
+        struct ss_buf *own = ss_buf_copy(buf->data, buf->len);
+        if (!own) return buf;
+        ss_buf_free(buf);
+        buf = own;
+    }
+    uint64_t at = shape->corrupt_from + ss_random(&port->random) % (until - shape->corrupt_from);
+    if (shape->corrupt_hidden && udp) buf->data[UDP_SUM_AT] = buf->data[UDP_SUM_AT + 1] = 0;
+    buf->data[at] ^= (uint8_t)(1u << (ss_random(&port->random) >> 32 & 7));
+    atomic_store_explicit(&buf->checksum, SS_CHECKSUM_UNKNOWN, memory_order_relaxed);
+    port->corrupted++;
+    return buf;
+}
+
 static void port_send(struct ss_thread *thread, struct ss_port *port, struct ss_buf *buf) {
     if (!port->shaped) {
         deliver(thread, port, buf);
@@ -206,6 +239,7 @@ static void port_send(struct ss_thread *thread, struct ss_port *port, struct ss_
         ss_buf_free(buf);
         return;
     }
+    buf = corrupt(port, buf);
     if (chance(port, port->shape.duplicate)) {
         struct ss_buf *copy = ss_buf_copy(buf->data, buf->len);
         if (copy) enqueue(thread, port, copy);

@@ -83,6 +83,11 @@ struct ss_shape {
     uint64_t ahead_bytes;     /* frames of at most so many, without TCP data, do not wait */
     uint64_t delay_ns, jitter_ns, reorder_ns;
     double loss, duplicate, reorder;
+    double corrupt;           /* probability that one bit of a frame flips */
+    uint64_t corrupt_every;   /* 0: by chance alone; else each so-many-th frame that may be hit */
+    uint64_t corrupt_from, corrupt_until; /* bytes of the frame that may be hit; until 0: to its end */
+    uint64_t corrupt_udp;     /* only UDP over IPv4 */
+    uint64_t corrupt_hidden;  /* UDP's checksum becomes 0, so that no receiver's kernel notices */
 };
 
 enum ss_port_kind { SS_PORT_UNUSED, SS_PORT_INTERFACE, SS_PORT_LINK };
@@ -119,6 +124,8 @@ struct ss_port {
     bool dirty;
     struct ss_port *next_dirty;
     uint64_t rx_packets, rx_bytes, tx_packets, tx_bytes, rx_super;
+    uint64_t corrupted;      /* frames of which a bit was flipped */
+    uint64_t corrupt_turn;   /* frames that could have been, for corrupt_every */
     atomic_uint_least64_t tx_super;
     uint64_t drops[SS_DROP_REASONS];
 };

@@ -162,6 +162,90 @@ def test_loss_and_duplication_have_their_probability(fabric: Fabric) -> None:
     assert line.numbers == sorted(line.numbers)
 
 
+def datagram(number: int, checksum: int = 0x1234) -> bytes:
+    """UDP over IPv4, of SIZE bytes; the router of these tests forwards it by its MAC address as anything else."""
+    payload = number.to_bytes(4, "big") + bytes(SIZE - 46)
+    header = (1).to_bytes(2, "big") * 2 + (len(payload) + 8).to_bytes(2, "big") + checksum.to_bytes(2, "big")
+    return ethernet(5, 6, 0x0800) + ipv4(1, 2, protocol=17, payload=header + payload)
+
+
+def flips_of(line: Line, frames: list[bytes]) -> list[list[int]]:
+    """Send the frames; per frame, in order, the bits (counted from the frame's first) that have arrived changed."""
+    arrived: list[bytes] = []
+    line.devices[1].capture = lambda port, data: arrived.append(data)
+    for each in frames:
+        line.devices[0].inject(9, each)
+    until(lambda: len(arrived) == len(frames))
+    changed = []
+    for sent, got in zip(frames, arrived, strict=True):
+        assert len(sent) == len(got)
+        difference = int.from_bytes(sent, "big") ^ int.from_bytes(got, "big")
+        bits = len(sent) * 8
+        changed.append([bits - 1 - i for i in range(bits) if difference >> i & 1])
+    return changed
+
+
+def test_a_bit_of_each_fourth_frame_flips_and_is_counted(fabric: Fabric) -> None:
+    line = Line(fabric, corrupt_every=4)
+    changed = flips_of(line, [frame(number) for number in range(400)])
+    assert [len(bits) for bits in changed] == [0, 0, 0, 1] * 100
+    places = {bits[0] for bits in changed if bits}
+    assert len(places) > 80 and max(places) > SIZE * 6, "the flips are anywhere in the frame"
+    assert line.devices[0].port_stats()[2].corrupted == 100
+    assert line.devices[1].port_stats()[1].corrupted == 0
+
+
+def test_flips_have_their_probability_and_repeat_with_the_seed() -> None:
+    outcomes = []
+    for _ in range(2):
+        with Fabric(seed=5) as fabric:
+            line = Line(fabric, corrupt=0.2)
+            outcomes.append(flips_of(line, [frame(number) for number in range(1000)]))
+            assert line.devices[0].port_stats()[2].corrupted == sum(map(len, outcomes[-1]))
+    assert outcomes[0] == outcomes[1]
+    assert 137 < sum(map(len, outcomes[0])) < 263  # 200 +- 5 standard deviations
+
+
+def test_flips_can_be_in_the_values_of_udp_alone_and_be_switched_on_and_off(fabric: Fabric) -> None:
+    line = Line(fabric)
+    frames = [datagram(1), frame(2), datagram(3, checksum=0)] * 20
+    assert not any(flips_of(line, frames)), "nothing flips unasked"
+    fabric.shape(1, 2, corrupt=1.0, corrupt_udp=1, corrupt_from=66, corrupt_until=70)
+    for number, bits in enumerate(flips_of(line, frames)):
+        assert len(bits) == (number % 3 != 1)
+        assert all(66 * 8 <= bit < 70 * 8 for bit in bits)
+    fabric.shape(1, 2, corrupt=1.0, corrupt_udp=1, corrupt_from=66, corrupt_hidden=1)
+    for bits, sent in zip(flips_of(line, frames), frames, strict=True):
+        in_sum = [bit for bit in bits if bit < 66 * 8]
+        assert bool(in_sum) == (sent[40:42] == b"\x12\x34"), "a checksum that was there is gone"
+        assert all(40 * 8 <= bit < 42 * 8 for bit in in_sum)
+        assert len(bits) - len(in_sum) == (sent[12:14] == b"\x08\x00")
+    fabric.shape(1, 2)
+    assert not any(flips_of(line, frames))
+    fabric.shape(1, 2, corrupt=1.0, corrupt_from=SIZE)
+    assert not any(flips_of(line, frames)), "they end before the first byte that may be hit"
+
+
+def test_what_a_flip_changes_is_only_in_the_copy_that_it_hits(fabric: Fabric) -> None:
+    """Copies of a multicast share their bytes: the one on the broken link changes, the other one does not."""
+    devices = [fabric.add_device(n) for n in (1, 2)]
+    arrived: dict[int, bytes] = {}
+    for device in devices:
+        device.load(program("router"))
+    devices[0].multicast_set(3, [(2, 0), (4, 0)])
+    devices[0].insert("MyIngress.switching", [Match("exact", 5), Match("exact", 0)], "MyIngress.flood", [3])
+    fabric.connect((1, 2), (2, 1), corrupt=1.0)
+    devices[1].insert("MyIngress.switching", [Match("exact", 5), Match("exact", 0)], "MyIngress.forward", [3])
+    fabric.shape(1, 2, corrupt=1.0, corrupt_from=100)
+    for device in devices:
+        device.capture = lambda port, data: arrived.update({port: data})
+    fabric.start()
+    devices[0].inject(9, frame(7))
+    until(lambda: set(arrived) == {3, 4})
+    assert arrived[4] == frame(7)
+    assert arrived[3] != frame(7) and arrived[3][:100] == frame(7)[:100]
+
+
 def test_reordered_frames_arrive_late_but_all(fabric: Fabric) -> None:
     line = Line(fabric, reorder=0.2, reorder_ms=5)
     for number in range(300):

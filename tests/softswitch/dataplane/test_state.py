@@ -44,6 +44,16 @@ def test_registers_are_what_packets_and_control_wrote(fabric: Fabric) -> None:
     assert len(everything) == 1024 and everything[5] == 32 and sum(everything) == 32
 
 
+def test_a_flipped_bit_is_in_what_the_next_packet_reads(fabric: Fabric) -> None:
+    device = loaded(fabric, "sums")
+    device.process(1, command(0, 5, list(range(VALUES))))
+    device.register_flip("MyIngress.sum07", 5, 4)
+    ((_, frame),) = device.process(1, command(1, 5, [1] * VALUES))
+    assert numbers_of(frame) == [i + 1 + (16 if i == 7 else 0) for i in range(VALUES)]
+    with pytest.raises(InvalidValue, match="bit 32"):
+        device.register_flip("MyIngress.sum07", 5, 32)
+
+
 def test_an_index_beyond_a_register_reads_and_writes_nothing(fabric: Fabric) -> None:
     device = loaded(fabric, "sums")
     ((_, frame),) = device.process(1, command(0, 5000, [9] * VALUES))

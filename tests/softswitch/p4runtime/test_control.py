@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ import pytest
 
 from softswitch import config, control, switches
 from softswitch.ports import PortStats
+from softswitch.program import RegisterInfo
 from tests.softswitch.p4runtime.client import Client, exact_entry, insert
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON, FakeDevice, FakeProgram
 
@@ -125,6 +127,7 @@ def test_stats(running: Running) -> None:
         "drops": {"queue": 1},
         "rx_superframes": 0,
         "tx_superframes": 0,
+        "corrupted": 0,
     }
     assert one["drops"] == {"parser": 4}
     assert one["shape"] == {"0": {}, "1": {"rate_mbps": 20.0, "loss": 0.5}}
@@ -233,3 +236,25 @@ def test_socket_in_use_and_stale_socket(running: Running, tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(stale))
     control.ControlServer(str(stale), running.switches).stop()
+
+
+def test_flips_are_in_the_registers_that_are_named_and_are_said(running: Running) -> None:
+    device = running.fabric.devices[1]
+    device.program = SimpleNamespace(
+        registers={name: RegisterInfo(name, 16, 32) for name in ("values.sum_0", "values.sum_1", "owner")}
+    )
+    flipped: list[tuple[str, int, int]] = []
+    device.register_flip = lambda name, index, bit: flipped.append((name, index, bit))
+    said = control.call(running.path, "flip", device="s1", register="values.", count=40, most_index=3)
+    assert [(each["register"], each["index"], each["bit"]) for each in said] == flipped
+    assert {name for name, _, _ in flipped} == {"values.sum_0", "values.sum_1"}
+    assert all(0 <= index <= 3 and 0 <= bit < 32 for _, index, bit in flipped) and len(set(flipped)) > 20
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"device": 1, "register": "x"}, "no register whose name begins with 'x'"),
+        ({"device": 1, "register": "", "count": 0}, "count must be in 1..10000"),
+        ({"device": 1, "register": "", "most_index": -1}, "must not be negative"),
+        ({"device": 1}, "'register' is missing"),
+    ]
+    for arguments, text in bad:
+        with pytest.raises(control.ControlError, match=text):
+            control.call(running.path, "flip", **arguments)
