@@ -202,9 +202,6 @@ class Controller:
         reply.jobs.extend(map(job_status, self.jobs))
         if self.network is not None:
             reply.without.extend(f"{name} ({why})" for name, why in self.network.state.kept_off.items())
-            reply.without.extend(
-                f"{name} (congested: used at {mbps:.4g} Mbit/s)" for name, mbps in self.network.state.slow.items()
-            )
         if self.network is not None:
             times = self.network.state.host_times_ms()
             for agent in reply.agents:

@@ -39,7 +39,6 @@ class Failover:
         causes: what was seen, by name."""
         with self.state.lock:
             self.state.off = self.state.off | dict.fromkeys(causes, reason)
-            self.state.disturbed = time.monotonic()
         for cause in causes.values():
             self._answers["switches and links lost"] += 1
             self._log(f"lost: {cause}")
@@ -51,24 +50,8 @@ class Failover:
         """Something is back and is used again: also by a job that had found no way around what else is gone."""
         with self.state.lock:
             self.state.off = {one: reason for one, reason in self.state.off.items() if one not in names}
-            self.state.disturbed = time.monotonic()
         self._log(f"{', '.join(names)} can be used again: {why}")
         self.lead_around()
-        self._replanning.soon()
-
-    def limit(self, link: tuple[str, str], mbps: float, why: str) -> None:
-        """A link carries less than it should: plans are made for what it does."""
-        with self.state.lock:
-            self.state.slow = self.state.slow | {"-".join(link): mbps}
-        self._answers["congested links"] += 1
-        self._log(why)
-        self._replanning.soon()
-
-    def unlimit(self, link: str, why: str) -> None:
-        """It is taken for what the topology says again."""
-        with self.state.lock:
-            self.state.slow = {name: mbps for name, mbps in self.state.slow.items() if name != link}
-        self._log(why)
         self._replanning.soon()
 
     def lead_around(self) -> bool:
@@ -110,7 +93,6 @@ class Failover:
                 return
             job.without = job.without | {node: LOST}
             job.losses[node] += 1
-            self.state.disturbed = began
             before = job.updater.plan
             attempt = 0
             while True:
@@ -122,7 +104,7 @@ class Failover:
                     # None is left but those that are back and not steady yet.
                     job.without = {one: why for one, why in job.without.items() if one not in waiting}
                 try:
-                    state = self.state.of(job, congestion=attempt == 1)
+                    state = self.state.of(job)
                     update = job.updater.update(state, wait=-1, most=self._replanning.most_of(job), crowded=attempt > 1)
                     break
                 except (UpdateError, TargetError, ValueError) as error:
@@ -132,7 +114,7 @@ class Failover:
                         return
                     more = job.roster.gone().keys() - gone.keys()
                     # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
-                    # until then all wait anyway. What is only slow, or others have, is better than nothing.
+                    # until then all wait anyway. What others have is better than nothing.
                     missing = self.state.switches.off() or any(why != OPERATOR for why in self.state.off.values())
                     waits = (missing or attempt == 1) and time.monotonic() - began < PATIENCE_SECONDS
                     if waits and not more:

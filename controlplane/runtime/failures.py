@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.runtime.congestion import Congestion, packets
-from controlplane.runtime.hops import Entry, Hop, hops_of
+from controlplane.runtime.hops import Entry, Hop, hops_of, packets
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
 from controlplane.runtime.periodic import Periodic
 from controlplane.runtime.ports import PortWatch
 from controlplane.runtime.running import LOST
+from controlplane.runtime.slow_trees import SlowTrees
 from controlplane.runtime.update import Version
 from controlplane.targets.base import Counters, TargetError
 from controlplane.targets.fabric import everywhere
@@ -75,7 +75,7 @@ class Watch:
     _probation: dict[str, tuple[float, float]] = field(default_factory=dict)  # what was silent: until when, how long
 
     def __post_init__(self) -> None:
-        self._congestion = Congestion(self.network, self._read, self.log)
+        self._slow_trees = SlowTrees(self.network, self.log)
         self._ports = PortWatch(self.network, self.log)
         self._thread = Periodic("watching for failures", LOOK_SECONDS, self._look, self.log)
 
@@ -93,7 +93,7 @@ class Watch:
         self._look_at_trees()
         self._look_at_lost_agents()
         self._end_probation()
-        self._congestion.look()
+        self._slow_trees.look()
 
     def _look_at_switches(self) -> None:
         now = time.monotonic()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.plan import Plan
 from controlplane.rules import Aggregate, Deployment
+from controlplane.targets.base import Counters
 from controlplane.topology import Topology
 
 Entry = tuple[str, int, int]
 """Switch, ingress port, label."""
+Readings = Mapping[str, tuple[float, Counters]]
+"""By switch: what it counted, and when it said so (`time.monotonic`)."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,12 @@ def hops_of(plan: Plan, deployment: Deployment, topology: Topology) -> Iterable[
             while way[-1] != tree.root:
                 way.append(parent[way[-1]])
             yield from along(tuple(reversed(way)), trees[a.worker][index].answer_label)
+
+
+def packets(read: Readings) -> dict[Entry, int]:
+    """How many packets every entry has counted."""
+    return {
+        (switch, port, label): count
+        for switch, (_, counters) in read.items()
+        for (port, label), (count, _) in counters.labels.items()
+    }

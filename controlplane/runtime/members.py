@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from controlplane.rpc import inart_pb2 as pb
 
 FRESH_SECONDS = 3.0
-"""What an agent said longer ago is not what is."""
+"""Reports older than this are stale."""
 BUSY_SECONDS = 0.2
 """Between two reports: a tree's rate over less says little."""
 
@@ -85,15 +84,17 @@ def round_trips_ms(members: Iterable[Member]) -> dict[int, dict[str, float]]:
     return found
 
 
-def tree_rates(members: Iterable[Member], now: float) -> dict[int, float]:
-    """By tree: Mbit/s of a worker there while it was busy, the median of what they reported last. Who has not reported
-    for FRESH_SECONDS does not count."""
+def tree_rates(workers: Iterable[Member], now: float) -> dict[int, float]:
+    """By tree: Mbit/s between the last two reports of the worker that waited least there. Only trees on which each of
+    these workers was busy: the others wait for one that is late, and that says nothing about the network."""
     found: dict[int, list[float]] = {}
-    for member in members:
+    count = 0
+    for member in workers:
+        count += 1
         if member.reported is not None and now - member.reported < FRESH_SECONDS:
             for tree, rate in member.rates.items():
                 found.setdefault(tree, []).append(rate)
-    return {tree: statistics.median(rates) for tree, rates in found.items()}
+    return {tree: max(rates) for tree, rates in found.items() if len(rates) == count}
 
 
 def _rates(before: Mapping[int, pb.TreeReport], trees: Iterable[pb.TreeReport]) -> Iterator[tuple[int, float]]:

@@ -1,15 +1,14 @@
-"""What a network that runs is like now: what is kept off, what is slow, what agents measured, what its jobs leave."""
+"""What a network that runs is like now: what is kept off, what agents measured, what its jobs leave."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterable
 
 from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.plan.measured import RoundTrips, host_times_ms, with_measured
-from controlplane.runtime.residual import only_switch, slowed, unneeded, with_loads, with_taken, without
+from controlplane.runtime.residual import only_switch, unneeded, with_loads, with_taken, without
 from controlplane.runtime.running import Jobs, JobsError, RunningJob
 from controlplane.runtime.switches import Switches
 from controlplane.targets.kinds import Kind
@@ -21,24 +20,20 @@ OPERATOR = "operator"
 
 
 class NetworkState:
-    """Thread-safe. Whoever changes `off`, `slow` or `bases` holds `lock`; `off` and `slow` are replaced as a whole.
+    """Thread-safe. Whoever changes `off` or `bases` holds `lock`; `off` is replaced as a whole.
 
     Args:
         topology: the network before anything is kept off.
         switches, jobs: those of the network, which change.
 
-    off: what is kept off, and why ("lost", "silent", OPERATOR, "port down"). slow: links ("V1-V2", one direction)
-    that carry less than they should: Mbit/s. disturbed: when something failed, came back or was gone on without, the
-    last time (`time.monotonic`). bases: by job, what its last plan was made for, before anything is kept off. lock:
-    never held for long: failures must not wait for orders.
+    off: what is kept off, and why ("lost", "silent", OPERATOR, "port down"). bases: by job, what its last plan
+    was made for, before anything is kept off. lock: never held for long: failures must not wait for orders.
     """
 
     def __init__(self, topology: Topology, kind: Kind, switches: Switches, jobs: Jobs) -> None:
         self.topology, self.kind, self.switches, self.jobs = topology, kind, switches, jobs
         self.lock = threading.RLock()
         self.off: dict[str, str] = {}
-        self.slow: dict[str, float] = {}
-        self.disturbed = -math.inf
         self.bases: dict[str, Topology] = {}
         self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
         self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
@@ -48,18 +43,16 @@ class NetworkState:
         """The network as it is now, without what is kept off."""
         return self.at(self.topology, self.off)
 
-    def at(self, base: Topology, off: Iterable[str], *, congestion: bool = True) -> Topology:
-        """A topology as it is now: without what is kept off, with congested links (or not) and what agents measured."""
-        left = without(base, off)
-        return with_measured(slowed(left, self.slow) if congestion else left, self.host_times_ms())
+    def at(self, base: Topology, off: Iterable[str]) -> Topology:
+        """A topology as it is now: without what is kept off, and with what agents measured."""
+        return with_measured(without(base, off), self.host_times_ms())
 
-    def of(self, job: RunningJob, *, congestion: bool = True) -> Topology:
-        """As `now`, with the changes that a job's last plan was made for. congestion: links carry only what they did
-        when they were found congested."""
+    def of(self, job: RunningJob) -> Topology:
+        """As `now`, with the changes that a job's last plan was made for."""
         with self.lock:
             base = self.bases.get(job.name, self.topology)
             plans = [] if job.updater is None else [job.updater.plan.job]
-            return self.at(base, [*unneeded(self.off, self.topology, plans), *job.without], congestion=congestion)
+            return self.at(base, [*unneeded(self.off, self.topology, plans), *job.without])
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""

@@ -1,4 +1,4 @@
-"""What is left of a network: without what is kept off, slowed where it carries less, beside what others use of it."""
+"""What is left of a network: without what is kept off, beside what others use of it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,6 @@ def without(topology: Topology, off: Iterable[str]) -> Topology:
         else:
             raise TopologyError(f"the network has no switch, link (like V1-V2) or parameter server {name!r}")
     return topology.replace(remove_nodes=nodes, remove_links=links)
-
-
-def slowed(topology: Topology, slow: Mapping[str, float]) -> Topology:
-    """The topology whose links carry only what these do, by name ("V1-V2", one direction)."""
-    links = {}
-    for u, v in topology.links if slow else ():
-        if f"{u}-{v}" in slow:
-            other = max(0.0, topology.bandwidth_mbps(u, v) - slow[f"{u}-{v}"])
-            links[u, v] = {"used_bandwidth_mbps": max(topology.used_bandwidth_mbps(u, v), other)}
-    return topology.replace(links=links) if links else topology
 
 
 def with_room(topology: Topology, part: float) -> Topology:

@@ -207,10 +207,18 @@ class Roster:
             return round_trips_ms(self._members.values())
 
     def tree_rates(self) -> dict[int, float]:
-        """Mbit/s of a worker on each tree while it was busy there, as they reported last; the median. Trees that were
-        not busy, or of which nobody says anything now, are not there."""
+        """Mbit/s that each tree carries for a worker while all workers are busy there (members.py); trees on which one
+        was idle, or of which one has not reported lately, are not there."""
         with self._lock:
-            return tree_rates(self._members.values(), time.monotonic()) if self._running else {}
+            workers = [node for node, config in self.configs.items() if config.role == "worker"]
+            if not self._running or any(node not in self._members for node in workers):
+                return {}
+            return tree_rates([self._members[node] for node in workers], time.monotonic())
+
+    def planned_tree_rates(self) -> dict[int, float]:
+        """Mbit/s at which each worker is told to send on each tree."""
+        with self._lock:
+            return {tree.tree: tree.rate_mbps for config in self.configs.values() for tree in config.worker_trees}
 
     def stalled(self, seconds: float) -> bool:
         """Whether an agent of the running job has had the same oldest open chunk for so long, or what ran before a

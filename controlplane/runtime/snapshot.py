@@ -72,7 +72,6 @@ class Snapshots:
             "measured_at": reading.at,
             "topology": topology.name,
             "without": dict(network.state.kept_off),
-            "congested": dict(network.state.slow),
             "answers": dict(network.answers),
             "host_times_ms": dict(hosts),
             "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],

@@ -85,9 +85,6 @@ class Collector:
         yield _counter("answers", "What was done about failures.", ("what",), [
             ((what,), count) for what, count in now["answers"].items()
         ])  # fmt: skip
-        yield _gauge("congested_mbps", "What a congested link is planned at.", ("link",), [
-            ((link,), mbps) for link, mbps in now["congested"].items()
-        ])  # fmt: skip
 
 
 Rows = Sequence[tuple[Sequence[str], float]]

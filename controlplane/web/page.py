@@ -11,16 +11,18 @@ from typing import Any
 
 from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, Range1d
-from bokeh.palettes import Category10_10
 from bokeh.plotting import figure
 
 LEAST_WIDTH, MOST_WIDTH = 1.5, 9.0
 NEAR = 0.9
 OVER = 1.1
-STEPS = ((0.02, "idle", "#8a94a3"), (0.5, "under half", "#3f8fd2"), (NEAR, "under 90 %", "#17a2a2"),
-         (OVER, "as planned", "#2ea043"), (math.inf, "more than planned", "#d9822b"))  # fmt: skip
-"""Measured over planned load: up to what, in words, colour. They read on white and on black."""
-OFF_COLOUR, BOTTLENECK_COLOUR, CONGESTED_COLOUR = "#d73a49", "#e5484d", "#bf5af2"
+STEPS = ((0.02, "idle", "#8a94a3"), (0.5, "under half", "#c4b5fd"), (NEAR, "under 90 %", "#a78bfa"),
+         (OVER, "as planned", "#7c3aed"), (math.inf, "more than planned", "#d946ef"))  # fmt: skip
+"""Measured over planned load: up to what, in words, colour. All are violet, so that none is taken for a job's colour,
+and read on white and on black."""
+JOB_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#8c564b", "#bcbd22", "#17becf", "#98df8a", "#f4a582")
+"""Jobs take these in turn; none is violet (loads) or red (bottleneck, kept off)."""
+OFF_COLOUR, BOTTLENECK_COLOUR = "#d73a49", "#e5484d"
 ARC_POINTS = 13
 CROWD = 24
 """With more servers than that their names are written small, in two rows."""
@@ -32,7 +34,6 @@ SOURCES: dict[str, tuple[str, ...]] = {
               "live_width", "live", "alpha"),
     "lit": ("xs", "ys", "colour"),
     "worst": ("xs", "ys"),
-    "congested": ("xs", "ys"),
     "nodes": ("x", "y", "name", "what", "detail", "state", "marker", "size", "colour", "edge"),
     "adds": ("x", "y", "colour", "size"),
     "named": ("x", "y", "name", "shift"),
@@ -44,7 +45,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
 
 def colour_of(job_number: int) -> str:
     """A job's colour, everywhere on the page."""
-    return str(Category10_10[(job_number - 1) % len(Category10_10)])
+    return JOB_COLOURS[(job_number - 1) % len(JOB_COLOURS)]
 
 
 def step_of(measured: float, planned: float) -> tuple[str, str]:
@@ -80,8 +81,6 @@ def _network(layers: int, servers: int) -> Any:
     sources = {name: _empty(name) for name in SOURCES if name != "rates"}
     round_cap: Any = {"line_cap": "round", "line_join": "round"}
     plot.multi_line("xs", "ys", source=sources["worst"], line_width=17, line_color=BOTTLENECK_COLOUR, line_alpha=0.35,
-                    **round_cap)  # fmt: skip
-    plot.multi_line("xs", "ys", source=sources["congested"], line_width=13, line_color=CONGESTED_COLOUR, line_alpha=0.6,
                     **round_cap)  # fmt: skip
     planned = plot.multi_line("xs", "ys", source=sources["links"], line_width="width", line_color="#8a94a3",
                               line_alpha="alpha", hover_line_alpha=0.9, **round_cap)  # fmt: skip
@@ -146,7 +145,6 @@ def columns(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "links": _links(snapshot, paths, full),
         "worst": _worst(snapshot, paths),
-        "congested": _lines(paths, [link for link in paths if "-".join(link) in snapshot["congested"]]),
         **_nodes(snapshot, colours),
         "rates": _history(snapshot, colours),
         "lights": _lights(snapshot, paths, colours),
@@ -178,10 +176,7 @@ def _links(snapshot: Mapping[str, Any], paths: Mapping[Any, Any], full: float) -
         xs, ys = paths[link["from"], link["to"]]
         live = measured > 0.01
         shares = ", ".join(f"{job} {rate:.3g}" for job, rate in sorted(link["jobs"].items()) if rate > 0.01)
-        slow = snapshot["congested"].get(f"{link['from']}-{link['to']}")
         off = f"kept off ({link['off']})" if link["off"] else ""
-        if slow is not None:
-            shares = f"{shares or 'none'}; congested, planned at {slow:.4g} Mbit/s"
         row = {
             "xs": xs, "ys": ys, "from": link["from"], "to": link["to"], "planned": planned, "measured": measured,
             "bandwidth": link["bandwidth_mbps"], "ratio": words, "jobs": off or shares or "none",

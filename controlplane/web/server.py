@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
 import json
+import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -69,7 +71,6 @@ class Site:
         layers = 1 + max((int(node["y"]) for node in self._snapshots.take()["nodes"]), default=0)
         legend = [[words, colour, "line"] for _, words, colour in page.STEPS]
         legend += [["adds", page.colour_of(1), "ring"], ["bottleneck", page.BOTTLENECK_COLOUR, "ring"]]
-        legend += [["congested", page.CONGESTED_COLOUR, "line"]]
         return {"items": list(page.figures(layers, len(topology.servers)).values()), "legend": legend}
 
 
@@ -100,6 +101,24 @@ def _page(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def is_own_name(host: str, names: Collection[str]) -> bool:
+    """Whether a request's Host header names this machine: by an address, as localhost, or by one of `names`.
+
+    Where everybody who reaches the page may look, this keeps out the page of another site that has its own name resolve
+    to this machine's address (DNS rebinding): a browser would let it read our answers. "": no browser asks so.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        name = name.rstrip(".")
+        return not host or name == "localhost" or name.endswith(".localhost") or name in names
+    return True
+
+
 class Handler(BaseHTTPRequestHandler):
     """GET and HEAD."""
 
@@ -116,6 +135,11 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(body=False)
 
     def _answer(self, *, body: bool) -> None:
+        named = self.headers.get("Host", "")
+        if not self.server.access.restricted and not is_own_name(named, self.server.names):
+            words = f"this page is not {named[:80]!r}: ask for it by the machine's address, or its own name\n"
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", words.encode(), body)
+            return
         try:
             self._check()
         except Denied as denied:
@@ -187,6 +211,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     site: Site
     access: Access
+    names: frozenset[str] = frozenset()
     contexts: Fresh[ssl.SSLContext] | None = None
 
     def finish_request(self, request: Any, client_address: Any) -> None:
@@ -222,6 +247,7 @@ class Web:
         except (OSError, OverflowError) as error:
             raise WebError(f"cannot serve the page on {address}: {error}") from None
         self._server.access = access or Access()
+        self._server.names = frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn()))
         if tls is not None:
             self._server.contexts = Fresh(tls, _context)
         self._thread: threading.Thread | None = None

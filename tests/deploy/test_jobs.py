@@ -467,21 +467,6 @@ def test_job_that_lost_all_its_servers_begins_with_the_first_that_is_back(rig, u
     agents.end()
 
 
-def test_job_goes_on_without_a_server_though_links_are_full(rig, until):
-    """What congestion left of them is better than nothing."""
-    running = rig.add(Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000))
-    agents = Agents(running.roster)
-    agents.join()
-    for link in rig.network.topology.links:
-        if SERVERS[6] in link:
-            rig.network.state.slow["-".join(link)] = 0.0
-    running.roster.leave(agents.members[SERVERS[10]])
-    until(lambda: running.updater.plan.job.parameter_servers == (SERVERS[6],), "the other goes on alone")
-    assert running.updater.plan.rate_mbps > 0
-    running.roster.close()
-    agents.end()
-
-
 def test_job_goes_on_without_a_server_though_others_have_taken_the_links(rig, until):
     """A little, until they make room for it."""
     running = rig.add(Job("two-roots", SERVERS[:4], (SERVERS[6], SERVERS[10]), 1_000_000))

@@ -1,11 +1,16 @@
 """Functions that tests run in hosts."""
 
+import hashlib
 import os
 import signal
 import subprocess
 import time
 
+import numpy as np
+
+from topologies.hosts import gradient
 from topologies.zygote import Channel
+from worker_agent import connect
 
 
 def fail(_: Channel, *, word: str) -> None:
@@ -26,3 +31,26 @@ def hang(_: Channel) -> None:
     """Does not listen to SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
+
+
+def train(channel: Channel, *, controller: str, worker: int, size: int) -> None:
+    """A worker whose every step is two all-reduces of `size` bytes, submitted one after the other without waiting.
+
+    For each message {"steps": n, "pause": seconds}: it pauses, as a rank that is late does, and then takes n steps; the
+    answer is a list with a digest of every result. Ends with the message null.
+    """
+    agent = connect(controller, timeout=60.0, operation_timeout=120.0)
+    try:
+        agent.allreduce(np.zeros(1, np.float32), op="sum")
+        channel.send({"worker": worker})
+        while (order := channel.receive()) is not None:
+            time.sleep(order.get("pause", 0.0))
+            digests = []
+            for step in range(order["steps"]):
+                values = [gradient(step, 2 * worker + part, size) for part in range(2)]
+                for work in [agent.allreduce_async(each, op="sum") for each in values]:
+                    work.wait(120.0)
+                digests += [hashlib.sha256(each.tobytes()).hexdigest() for each in values]
+            channel.send(digests)
+    finally:
+        agent.close()

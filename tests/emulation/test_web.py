@@ -27,7 +27,6 @@ from controlplane.runtime.access import Access, load_tokens
 from controlplane.runtime.events import EventLog
 from controlplane.runtime.measure import Measurements
 from controlplane.runtime.snapshot import Snapshots
-from controlplane.web.page import columns
 from controlplane.web.server import Site, Web
 from tests.emulation.rig import Rig, paper_testbed
 
@@ -236,19 +235,3 @@ def test_page_in_a_browser(rig: Rig, url: str, browser: Any, theme: str) -> None
         assert not errors
     finally:
         page.close()
-
-
-def test_congested_link_is_marked(rig: Rig, snapshots: Snapshots) -> None:
-    network = rig.service.network
-    assert not columns(snapshots.take())["congested"]["xs"]
-    u, v = next((u, v) for u, v in network.topology.links if {u, v} <= set(network.topology.switches))
-    network.state.slow = {f"{u}-{v}": 3.0}
-    try:
-        made = columns(snapshots.take())
-    finally:
-        network.state.slow = {}
-    links = made["links"]
-    [number] = [n for n, ends in enumerate(zip(links["from"], links["to"], strict=True)) if ends == (u, v)]
-    assert made["congested"] == {"xs": [links["xs"][number]], "ys": [links["ys"][number]]}
-    marked = [n for n, words in enumerate(links["jobs"]) if words.endswith("congested, planned at 3 Mbit/s")]
-    assert marked == [number], "one direction"

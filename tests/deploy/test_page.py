@@ -1,0 +1,81 @@
+"""What the controller's page shows and to whom, without a network."""
+
+from __future__ import annotations
+
+import http.client
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("bokeh", reason="the page's packages are not installed: pip install 'inart[web]'")
+
+from controlplane.runtime.access import Access, Caller
+from controlplane.web.page import BOTTLENECK_COLOUR, JOB_COLOURS, OFF_COLOUR, STEPS, colour_of
+from controlplane.web.server import Web, is_own_name
+
+APART = 90.0
+"""Two colours nearer than this (0 to 765) are taken for each other when lines are thin."""
+
+
+def apart(one: str, other: str) -> float:
+    """How far two colours are from each other to the eye ("redmean"): 0 to 765."""
+    (r1, g1, b1), (r2, g2, b2) = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (one, other))
+    red = (r1 + r2) / 2
+    return (
+        (2 + red / 256) * (r1 - r2) ** 2 + 4 * (g1 - g2) ** 2 + (2 + (255 - red) / 256) * (b1 - b2) ** 2
+    ) ** 0.5  # fmt: skip
+
+
+def test_a_jobs_colour_is_no_loads_colour():
+    jobs = {colour_of(number) for number in range(1, 30)}
+    loads = [colour for _, _, colour in STEPS]
+    nearest = min((apart(one, other), one, other) for one, other in product(jobs, (*loads, OFF_COLOUR)))
+    assert nearest[0] >= APART, nearest
+    assert min(apart(one, BOTTLENECK_COLOUR) for one in jobs) >= APART
+    assert len(jobs) == len(JOB_COLOURS)
+
+
+@pytest.mark.parametrize(
+    ("host", "taken"),
+    [
+        ("127.0.0.1:9680", True),
+        ("10.1.0.1", True),
+        ("[::1]:9680", True),
+        ("localhost:9680", True),
+        ("controller.example:9680", True),
+        ("CONTROLLER.example", True),
+        ("", True),
+        ("evil.example:9680", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example:80", False),
+        ("[::1", False),
+    ],
+)
+def test_only_a_host_header_that_names_this_machine_is_answered(host, taken):
+    assert is_own_name(host, {"controller.example"}) is taken
+
+
+def status(web: Web, host: str) -> int:
+    port = web._server.server_port
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.putrequest("GET", "/api/snapshot", skip_host=True)
+        connection.putheader("Host", host)
+        connection.endheaders()
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_page_of_another_site_cannot_read_the_snapshot_by_a_name_of_its_own(restricted):
+    """Where callers are known a browser sends no token to another site's name, and any name may be used."""
+    access = Access({"0123456789abcdef": Caller("viewer", "grafana")}) if restricted else Access()
+    web = Web("127.0.0.1:0", access)
+    web.start(SimpleNamespace(answer=lambda path, accept: ("application/json", b"{}")))  # type: ignore[arg-type]
+    try:
+        assert status(web, "127.0.0.1:1") == (401 if restricted else 200)
+        assert status(web, "evil.example") == (401 if restricted else 421)
+    finally:
+        web.close()

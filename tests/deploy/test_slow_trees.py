@@ -1,0 +1,80 @@
+"""Trees that carry less than planned are said once, and a rank that is late is not taken for a slow network."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.runtime import slow_trees
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.roster import Roster
+from controlplane.runtime.slow_trees import SlowTrees
+from p4src.protocol import VERSION
+from tests.deploy.job import configs
+
+WORKERS = ("w1", "w2")
+
+
+class Job:
+    """A job of two workers whose agents report once a second of a clock that only the test moves."""
+
+    def __init__(self, folder, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+        self.now = 1000.0
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+        self.roster = Roster(configs(), EpochStore(folder / "epoch"), VERSION)
+        for node, config in self.roster.configs.items():
+            self.roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION, agent=node))
+        self.plan = SimpleNamespace(version=1)
+        self.name = "one"
+        self.counted = {node: [0.0, 0.0] for node in WORKERS}  # seconds busy, bytes
+        self.said: list[str] = []
+        self.watch = SlowTrees(SimpleNamespace(jobs=[self]), self.said.append)  # type: ignore[arg-type]
+        ((self.tree, self.planned),) = self.roster.planned_tree_rates().items()
+
+    def second(self, **parts: float) -> None:
+        """What part of the second each worker was busy, all of them at a tenth of the planned rate."""
+        self.now += slow_trees.LOOK_SECONDS
+        for node, busy in parts.items():
+            self.counted[node][0] += busy
+            self.counted[node][1] += busy * self.planned * 1e6 / 8 / 10
+            tree = pb.TreeReport(tree=self.tree)
+            tree.busy_seconds, tree.answered_bytes = self.counted[node][0], int(self.counted[node][1])
+            self.roster.report(pb.ReportRequest(node=node, epoch=self.roster.epoch, trees=[tree]))
+        self.roster.report(pb.ReportRequest(node="ps1", epoch=self.roster.epoch))
+        self.watch.look()
+        assert self.roster.running
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
+    made = Job(tmp_path, monkeypatch)
+    yield made
+    made.roster.close()
+
+
+def test_tree_that_stays_slow_while_all_send_is_said_once_for_each_plan(job):
+    for _ in range(3 * slow_trees.SLOW_LOOKS):
+        job.second(w1=1.0, w2=1.0)
+    [line] = job.said
+    assert f"tree {job.tree} carries" in line and "The plan stays" in line
+    job.plan.version = 2
+    for _ in range(2 * slow_trees.SLOW_LOOKS):
+        job.second(w1=1.0, w2=1.0)
+    assert len(job.said) == 2
+
+
+def test_late_rank_is_not_taken_for_a_slow_network(job):
+    """It has submitted nothing, and what the others wait for is not the network."""
+    for _ in range(5 * slow_trees.SLOW_LOOKS):
+        job.second(w1=1.0, w2=0.0)
+    assert not job.said
+
+
+def test_rank_that_says_nothing_any_more_is_not_taken_for_a_slow_network(job):
+    for _ in range(slow_trees.SLOW_LOOKS // 2):
+        job.second(w1=1.0, w2=1.0)
+    for _ in range(5 * slow_trees.SLOW_LOOKS):
+        job.second(w1=1.0)
+    assert not job.said

@@ -1,0 +1,68 @@
+"""A rank that is late (a slow data loader, a checkpoint) makes the others wait, and nothing else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from controlplane.generators import parse_topology
+from tests.emulation.functions import train
+from tests.emulation.rig import MODULES, Rig
+from tests.emulation.test_lifetime import poll
+from topologies.zygote import Zygote
+
+NETWORK = "leafspine:leaves=2,spines=2,servers=3,bandwidth=300,uplink=300"
+LATE_SECONDS = 15.0
+TIMES = 1
+SIZE = 400_000
+
+
+@pytest.mark.timeout(400)
+def test_late_rank_changes_no_plan() -> None:
+    """Also not after a parameter server was killed, whose packets were lost on links that are idle from then on."""
+    with Rig("softswitch", parse_topology(NETWORK), "inart", workers=4, roots=2, answers_failures=True) as rig:
+        rig.start_roots()
+        zygote = Zygote(rig.emulation, (*MODULES, train.__module__))
+        try:
+            ranks = [
+                zygote.spawn(
+                    node,
+                    f"{train.__module__}:train",
+                    {"controller": rig.service.address, "worker": number, "size": SIZE},
+                )
+                for number, node in enumerate(rig.job.workers)
+            ]
+            for rank in ranks:
+                rank.receive(90.0)
+
+            def step(steps: int, late: float = 0.0) -> float:
+                for number, rank in enumerate(ranks):
+                    rank.send({"steps": steps, "pause": late if number == 1 else 0.0})
+                began = time.monotonic()
+                answers = [rank.receive(120.0) for rank in ranks]
+                assert all(answer == answers[0] for answer in answers), "workers have different results"
+                return time.monotonic() - began
+
+            step(5)
+            for rank in ranks:
+                rank.send({"steps": 10})
+            rig.roots[rig.job.parameter_servers[1]].kill()
+            for rank in ranks:
+                rank.receive(120.0)
+            poll(lambda: any("added up moved to" in line for line in rig.log), "the job goes on without it", 60.0)
+            (job,) = rig.service.network.jobs
+            assert job.updater is not None
+            usual, before = step(20), job.updater.plan
+            seen = len(rig.log)
+            for _ in range(TIMES):
+                step(20, LATE_SECONDS)
+            after = step(20)
+            said = rig.log[seen:]
+            print(f"20 steps took {usual:.2f} s before a rank was late, {after:.2f} s after; said meanwhile: {said}")
+            assert job.updater.plan == before, said
+            assert not said
+            for rank in ranks:
+                rank.send(None)
+        finally:
+            zygote.close()
