@@ -4,7 +4,7 @@ python -m softswitch prog.json -i 0@veth0 -i 1@veth1 --grpc-server-addr 127.0.0.
 python -m softswitch fabric FILE.json
 python -m softswitch stats SOCKET
 python -m softswitch trace SOCKET --packets 5
-python -m softswitch ctl SOCKET stats | shape ... | reboot ... | flip ...
+python -m softswitch ctl SOCKET stats | shape ... | reboot ... | port add ... | port remove ... | flip ...
 """
 
 from __future__ import annotations
@@ -225,10 +225,23 @@ def _ctl(arguments: list[str]) -> int:
     flip.add_argument("register", help="the registers whose names begin so")
     flip.add_argument("--count", type=int, default=1, metavar="N", help="bits [1]")
     flip.add_argument("--most-index", type=int, metavar="I", help="only in elements 0 to I")
+    port = commands.add_parser("port", help="give a device a port on a Linux interface, or take it away")
+    changes = port.add_subparsers(dest="change", required=True)
+    for change, does in (("add", "from now on the interface is this port"), ("remove", "the interface is free again")):
+        one = changes.add_parser(change, help=does)
+        one.add_argument("device", help="id or name")
+        one.add_argument("port", type=int, help="number")
+        if change == "add":
+            one.add_argument("interface", help="its name, in the switch's network namespace")
     chosen = parser.parse_args(arguments)
     request: dict[str, Any] = {}
     if chosen.device is not None:
         request["device"] = _device(chosen.device)
+    if chosen.command == "port":
+        chosen.command = f"port_{chosen.change}"
+        request["port"] = chosen.port
+        if chosen.change == "add":
+            request["interface"] = chosen.interface
     if chosen.command == "shape":
         request |= {"port": chosen.port, "shape": dict(_setting(parser, text) for text in chosen.settings)}
     if chosen.command == "reboot":

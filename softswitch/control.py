@@ -1,4 +1,4 @@
-"""The control socket: statistics, traces, shaping and reboots while the switches run.
+"""The control socket: statistics, traces, shaping, ports and reboots while the switches run.
 
 A Unix stream socket. Each request is a line of JSON, each answer too: ``{"ok": true, "result": ...}`` or
 ``{"ok": false, "error": "..."}``; a trace answers with a line for each packet before. ``docs/softswitch.md`` lists the
@@ -155,7 +155,17 @@ def execute(switches: Switches, request: object) -> object:
         if arguments.get("most_index", 0) < 0:
             raise ControlError("most_index must not be negative")
         return switches.flip(**arguments)
-    raise ControlError(f"unknown command {command!r}; there are stats, shape, reboot, flip, trace")
+    if command == "port_add":
+        _check(arguments, {"device": (int, str), "port": int, "interface": str}, {})
+        switches.add_port(arguments["device"], arguments["port"], arguments["interface"])
+        return None
+    if command == "port_remove":
+        _check(arguments, {"device": (int, str), "port": int}, {})
+        switches.remove_port(arguments["device"], arguments["port"])
+        return None
+    raise ControlError(
+        f"unknown command {command!r}; there are stats, shape, reboot, port_add, port_remove, flip, trace"
+    )
 
 
 def call(path: str, command: str, timeout: float | None = None, **arguments: Any) -> Any:

@@ -39,7 +39,7 @@ class Owner(Protocol):
     """Native devices that are staged."""
 
     def watch_links(self) -> None:
-        """From now on, tell devices when one of their interfaces goes up or down."""
+        """From now on, tell devices when one of their interfaces goes up or down, or is made again."""
 
     def unlink(self, device_id: int, port: int) -> None:
         """The port's link is gone, if it had one."""
@@ -294,16 +294,22 @@ class Device(Tables, Externs):
 
         ``offload``: datagrams of one UDP flow may leave as one super-frame, which whoever needs them apart cuts. A UDP
         checksum of 0 may then become a correct one. Needs CAP_NET_RAW. Raises ``AlreadyExists`` if the port is in use.
+        An interface that is deleted and made again under the same name is the port's again.
         """
         check_port(port)
         wanted = native_shape(shape)
+        try:
+            self._owner.watch_links()
+        except SoftswitchError as error:
+            log.warning("port %d: %s: it is lost when its interface is made again", port, error)
+        index = interface_index(interface)  # before it is opened: one that is made again meanwhile is noticed
         result = self._lib.ss_port_add(self._native, port, interface.encode(), offload)
         if result == -errno.ENODEV:
             raise InvalidValue(f"no interface {interface!r} here")
         if result in (-errno.EPERM, -errno.EACCES):
             raise SoftswitchError(f"may not open {interface!r}: run as root or with CAP_NET_RAW")
         self._check(result, f"port {port}")
-        self.attach(port, (interface, interface_index(interface)))
+        self.attach(port, (interface, index))
         if wanted is not None:
             self.apply_shape(port, wanted)
 
@@ -347,14 +353,30 @@ class Device(Tables, Externs):
         self._attached.pop(port, None)
         self._port_changed(port)
 
-    def link_changed(self, index: int | None) -> None:
-        """The interface of this index (``None``: any) went up or down."""
+    def link_changed(self, change: links.Change | None) -> None:
+        """An interface (``None``: any) went up or down, or was made again."""
         for port, interface in list(self._attached.items()):
-            if interface is not None and index in (None, interface[1]):
-                try:
-                    self._port_changed(port)
-                except SoftswitchError as error:  # the fabric is being closed
-                    log.debug("port %d of device %d: %s", port, self.device_id, error)
+            if interface is None:
+                continue
+            if change is not None and change.name != interface[0] and change.index != interface[1]:
+                continue
+            try:
+                self._follow(port, *interface)
+                self._port_changed(port)
+            except SoftswitchError as error:  # the fabric is being closed, or it is gone again
+                log.debug("port %d of device %d: %s", port, self.device_id, error)
+
+    def _follow(self, port: int, interface: str, index: int) -> None:
+        """The port goes over to what has its interface's name now, if that is another one."""
+        now = interface_index(interface)
+        if now in (index, -1):
+            return
+        result = self._lib.ss_port_reopen(self._native, port)
+        if result == -errno.ENODEV:
+            return  # it vanished right away: there will be news of the next
+        self._check(result, f"port {port}")
+        log.info("port %d of device %d: %s was made again, and is its interface again", port, self.device_id, interface)
+        self._attached[port] = (interface, now)
 
     def _port_changed(self, port: int) -> None:
         for profile in list(self.profiles.values()):

@@ -141,13 +141,13 @@ class Fabric:
         self.devices.clear()
 
     def watch_links(self) -> None:
-        """From now on, tell devices when one of their interfaces goes up or down."""
+        """From now on, tell devices when one of their interfaces goes up or down, or is made again."""
         if self._monitor is None:
             self._monitor = links.LinkMonitor(self._link_changed)
 
-    def _link_changed(self, index: int | None) -> None:
+    def _link_changed(self, change: links.Change | None) -> None:
         for device in list(self.devices.values()):
-            device.link_changed(index)
+            device.link_changed(change)
 
     def _dispatch(self, handle: int) -> None:
         while True:

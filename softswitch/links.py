@@ -1,4 +1,4 @@
-"""Whether Linux interfaces are up, and word of it when that changes (rtnetlink)."""
+"""Whether Linux interfaces are up, and word of it when that changes or when they are made again (rtnetlink)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from softswitch.errors import SoftswitchError
 
@@ -19,6 +20,17 @@ RTMGRP_LINK = 1
 RTM_NEWLINK, RTM_DELLINK = 16, 17
 HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence number, port id
 IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+ATTRIBUTE = struct.Struct("=HH")  # struct rtattr: length, type
+IFLA_IFNAME = 3
+
+
+@dataclass(frozen=True)
+class Change:
+    """The kernel's news of one interface: its index, the name that it has, and whether it is there (again)."""
+
+    index: int
+    name: str
+    there: bool
 
 
 def is_up(interface: str, index: int) -> bool:
@@ -35,12 +47,12 @@ def is_up(interface: str, index: int) -> bool:
 
 
 class LinkMonitor:
-    """Calls ``changed`` with the index of each interface that the kernel has news of, from a thread of its own.
+    """Calls ``changed`` with each of the kernel's news of an interface, from a thread of its own.
 
-    ``None`` instead of an index: news was lost, any interface may have changed.
+    ``None`` instead of them: news was lost, any interface may have changed.
     """
 
-    def __init__(self, changed: Callable[[int | None], None]) -> None:
+    def __init__(self, changed: Callable[[Change | None], None]) -> None:
         self._changed = changed
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -69,19 +81,34 @@ class LinkMonitor:
                 if error.errno == errno.ENOBUFS:
                     self._changed(None)
                 continue
-            for index in indices(data):
-                self._changed(index)
+            for change in changes(data):
+                self._changed(change)
 
 
-def indices(data: bytes) -> list[int]:
-    """The interfaces that rtnetlink messages are about."""
-    found: list[int] = []
+def changes(data: bytes) -> list[Change]:
+    """What rtnetlink messages say of interfaces."""
+    found: list[Change] = []
     at = 0
     while at + HEADER.size <= len(data):
         length, kind, *_ = HEADER.unpack_from(data, at)
         if length < HEADER.size or at + length > len(data):
             break
         if kind in (RTM_NEWLINK, RTM_DELLINK) and length >= HEADER.size + IFINFO.size:
-            found.append(IFINFO.unpack_from(data, at + HEADER.size)[2])
+            index = IFINFO.unpack_from(data, at + HEADER.size)[2]
+            name = _name(data[at + HEADER.size + IFINFO.size : at + length])
+            found.append(Change(index, name, kind == RTM_NEWLINK))
         at += (length + 3) & ~3
     return found
+
+
+def _name(attributes: bytes) -> str:
+    """The interface's name among the attributes of a message about it; empty: it has none."""
+    at = 0
+    while at + ATTRIBUTE.size <= len(attributes):
+        length, kind = ATTRIBUTE.unpack_from(attributes, at)
+        if length < ATTRIBUTE.size:
+            break
+        if kind == IFLA_IFNAME:
+            return attributes[at + ATTRIBUTE.size : at + length].rstrip(b"\0").decode(errors="replace")
+        at += (length + 3) & ~3
+    return ""

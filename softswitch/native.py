@@ -84,6 +84,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "ss_drop_name": (_bytes, (_u32,)),
     "ss_port_add": (_i32, (_p, _u32, _bytes, _u32)),
     "ss_port_remove": (_i32, (_p, _u32)),
+    "ss_port_reopen": (_i32, (_p, _u32)),
     "ss_port_shape": (_i32, (_p, _u32, ctypes.POINTER(Shape))),
     "ss_port_pcap": (_i32, (_p, _u32, _i32, _i32)),
     "ss_port_stats": (_i32, (_p, _u32, _p)),

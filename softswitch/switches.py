@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from softswitch import pcap
-from softswitch.config import ConfigError, DeviceConfig, FabricConfig, PortConfig, Shape, check_shape
+from softswitch.config import MAX_PORT, ConfigError, DeviceConfig, FabricConfig, PortConfig, Shape, check_shape
 from softswitch.errors import SoftswitchError
 from softswitch.fabric import Fabric
 from softswitch.p4runtime import P4RuntimeError, P4RuntimeServer, Tls
@@ -37,8 +37,9 @@ class Switches:
         self._stopping = threading.Event()
         self._random = random.Random(config.seed)
         self._reboots = {device.device_id: threading.Lock() for device in config.devices}
-        self._shapes: dict[tuple[int, int], Shape] = {}
-        self._shapes_lock = threading.Lock()
+        self._shapes: dict[tuple[int, int], Shape] = {}  # of every port that there is
+        self._interfaces: dict[tuple[int, int], str] = {}  # of those that are on one
+        self._shapes_lock = threading.Lock()  # of both, and of what is done to ports
         for device in config.devices:
             self._fabric.add_device(device.device_id, device.cpu_port, device.priority_queues)
         for a, b in config.links():
@@ -47,6 +48,7 @@ class Switches:
             for port in device.ports:
                 if port.interface is not None:
                     self._fabric.devices[device.device_id].add_port(port.port, port.interface, device.offload)
+                    self._interfaces[device.device_id, port.port] = port.interface
                 if device.pcap is not None:
                     self._record(device, port)
                 self._shapes[device.device_id, port.port] = {}
@@ -81,6 +83,39 @@ class Switches:
             self._fabric.shape(device_id, port, **shape)  # type: ignore[arg-type]  # rate_mbps may be None
             self._shapes[device_id, port] = shape
         return shape
+
+    def add_port(self, device: int | str, port: int, interface: str) -> None:
+        """Give a device a port on a Linux interface, which is not shaped; until it is removed, or the process ends."""
+        found = self.config.find(device)
+        place = found.device_id, port
+        what = f"device {device} port {port}"
+        if not 0 <= port <= MAX_PORT:
+            raise ConfigError(f"{what}: the number must be in 0..{MAX_PORT}")
+        if port == found.cpu_port:
+            raise ConfigError(f"{what}: this is the CPU port")
+        with self._shapes_lock:
+            if place in self._shapes:
+                raise ConfigError(f"{what} is there already: remove it first")
+            for (owner, number), used in self._interfaces.items():
+                if used == interface:
+                    raise ConfigError(f"{what}: interface {interface} is used by device {owner} port {number}")
+            self._fabric.devices[found.device_id].add_port(port, interface, found.offload)
+            if found.pcap is not None:
+                self._record(found, PortConfig(port, interface))
+            self._fabric.shape(found.device_id, port)
+            self._shapes[place], self._interfaces[place] = {}, interface
+
+    def remove_port(self, device: int | str, port: int) -> None:
+        """Take a port off its interface, which is free for others then. Entries for it stay: what they send to it is
+        dropped. A link in memory has two ends, and is what its devices were made with: it cannot be removed."""
+        place = self.config.find(device).device_id, port
+        with self._shapes_lock:
+            if place not in self._shapes:
+                raise ConfigError(f"device {device} port {port} does not exist")
+            if place not in self._interfaces:
+                raise ConfigError(f"device {device} port {port} is the end of a link in memory, which stays")
+            self._fabric.devices[place[0]].remove_port(port)
+            del self._shapes[place], self._interfaces[place]
 
     def reboot(self, device: int | str, down_s: float = 0.0) -> None:
         """Switch a device off and, ``down_s`` seconds later, on again; it comes back as it was first started."""

@@ -43,51 +43,40 @@ class StarNetwork:
         self.middle = f"{prefix}-{os.getpid()}-mid"
         self.hosts = {name: f"{prefix}-{os.getpid()}-{name}" for name in names}
         self.addresses = dict(zip(names, addresses, strict=True))
+        self._mbps = mbps
         self._made: list[str] = []
         try:
             self._make(self.middle)
             for name, namespace in self.hosts.items():
                 self._make(namespace)
-                run(
-                    "ip",
-                    "-n",
-                    self.middle,
-                    "link",
-                    "add",
-                    "dev",
-                    f"p-{name}",
-                    "type",
-                    "veth",
-                    "peer",
-                    "name",
-                    "data0",
-                    "netns",
-                    namespace,
-                )
-                run("ip", "-n", namespace, "address", "add", f"{self.addresses[name]}/16", "dev", "data0")
-                for where, interface in ((namespace, "data0"), (namespace, "lo"), (self.middle, f"p-{name}")):
-                    run("ip", "-n", where, "link", "set", "dev", interface, "up")
-                for where, interface in ((namespace, "data0"), (self.middle, f"p-{name}")) if mbps else ():
-                    run(
-                        "tc",
-                        "-n",
-                        where,
-                        "qdisc",
-                        "add",
-                        "dev",
-                        interface,
-                        "root",
-                        "tbf",
-                        "rate",
-                        f"{int(mbps * 1e6)}bit",
-                        "burst",
-                        "256kb",
-                        "latency",
-                        "200ms",
-                    )
+                run("ip", "-n", namespace, "link", "set", "dev", "lo", "up")
+                self._link(name)
         except BaseException:
             self.close()
             raise
+
+    def _link(self, name: str) -> None:
+        """The veth between a host and the middle, with the host's address, up and shaped."""
+        namespace, port = self.hosts[name], f"p-{name}"
+        middle = ("ip", "-n", self.middle, "link")
+        run(*middle, "add", "dev", port, "type", "veth", "peer", "name", "data0", "netns", namespace)
+        run("ip", "-n", namespace, "address", "add", f"{self.addresses[name]}/16", "dev", "data0")
+        shape = ("root", "tbf", "rate", f"{int(self._mbps * 1e6)}bit", "burst", "256kb", "latency", "200ms")
+        for where, interface in ((namespace, "data0"), (self.middle, port)):
+            run("ip", "-n", where, "link", "set", "dev", interface, "up")
+            if self._mbps:
+                run("tc", "-n", where, "qdisc", "add", "dev", interface, *shape)
+
+    def remake(self, name: str) -> None:
+        """Deletes a host's link and makes it again: both ends have their old names, the host its address, but they are
+        other interfaces to the kernel. (A container's network is restarted; a card's driver is loaded again.)"""
+        self.unlink(name)
+        self._link(name)
+
+    def unlink(self, name: str) -> None:
+        """Deletes a host's link, if it is there; `remake` makes it again."""
+        with suppress(OSError):
+            run("ip", "-n", self.middle, "link", "delete", "dev", f"p-{name}")
 
     def _make(self, namespace: str) -> None:
         run("ip", "netns", "add", namespace)

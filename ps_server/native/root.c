@@ -367,7 +367,6 @@ struct share {
     struct flow *flows;
     uint32_t flow_count;
     struct label_map labels;
-    struct io *io;
 };
 
 static void share_free(struct tree *trees, uint32_t count, struct flow *flows, uint32_t flow_count, struct label_map *labels)
@@ -460,9 +459,7 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
     }
     if (bad && !error[0])
         snprintf(error, size, "out of memory for the chunks of %u trees", config->trees);
-    else if (!bad)
-        s->io = engine_open(&r->threads[thread].engine, &s->spec, error, size);
-    return bad || !s->io ? -1 : 0;
+    return bad ? -1 : engine_open(&r->threads[thread].engine, &s->spec, error, size);
 }
 
 static int configure(struct inart_root *r, const struct inart_root_config *config, char *error, size_t size)
@@ -485,8 +482,7 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
         engine_enter(&x->engine);
         if (result) { /* all stays as it was */
             share_free(s->trees, s->tree_count, s->flows, s->flow_count, &s->labels);
-            if (s->io != x->engine.io)
-                io_close(s->io);
+            engine_discard(&x->engine);
         } else {
             share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels);
             x->trees = s->trees;
@@ -499,7 +495,7 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
             x->values = config->values;
             x->workers = config->workers;
             x->words = (config->workers + 63) / 64;
-            engine_use(&x->engine, s->io);
+            engine_use(&x->engine);
         }
         engine_leave(&x->engine);
         engine_wake(&x->engine);

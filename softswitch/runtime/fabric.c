@@ -493,6 +493,32 @@ SS_API int ss_port_add(struct ss_device *device, uint32_t number, const char *in
     return result;
 }
 
+/* The interface of this name is another one now: the port goes over to it, with all that it counted and its shape. Without one (the
+ * error says why) it stays a port, which hears nothing and drops what it sends. */
+SS_API int ss_port_reopen(struct ss_device *device, uint32_t number) {
+    lock_io(device->fabric);
+    ss_thread_lock(device->thread);
+    struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
+    int result = port && port->kind == SS_PORT_INTERFACE ? 0 : -ENOENT;
+    if (result == 0) {
+        char name[sizeof port->name];
+        memcpy(name, port->name, sizeof name);
+        if (port->rx_fd >= 0) epoll_ctl(port->worker->epoll, EPOLL_CTL_DEL, port->rx_fd, NULL);
+        pthread_mutex_lock(&port->tx_lock);
+        ss_interface_close(port);
+        result = ss_interface_open(port, name);
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = port};
+        if (result == 0 && epoll_ctl(port->worker->epoll, EPOLL_CTL_ADD, port->rx_fd, &event)) {
+            result = -errno;
+            ss_interface_close(port);
+        }
+        pthread_mutex_unlock(&port->tx_lock);
+    }
+    ss_thread_unlock(device->thread);
+    unlock_io(device->fabric);
+    return result;
+}
+
 static void unlink_port(struct ss_device *device, uint32_t number) {
     struct ss_port *port = number < SS_MAX_PORTS ? device->ports[number] : NULL;
     if (!port) return;

@@ -4,6 +4,7 @@
 #define INART_ENGINE_H
 
 #include <fenv.h>
+#include <linux/rtnetlink.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -53,16 +54,20 @@ struct engine_thread {
     pthread_mutex_t mutex; /* covers all of the thread's own state */
     atomic_int waiters;    /* for it; they come before the thread */
     int event;
+    int link; /* readable when the kernel has news of interfaces; -1: it gives none */
+    struct owned owned; /* these descriptors */
     pthread_t thread;
     bool started, closing;
+    bool look; /* whether the lanes' interface is still the same must be looked at */
     int core;
     const char *name;
     struct engine_sleep (*work)(struct engine_thread *); /* one round; says how long nothing will happen by itself */
     struct io *io, *retired;                             /* retired: to be closed, once the thread no longer looks */
+    struct io *opened;                                   /* to be used next, see engine_open; NULL: the present ones */
     uint64_t wakeups;
     /* A request: the thread opens lanes, because it is in the right network namespace and on the right core. */
     const struct io_spec *wanted;
-    struct io *opened;
+    bool good; /* the answer */
     char *error;
     size_t error_size;
     pthread_cond_t answered;
@@ -100,25 +105,83 @@ static inline void pause_until(struct pollfd *descriptors, unsigned count, uint6
     ppoll(descriptors, count, limit, NULL);
 }
 
-/* Sleeps as `sleep` says, not holding the lock; which sources of `io` have packets, and whether somebody woke it. Others
+/* Why a thread is awake, beside packets and its own timers. */
+struct engine_woken {
+    bool asked, link; /* by another thread; by news of interfaces */
+};
+
+/* Sleeps as `sleep` says, not holding the lock; which sources of `io` have packets, and what else woke it. Others
  * may give the thread other lanes meanwhile: these stay open until it is back. */
-static inline bool engine_rest(struct engine_thread *t, const struct io *io, const struct engine_sleep *sleep, uint64_t woken, uint32_t *ready)
+static inline struct engine_woken engine_rest(struct engine_thread *t, const struct io *io, const struct engine_sleep *sleep, uint64_t woken,
+                                              uint32_t *ready)
 {
-    struct pollfd descriptors[2] = {{.fd = t->event, .events = POLLIN}, {.fd = io ? io->any : -1, .events = POLLIN}};
+    struct pollfd descriptors[3] = {
+        {.fd = t->event, .events = POLLIN}, {.fd = t->link, .events = POLLIN}, {.fd = io ? io->any : -1, .events = POLLIN}};
     uint64_t now = inart_now();
     bool looked = false;
     if (sleep->until > now) {
         if (sleep->listen && woken + sleep->spacing > now) {
             uint64_t until = woken + sleep->spacing;
-            pause_until(descriptors, 1, until < sleep->until ? until : sleep->until);
+            pause_until(descriptors, 2, until < sleep->until ? until : sleep->until);
         }
-        if (!(descriptors[0].revents & POLLIN)) {
-            pause_until(descriptors, sleep->listen ? 2 : 1, sleep->until);
+        if (!descriptors[0].revents && !descriptors[1].revents) {
+            pause_until(descriptors, sleep->listen ? 3 : 2, sleep->until);
             looked = sleep->listen;
         }
     }
-    *ready = !io || (looked && !descriptors[1].revents) ? 0 : io_waiting(io);
-    return descriptors[0].revents & POLLIN;
+    *ready = !io || (looked && !descriptors[2].revents) ? 0 : io_waiting(io);
+    return (struct engine_woken){.asked = descriptors[0].revents & POLLIN, .link = descriptors[1].revents};
+}
+
+/* Where the kernel tells of interfaces and addresses that come, change and go; -1: nowhere, and then only what cannot be sent, and a
+ * new configuration, show that an interface was made again. */
+static inline int engine_hear_links(void)
+{
+    struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR};
+    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+/* What the news are does not matter: the interface is looked at. */
+static inline void engine_forget_news(struct engine_thread *t)
+{
+    char nothing[1];
+    while (recv(t->link, nothing, sizeof nothing, MSG_DONTWAIT | MSG_TRUNC) >= 0 || errno == ENOBUFS) {
+    }
+}
+
+/* From now on the thread uses `io` (holding its lock). */
+static inline void engine_change(struct engine_thread *t, struct io *io)
+{
+    if (t->io) {
+        io->counters = t->io->counters; /* they count since the engine was made */
+        io->counters.kernel_drops += t->io->backend->drops(t->io);
+        t->io->next = t->retired;
+        t->retired = t->io;
+    }
+    t->io = io;
+}
+
+/* Looks whether the lanes' interface is still the one that they were opened on, and opens them on the one that has its name now. What
+ * was built and not sent is lost with the old ones, as on any link that goes down. While there is none, news of it are waited for. */
+static inline void engine_follow(struct engine_thread *t)
+{
+    char error[INART_TROUBLE];
+    struct io *io = t->io;
+    if (t->look)
+        io->retry = io->refused_wait = 0;
+    t->look = io->failed = false;
+    if (!io_moved(io))
+        return;
+    struct io *again = io_open(&io->spec, error, sizeof error);
+    if (again)
+        engine_change(t, again);
+    else
+        memcpy(io->trouble, error, sizeof error);
 }
 
 static inline void *engine_run(void *argument)
@@ -134,13 +197,22 @@ static inline void *engine_run(void *argument)
         CPU_SET(t->core, &cores);
         pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
     }
+    owned_lock();
+    t->link = engine_hear_links();
+    if (t->link >= 0)
+        owned_add(&t->owned, t->link);
+    owned_unlock();
     pthread_mutex_lock(&t->mutex);
     while (!t->closing) {
         if (t->wanted) {
-            t->opened = io_open(t->wanted, t->error, t->error_size);
+            bool same = t->io && !memcmp(&t->io->spec, t->wanted, sizeof *t->wanted) && !io_moved(t->io);
+            t->opened = same ? NULL : io_open(t->wanted, t->error, t->error_size);
+            t->good = same || t->opened;
             t->wanted = NULL;
             pthread_cond_broadcast(&t->answered);
         }
+        if (t->io && (t->look || t->io->failed))
+            engine_follow(t);
         while (t->retired) {
             struct io *old = t->retired;
             t->retired = old->next;
@@ -151,15 +223,19 @@ static inline void *engine_run(void *argument)
         const struct io *io = t->io;
         engine_leave(t);
         uint32_t ready = 0;
-        if (engine_rest(t, io, &sleep, woken, &ready)) {
+        struct engine_woken by = engine_rest(t, io, &sleep, woken, &ready);
+        if (by.asked) {
             uint64_t count;
             if (read(t->event, &count, sizeof count) < 0) { /* somebody else's wake-up was enough */
             }
         }
+        if (by.link)
+            engine_forget_news(t);
         woken = inart_now();
         while (atomic_load(&t->waiters))
             sched_yield();
         pthread_mutex_lock(&t->mutex);
+        t->look |= by.link;
         if (t->io)
             t->io->ready |= ready;
     }
@@ -175,7 +251,12 @@ static inline int engine_start(struct engine_thread *t, const char *name, int co
     t->work = work;
     pthread_mutex_init(&t->mutex, NULL);
     pthread_cond_init(&t->answered, NULL);
+    t->link = -1;
+    owned_lock();
     t->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (t->event >= 0)
+        owned_add(&t->owned, t->event);
+    owned_unlock();
     if (t->event < 0)
         return errno;
     sigset_t all, before;
@@ -183,9 +264,7 @@ static inline int engine_start(struct engine_thread *t, const char *name, int co
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int result = pthread_create(&t->thread, NULL, engine_run, t);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    t->started = result == 0;
-    if (!t->started)
-        close(t->event);
+    t->started = result == 0; /* else engine_free closes what there is */
     return result;
 }
 
@@ -206,51 +285,56 @@ static inline void engine_free(struct engine_thread *t) /* after engine_join; al
 {
     if (!t->name)
         return;
+    owned_lock();
+    owned_give_up(&t->owned);
     if (t->event >= 0)
         close(t->event);
+    if (t->link >= 0)
+        close(t->link);
+    owned_unlock();
     io_close(t->io);
+    io_close(t->opened);
     while (t->retired) {
         struct io *old = t->retired;
         t->retired = old->next;
         io_close(old);
     }
-    t->io = NULL;
+    t->io = t->opened = NULL;
 }
 
-/* Lanes as `spec` says, opened by the thread; its present ones when they are the same. NULL with the reason in `error`. */
-static inline struct io *engine_open(struct engine_thread *t, const struct io_spec *spec, char *error, size_t size)
+/* Lanes as `spec` says, opened by the thread for engine_use or engine_discard; its present ones do when they are the same. 0, or -1 with
+ * the reason in `error`. */
+static inline int engine_open(struct engine_thread *t, const struct io_spec *spec, char *error, size_t size)
 {
     engine_enter(t);
-    struct io *io = t->io;
-    if (!io || memcmp(&io->spec, spec, sizeof *spec)) {
-        t->error = error;
-        t->error_size = size;
-        t->wanted = spec;
-        engine_wake(t);
-        while (t->wanted)
-            pthread_cond_wait(&t->answered, &t->mutex);
-        io = t->opened;
-        t->opened = NULL;
-    }
+    t->error = error;
+    t->error_size = size;
+    t->wanted = spec;
+    engine_wake(t);
+    while (t->wanted)
+        pthread_cond_wait(&t->answered, &t->mutex);
+    bool good = t->good;
     engine_leave(t);
-    return io;
+    return good ? 0 : -1;
 }
 
-/* From now on the thread uses `io` (holding its lock). */
-static inline void engine_use(struct engine_thread *t, struct io *io)
+/* What was opened is not used (holding the lock). */
+static inline void engine_discard(struct engine_thread *t)
 {
-    if (t->io != io) {
-        if (t->io) {
-            io->counters = t->io->counters; /* they count since the engine was made */
-            io->counters.kernel_drops += t->io->backend->drops(t->io);
-            t->io->next = t->retired;
-            t->retired = t->io;
-        }
-        t->io = io;
-    }
-    io_clear(io);
-    io->last_errno = 0;
-    io->trouble[0] = 0;
+    io_close(t->opened);
+    t->opened = NULL;
+}
+
+/* From now on the thread uses what was opened (holding its lock). */
+static inline void engine_use(struct engine_thread *t)
+{
+    if (t->opened)
+        engine_change(t, t->opened);
+    t->opened = NULL;
+    io_clear(t->io);
+    t->io->last_errno = 0;
+    t->io->trouble[0] = 0;
+    t->look = true; /* it may have changed since then */
 }
 
 /* What is to be opened for the trees of one thread: its lanes are their ports. -1: more than INART_MOST_LANES. */

@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "owned.h"
 #include "packet.h"
 
 #define INART_NS 1000000000ull
@@ -40,6 +41,9 @@
 #define INART_ROOM (INART_MESSAGE + 17 * 64) /* of a buffer: an odd number of cache lines, so that buffers do not share sets */
 #define INART_FETCH 2048 /* bytes: how far ahead of what is read */
 #define INART_TROUBLE 192
+#define INART_RETRY (INART_NS / 1000)  /* ns until a kernel without room is asked again; */
+#define INART_RETRY_MOST (64 * INART_RETRY) /* one that refuses (no such interface, a filter) at first as soon, later less often */
+#define INART_DOUBT INART_NS /* ns: a kernel that did not take a super-frame is offered one again after so long */
 
 enum { INART_UDP, INART_RAW, INART_BACKENDS };
 
@@ -77,6 +81,8 @@ struct io {
     uint32_t address;
     size_t packet_bytes, frame_bytes;
     unsigned segments; /* packets a message now: 1 when the kernel does not segment */
+    unsigned segments_most;  /* ... when nothing has been refused */
+    uint64_t segments_doubt; /* until when fewer leave at a time than that, because the kernel has refused more */
     unsigned sources;  /* descriptors with packets to receive */
     int source[INART_MOST_LANES];
     int any; /* readable when a source is: the only one, or an epoll of all */
@@ -87,7 +93,9 @@ struct io {
     struct io_out out[INART_OUT];
     unsigned out_head, out_count; /* [head, count) are not all sent */
     int open[INART_MOST_LANES];   /* of each lane, the super-frame that takes more packets; -1: none */
-    uint64_t retry;               /* the kernel had no room: not again before this time; 0: no reason to wait */
+    uint64_t retry;               /* the kernel took nothing: not again before this time; 0: no reason to wait */
+    uint64_t refused_wait;        /* ns between attempts while the kernel refuses what is sent; 0: it does not */
+    bool failed;                  /* it has refused something since the interface was last looked at */
     struct io_in in[INART_IN];
     struct mmsghdr message[INART_IN], sending[INART_SEGMENTS];
     struct iovec in_iov[INART_IN], out_iov[2 * INART_SEGMENTS];
@@ -98,6 +106,7 @@ struct io {
     struct io_counters counters;
     void *state;     /* the back end's own */
     struct io *next; /* in a list of those to close */
+    struct owned owned; /* its descriptors */
 };
 
 struct io_backend {
@@ -204,29 +213,53 @@ static inline void io_say(struct io *io, int error)
         snprintf(io->trouble, sizeof io->trouble, "%s", strerror(error));
 }
 
+/* The kernel took nothing. One that is full has room again soon. One that refuses (no interface, no address, a filter) may do so for
+ * hours, so it is asked less and less often; engine.h hears when the interface changes, and asks at once. */
+static inline void io_later(struct io *io, int error, uint64_t now)
+{
+    if (error == EAGAIN || error == ENOBUFS) {
+        io->retry = now + INART_RETRY;
+        return;
+    }
+    io_say(io, error);
+    io->failed = true;
+    io->refused_wait = io->refused_wait ? 2 * io->refused_wait : INART_RETRY;
+    if (io->refused_wait > INART_RETRY_MOST)
+        io->refused_wait = INART_RETRY_MOST;
+    io->retry = now + io->refused_wait;
+}
+
 /* Hands what is built to the kernel. What it does not take (full queue, interface down) stays for a later call. */
 static inline void io_flush(struct io *io, uint64_t now)
 {
-    io->retry = 0;
-    if (!io->out_count)
+    if (!io->out_count) {
+        io->retry = 0;
         return;
+    }
+    if (io->refused_wait && now < io->retry)
+        return;
+    io->retry = 0;
+    if (io->segments < io->segments_most && now >= io->segments_doubt)
+        io->segments = io->segments_most;
     for (unsigned lane = 0; lane < io->spec.lanes; lane++)
         io->open[lane] = -1;
     while (io->out_head < io->out_count) {
         int error = io->backend->send(io);
-        if (!error)
+        if (!error) {
+            io->refused_wait = 0;
             continue;
+        }
         if (error == EINTR)
             continue;
         if ((error == EIO || error == EINVAL) && io->segments > 1
             && io_check_mtu(&io->spec, io->source[0], io->trouble, sizeof io->trouble) == 0) {
-            /* An older kernel; there, an interface without checksum offload does not segment at all. */
+            /* An older kernel; there, an interface without checksum offload does not segment at all. But an interface that has no
+             * address for a moment is refused with the same words: so it is tried again. */
             io->segments = error == EINVAL && io->segments > INART_SEGMENTS_OLD ? INART_SEGMENTS_OLD : 1;
+            io->segments_doubt = now + INART_DOUBT;
             continue;
         }
-        if (error != EAGAIN && error != ENOBUFS)
-            io_say(io, error);
-        io->retry = now + INART_NS / 1000;
+        io_later(io, error, now);
         return;
     }
     io_clear(io);
@@ -238,11 +271,14 @@ static inline void io_close(struct io *io)
 {
     if (!io)
         return;
+    owned_lock();
+    owned_give_up(&io->owned);
     if (io->backend) {
         if (io->sources > 1)
             close(io->any);
         io->backend->close(io);
     }
+    owned_unlock();
     free(io->out_memory);
     free(io->in_memory);
     free(io);
@@ -282,6 +318,36 @@ static inline uint32_t io_waiting(const struct io *io)
     return ready;
 }
 
+/* Sockets and what watches them, of an `io` that has its memory. 0, or -1 with the reason in `error`, and nothing is open. No
+ * process is forked meanwhile, so that none inherits what nobody has noted yet. */
+static inline int io_open_sockets(struct io *io, char *error, size_t size)
+{
+    const struct io_backend *backend = io_backends[io->spec.backend];
+    owned_lock();
+    int result = backend->open(io, error, size);
+    if (!result && io_watch(io)) {
+        snprintf(error, size, "cannot watch %u sockets: %s", io->sources, strerror(errno));
+        backend->close(io);
+        result = -1;
+    }
+    if (!result) {
+        io->backend = backend;
+        for (unsigned i = 0; i < io->sources; i++)
+            owned_add(&io->owned, io->source[i]);
+        if (io->sources > 1)
+            owned_add(&io->owned, io->any);
+    }
+    owned_unlock();
+    return result;
+}
+
+/* Whether the interface that `io` was opened on is gone, or another one has its name by now. An interface that is made again has
+ * another index, and the kernel gives the sockets of the old one nothing for ever. */
+static inline bool io_moved(const struct io *io)
+{
+    return if_nametoindex(io->spec.interface) != io->interface || (io->spec.backend == INART_RAW && !io->address);
+}
+
 /* Opens what `spec` says, in the calling thread's network namespace. NULL with the reason in `error`. */
 static inline struct io *io_open(const struct io_spec *spec, char *error, size_t size)
 {
@@ -306,17 +372,11 @@ static inline struct io *io_open(const struct io_spec *spec, char *error, size_t
         io_close(io);
         return NULL;
     }
-    if (io_backends[spec->backend]->open(io, error, size)) {
+    if (io_open_sockets(io, error, size)) {
         io_close(io);
         return NULL;
     }
-    if (io_watch(io)) {
-        snprintf(error, size, "cannot watch %u sockets: %s", io->sources, strerror(errno));
-        io_backends[spec->backend]->close(io);
-        io_close(io);
-        return NULL;
-    }
-    io->backend = io_backends[spec->backend];
+    io->segments_most = io->segments;
     io->ready = ~0u;
     io->wanted = INART_IN;
     return io;

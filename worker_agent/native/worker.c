@@ -106,7 +106,6 @@ struct share {
     struct tree *trees;
     uint32_t tree_count;
     struct label_map labels;
-    struct io *io;
 };
 
 static int share_make(struct inart_worker *w, const struct inart_worker_config *config, uint32_t thread, struct share *s, char *error,
@@ -142,9 +141,7 @@ static int share_make(struct inart_worker *w, const struct inart_worker_config *
     }
     if (bad)
         snprintf(error, size, "out of memory for %u trees", config->trees);
-    else
-        s->io = engine_open(&w->threads[thread].engine, &s->spec, error, size);
-    return bad || !s->io ? -1 : 0;
+    return bad ? -1 : engine_open(&w->threads[thread].engine, &s->spec, error, size);
 }
 
 static int configure(struct inart_worker *w, const struct inart_worker_config *config, char *error, size_t size)
@@ -168,15 +165,14 @@ static int configure(struct inart_worker *w, const struct inart_worker_config *c
         struct share *s = &shares[i];
         if (result) { /* all stays as it was */
             trees_free(s->trees, s->tree_count, &s->labels);
-            if (s->io != x->engine.io)
-                io_close(s->io);
+            engine_discard(&x->engine);
             continue;
         }
         trees_free(x->trees, x->tree_count, &x->labels);
         x->trees = s->trees;
         x->tree_count = s->tree_count;
         x->labels = s->labels;
-        engine_use(&x->engine, s->io);
+        engine_use(&x->engine);
     }
     if (!result) {
         w->config = *config;

@@ -222,6 +222,36 @@ def test_an_interface_that_goes_down_costs_frames_not_the_switch(fabric: Fabric,
         assert receiver.recv(2000) == ethernet(5, 6, 0x1234) + bytes(46)
 
 
+def test_an_interface_that_is_made_again_is_the_ports_again(fabric: Fabric, hosts: Hosts) -> None:
+    """Under another name first, as some tools make them. What the port counted stays, and both directions work."""
+    device = fabric.add_device(1)
+    device.load(program("router"))
+    device.insert("MyIngress.switching", [Match("exact", 5), Match("exact", 0)], "MyIngress.forward", [1])
+    device.add_port(1, hosts.switch_side(1))
+    fabric.start()
+    frame = ethernet(5, 6, 0x1234) + bytes(46)
+    (before,) = sockets_in(hosts.namespace(1), ["eth0"])
+    with before:
+        before.send(ethernet(GATEWAY, 1, 0x0806) + bytes(46))
+        until(lambda: device.port_stats()[1].rx_packets == 1)
+    run("ip", "link", "delete", hosts.switch_side(1))
+    until(lambda: not device.port_is_up(1))
+    device.inject(2, frame)
+    until(lambda: device.drop_stats()["transmit_error"] == 1)
+    run("ip", "link", "add", "itmp0", "type", "veth", "peer", "name", "eth0", "netns", hosts.namespace(1))
+    run("ip", "link", "set", "itmp0", "name", hosts.switch_side(1))
+    run("ip", "link", "set", hosts.switch_side(1), "up")
+    run("ip", "-n", hosts.namespace(1), "link", "set", "eth0", "up")
+    until(lambda: device.port_is_up(1))
+    (after,) = sockets_in(hosts.namespace(1), ["eth0"])
+    with after:
+        after.settimeout(20)
+        after.send(ethernet(GATEWAY, 1, 0x0806) + bytes(46))
+        until(lambda: device.port_stats()[1].rx_packets == 2)
+        device.inject(2, frame)
+        assert after.recv(2000) == frame
+
+
 def test_an_idle_switch_uses_no_cpu(fabric: Fabric, hosts: Hosts) -> None:
     device = fabric.add_device(1)
     route(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from softswitch import AlreadyExists, Device, Fabric, InvalidValue, Match, NotFound, Program
 from softswitch.errors import StillInUse
-from softswitch.links import HEADER, IFINFO, RTM_DELLINK, RTM_NEWLINK, indices
+from softswitch.links import HEADER, IFINFO, IFLA_IFNAME, RTM_DELLINK, RTM_NEWLINK, Change, changes
 from softswitch.profiles import ActionProfile, Group, GroupMember, Member
 from tests.softswitch.dataplane.waiting import until
 from tests.support.switches import run
@@ -175,13 +176,17 @@ def test_interfaces(device: Device, shared: ActionProfile, interface: str) -> No
 
 
 def test_malformed_news() -> None:
-    def message(kind: int, index: int, length: int | None = None) -> bytes:
-        body = IFINFO.pack(0, 1, index, 0, 0)
+    def message(kind: int, index: int, length: int | None = None, more: bytes = b"") -> bytes:
+        body = IFINFO.pack(0, 1, index, 0, 0) + more
         return HEADER.pack(HEADER.size + len(body) if length is None else length, kind, 0, 0, 0) + body
 
     good = message(RTM_NEWLINK, 5) + message(RTM_DELLINK, 6) + message(99, 7)
-    assert indices(good) == [5, 6]
-    assert indices(good[:-1]) == [5, 6]
-    assert indices(message(RTM_NEWLINK, 5, length=0) + good) == []
-    assert indices(message(RTM_NEWLINK, 5, length=1000)) == []
-    assert indices(b"") == []
+    expected = [Change(5, "", True), Change(6, "", False)]
+    assert changes(good) == expected
+    assert changes(good[:-1]) == expected
+    assert changes(message(RTM_NEWLINK, 5, length=0) + good) == []
+    assert changes(message(RTM_NEWLINK, 5, length=1000)) == []
+    assert changes(b"") == []
+    name = struct.pack("=HH", 8, 99) + bytes(4) + struct.pack("=HH", 9, IFLA_IFNAME) + b"eth0\0"
+    assert changes(message(RTM_NEWLINK, 5, more=name)) == [Change(5, "eth0", True)]
+    assert changes(message(RTM_NEWLINK, 5, more=struct.pack("=HH", 0, IFLA_IFNAME))) == [Change(5, "", True)]

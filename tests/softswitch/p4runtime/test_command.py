@@ -333,6 +333,7 @@ def test_frames_through_linux_interfaces(start: Start, tmp_path: Path) -> None:
                 run(*inside, "ip", "link", "set", name, "up")
         address = f"unix:{tmp_path}/grpc"
         ports = ["-i", "0@veth0", "-i", "1@veth1", f"--pcap={tmp_path}"]
+        ports += ["--control", str(tmp_path / "control")]
         process = start(*PROGRAM, *ports, "--device-id", "1", "--grpc-server-addr", address, prefix=inside)
         client = Client(address)
         client.become_primary()
@@ -342,6 +343,22 @@ def test_frames_through_linux_interfaces(start: Start, tmp_path: Path) -> None:
         assert printed.strip() == FRAME.hex()
         for name in ("veth0_in", "veth1_out"):
             assert FRAME in [frame for _, frame in pcap.read(tmp_path / f"{name}.pcap")]
+        # While it runs, port 1 moves to another interface.
+        run(*inside, "ip", "link", "add", "veth2", "type", "veth", "peer", "name", "host2")
+        for name in ("veth2", "host2"):
+            run(*inside, "ip", "link", "set", name, "up")
+        path = process.ready["control"]
+        taken = ctl(path, "port", "add", "1", "1", "veth2")
+        assert taken.returncode == 1 and "device 1 port 1 is there already: remove it first" in taken.stderr
+        used = ctl(path, "port", "add", "1", "2", "veth1")
+        assert used.returncode == 1 and "interface veth1 is used by device 1 port 1" in used.stderr
+        missing = ctl(path, "port", "add", "1", "2", "veth7")
+        assert missing.returncode == 1 and "no interface 'veth7'" in missing.stderr
+        assert ctl(path, "port", "remove", "1", "1").returncode == 0
+        again = ctl(path, "port", "remove", "1", "1")
+        assert again.returncode == 1 and "device 1 port 1 does not exist" in again.stderr
+        assert ctl(path, "port", "add", "1", "1", "veth2").returncode == 0
+        assert run(*inside, sys.executable, "-c", THROUGH, "host0", "host2", FRAME.hex()).strip() == FRAME.hex()
         client.close()
         assert process.end() == (0, "")
     finally:

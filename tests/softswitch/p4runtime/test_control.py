@@ -33,6 +33,7 @@ class FakeFabric:
         device: Any = FakeDevice(device_id, cpu_port)
         device.interfaces = {}
         device.add_port = lambda port, interface, offload: device.interfaces.update({port: interface})
+        device.remove_port = device.interfaces.pop
         device.port_stats = lambda: {1: PortStats(3, 300, 2, 200, {"queue": 1})}
         device.drop_stats = lambda: {"parser": 4}
         self.devices[device_id] = device
@@ -152,6 +153,27 @@ def test_shape_changes_only_what_is_given(running: Running) -> None:
         with pytest.raises(control.ControlError) as caught:
             control.call(running.path, "shape", **arguments)
         assert text in str(caught.value)
+
+
+def test_ports_come_and_go(running: Running) -> None:
+    control.call(running.path, "port_add", device="s1", port=7, interface="veth7")
+    assert running.fabric.devices[1].interfaces == {0: "veth0", 7: "veth7"}
+    control.call(running.path, "shape", device="s1", port=7, shape={"loss": 0.5})
+    control.call(running.path, "port_remove", device=1, port=7)
+    assert running.fabric.devices[1].interfaces == {0: "veth0"}
+    control.call(running.path, "port_add", device="s1", port=7, interface="veth7")
+    assert running.fabric.shapes[1, 7] == {}, "a new port is not shaped"
+    for command, arguments, text in (
+        ("port_add", {"device": 2, "port": 3, "interface": "veth7"}, "interface veth7 is used by device 1 port 7"),
+        ("port_add", {"device": 1, "port": 7, "interface": "veth8"}, "device 1 port 7 is there already"),
+        ("port_add", {"device": 1, "port": 511, "interface": "veth8"}, "0..510"),
+        ("port_add", {"device": 1, "port": 255, "interface": "veth8"}, "the CPU port"),
+        ("port_add", {"device": 1, "port": 8}, "'interface' is missing"),
+        ("port_remove", {"device": 1, "port": 1}, "the end of a link in memory"),
+        ("port_remove", {"device": 1, "port": 9}, "device 1 port 9 does not exist"),
+    ):
+        with pytest.raises(control.ControlError, match=text):
+            control.call(running.path, command, **arguments)
 
 
 def test_reboot_wipes_the_device_and_cuts_off_its_clients(running: Running) -> None:
