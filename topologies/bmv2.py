@@ -108,6 +108,9 @@ class Bmv2:
     def drops(self) -> dict[str, dict[str, int]]:
         return {}
 
+    def is_up(self, switch: str) -> bool:
+        raise EmulationError("bmv2 does not tell whether it is up; softswitch does")
+
     def corrupted(self) -> dict[str, int]:
         return {}
 

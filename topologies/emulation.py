@@ -290,6 +290,23 @@ class Emulation:
         self._check_switches(switch)
         return self._running_switches().flip(switch, registers, count, most_index)
 
+    def is_up(self, switch: str) -> bool:
+        """Whether a switch answers its controller. Raises EmulationError where the switches cannot tell."""
+        return self._running_switches().is_up(switch)
+
+    def interface_index(self, host: str) -> int:
+        """The kernel's number of a host's data interface: another one after `remake_interface`."""
+        for line in self.run(host, ["ip", "-o", "link", "show", "dev", self.interface(host)]).stdout.splitlines():
+            return int(line.split(":")[0])
+        raise EmulationError(f"{host} has lost its interface {self.interface(host)}")
+
+    def remake_interface(self, host: str) -> None:
+        """Delete a host's data interface and make it again, with the same name and addresses."""
+        offloads = self._running_switches().takes_offloads
+        network.remake_host_link(
+            self.net, self.topology, self._running(), host, offloads=offloads, mtu=self.mtu
+        )
+
     def check(self) -> None:
         """Raise EmulationError when a switch process has ended."""
         self._running_switches().check()

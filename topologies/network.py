@@ -195,9 +195,7 @@ def _add_host(
         f"ip address add {own}/32 dev {MANAGEMENT_INTERFACE}",
         f"ip link set {MANAGEMENT_INTERFACE} up",
         f"ip route add {MANAGEMENT_ROOT}/32 dev {MANAGEMENT_INTERFACE} src {own}",
-        f"ip address add {address}/32 dev {data}",
-        f"ip neighbour replace {GATEWAY} lladdr {PROTOCOL.gateway_mac.hex(':')} dev {data} nud permanent",
-        f"ip route add default via {GATEWAY} dev {data} onlink src {address}",
+        *_addressed(topology, server),
     )
     host.intfs[0].ip, host.intfs[0].prefixLen = address, 32
     anywhere = network[switch]  # a shell of the root namespace
@@ -208,6 +206,38 @@ def _add_host(
         f"ip link set {root} up",
         f"ip route add {own}/32 dev {root} src {MANAGEMENT_ROOT}",
     )
+
+
+def _addressed(topology: Topology, server: str) -> tuple[str, ...]:
+    """Commands that give a host's data interface its address and its way out."""
+    data, address = data_interface(server), topology.address(server)
+    return (
+        f"ip address add {address}/32 dev {data}",
+        f"ip neighbour replace {GATEWAY} lladdr {PROTOCOL.gateway_mac.hex(':')} dev {data} nud permanent",
+        f"ip route add default via {GATEWAY} dev {data} onlink src {address}",
+    )
+
+
+def remake_host_link(
+    network: Mininet, topology: Topology, lifetime: Lifetime, server: str, *, offloads: bool, mtu: int
+) -> None:
+    """Delete a host's data interface, and with it the switch's end, and make both again: the same names and addresses,
+    other interface indices. Raises EmulationError."""
+    host, switch = network[server], network[topology.access_switch(server)]
+    data, end = data_interface(server), lifetime.interface("h", topology.servers.index(server))
+    bandwidth = topology.bandwidth_mbps(server, topology.access_switch(server))
+    _run(
+        host,
+        f"ip link delete {data}",
+        f"ip link add name {data} type veth peer name {end} netns {os.getpid()}",
+        f"ip link set {data} address {topology.mac(server)} mtu {mtu}",
+        f"tc qdisc add dev {data} root handle 5: tbf {shaping(bandwidth)}",
+    )
+    if not offloads:
+        _run(host, f"ethtool -K {data} tx off rx off tso off gso off sg off", may_fail=True)
+    _quiet_ipv6(switch, end)
+    _run(switch, f"ip link set {end} mtu {mtu} up")
+    _run(host, f"ip link set {data} up", *_addressed(topology, server))
 
 
 def _set_mtu(network: Mininet, topology: Topology, lifetime: Lifetime, server: str, mtu: int) -> None:

@@ -151,6 +151,9 @@ class Softswitch:
             result[device["name"]] = total
         return result
 
+    def is_up(self, switch: str) -> bool:
+        return all(each["p4runtime"]["up"] for each in self._call("stats", device=switch)["devices"].values())
+
     def corrupted(self) -> dict[str, int]:
         devices = self._call("stats")["devices"].values()
         return {each["name"]: sum(port["corrupted"] for port in each["ports"].values()) for each in devices}

@@ -78,6 +78,9 @@ class Switches(Protocol):
     def drops(self) -> dict[str, dict[str, int]]:
         """Frames lost in each switch so far, by reason (full queue, injected fault); empty where it cannot tell."""
 
+    def is_up(self, switch: str) -> bool:
+        """Whether a switch answers its controller. Raises EmulationError where that cannot be told."""
+
     def corrupted(self) -> dict[str, int]:
         """Frames that each switch has sent with a flipped bit, as its links' `corrupt` asks; empty where it cannot."""
 

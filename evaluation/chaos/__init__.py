@@ -1,0 +1,1 @@
+"""Real all-reduces while everything fails, on any emulated network: `python -m evaluation.chaos`."""

@@ -1,0 +1,107 @@
+"""Real all-reduces on an emulated network while everything fails, one or two things at a time; every sum is checked.
+
+    python -m evaluation.chaos --minutes 30 --seed 1                                      fat-tree, k = 4
+    python -m evaluation.chaos --minutes 30 --seed 1 --topology leafspine:leaves=4,spines=4,servers=3,bandwidth=20
+    python -m evaluation.chaos --minutes 5 --seed 7 --events flip,forge,link --json report.json
+    python -m evaluation.chaos --minutes 30 --seed 1 --list                               what would happen, and when
+
+Needs root (network namespaces). Workers add up whole numbers, whose sum fixed point and float32 carry exactly; each
+worker compares each result with it, bit for bit. What happens when is drawn from the seed and printed first; everything
+is gone at the end, after Ctrl-C, too. Exit status: 0 all well; 1 it could not run; 3 a sum was wrong; 4 an operation
+failed for good, or an event was not seen to happen; 130 interrupted. docs/chaos.md explains the figures. Events:
+
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.generators import parse_topology
+from controlplane.job import Job, JobError, parse_next_job
+from controlplane.rpc.client import ControllerError
+from controlplane.topology import TopologyError
+from evaluation.chaos.kinds import KINDS, described
+from evaluation.chaos.run import Settings, run
+from evaluation.chaos.schedule import draw
+from topologies.command import Say, guarded, stopwatch
+from topologies.network import EmulationError
+
+DEFAULT_TOPOLOGY = "fattree:k=4,bandwidth=20"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m evaluation.chaos", description=(__doc__ or "") + described(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long (%(default)g)")
+    parser.add_argument("--seed", type=int, default=1, help="of what happens; when, almost (default: %(default)s)")
+    parser.add_argument(
+        "--topology", default=DEFAULT_TOPOLOGY, metavar="T",
+        help="a file, or words such as leafspine:leaves=4,spines=2 (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="that share the network (%(default)s)")
+    parser.add_argument("--workers", type=int, default=6, metavar="W", help="of each job (%(default)s)")
+    parser.add_argument("--ps", type=int, default=2, metavar="S", help="parameter servers of each job (%(default)s)")
+    parser.add_argument("--strategy", default="inart", metavar="S", help="default: %(default)s")
+    parser.add_argument(
+        "--events", default=",".join(KINDS), metavar="A,B", help="kinds that happen, of those above (default: all)"
+    )
+    parser.add_argument("--without", default="", metavar="A,B", help="kinds that do not")
+    parser.add_argument("--list", action="store_true", help="say what would happen, and end")
+    parser.add_argument("--quiet", action="store_true", help="only what came of it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON; -: print it alone")
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Settings]:
+    """Raises TopologyError, JobError, EmulationError."""
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.minutes <= 0 or min(arguments.jobs, arguments.workers, arguments.ps) < 1:
+        parser.error("--minutes, --jobs, --workers and --ps are above 0")
+    kinds = [name for name in arguments.events.split(",") if name and name not in arguments.without.split(",")]
+    unknown = sorted({*kinds, *filter(None, arguments.without.split(","))} - KINDS.keys())
+    if unknown:
+        parser.error(f"there is no event {unknown[0]!r}; there are {', '.join(KINDS)}")
+    topology = parse_topology(arguments.topology)
+    jobs: dict[str, Job] = {}
+    for number in range(1, arguments.jobs + 1):
+        taken = {job.name: (*job.workers, *job.parameter_servers) for job in jobs.values()}
+        words = f"workers={arguments.workers},ps={arguments.ps},name=job{number}"
+        jobs[f"job{number}"] = parse_next_job(words, topology, taken)
+    events = draw(topology, list(jobs.values()), kinds, 60 * arguments.minutes, arguments.seed) if kinds else []
+    return arguments, Settings(
+        topology=topology, jobs=tuple(jobs.values()), strategy=arguments.strategy, events=tuple(events),
+        seconds=60 * arguments.minutes, seed=arguments.seed,
+    )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    def work() -> int:
+        arguments, settings = parse(argv)
+        alone = arguments.json == Path("-")
+        say: Say = (lambda line: None) if arguments.quiet or alone else stopwatch()
+        if not alone:
+            print(f"What happens (seed {settings.seed}):", *settings.events, sep="\n  ", flush=True)
+        if arguments.list:
+            return 0
+        findings = run(settings, say)
+        report = json.dumps(findings.to_json(), indent=1)
+        if alone:
+            print(report)
+        else:
+            print(f"\n{findings.table(f'`{arguments.topology}`, seed {settings.seed}')}")
+        if arguments.json is not None and not alone:
+            arguments.json.write_text(report + "\n")
+        return findings.status or (130 if findings.interrupted else 0)
+
+    return guarded("chaos", work, EmulationError, ControllerError, TopologyError, JobError, ValueError, OSError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

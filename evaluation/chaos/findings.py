@@ -1,0 +1,177 @@
+"""What a run under chaos found: counted sums, outages by kind of event, and what each event did."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluation.chaos.kinds import KINDS
+from evaluation.chaos.schedule import Event
+
+AFTER_SECONDS = 6.0
+"""What an event has left behind may still be felt for so long after it."""
+QUIET = "nothing"
+SHOWN = 20
+"""Of a kind of finding, in the table; the JSON has all."""
+
+
+@dataclass
+class Happening:
+    """One event as it came. Times: of time.monotonic(); ended: inf until it has. happened: it was seen to have its
+    effect (None: not tried yet); evidence: by what. outage: the longest time that a job stood by it. jobs: which of
+    them cannot go on meanwhile."""
+
+    event: Event
+    began: float = float("inf")
+    ended: float = float("inf")
+    happened: bool | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+    outage: float = 0.0
+    jobs: frozenset[str] = frozenset()
+    problem: str = ""
+
+    def felt(self, start: float, end: float) -> bool:
+        return self.began < end and start < self.ended + AFTER_SECONDS
+
+
+class Findings:
+    """Thread-safe; each job adds to it from a thread of its own."""
+
+    def __init__(self, happenings: list[Happening]) -> None:
+        self.happenings = happenings
+        self.sums = self.flagged = 0
+        self.wrong: list[str] = []
+        self.failed: list[str] = []
+        self.errors: dict[str, int] = {}
+        self.longest: dict[str, float] = {}
+        self.began = time.monotonic()
+        self.seconds = 0.0
+        self.interrupted = False
+        self.lock = threading.Lock()
+
+    def since(self, moment: float) -> float:
+        return moment - self.began
+
+    def add_sums(self, count: int) -> None:
+        with self.lock:
+            self.sums += count
+
+    def add_wrong(self, what: str) -> None:
+        with self.lock:
+            self.wrong.append(what)
+
+    def add_flagged(self, error: str, again: bool) -> None:
+        """A worker's operation ended with an error. again: it is an operation of which that was said already."""
+        with self.lock:
+            self.flagged += not again
+            key = error[:100]
+            self.errors[key] = self.errors.get(key, 0) + 1
+
+    def add_failed(self, what: str) -> None:
+        with self.lock:
+            self.failed.append(what)
+
+    def add_gap(self, job: str, start: float, end: float) -> None:
+        """No all-reduce of this job was done from `start` to `end`, one was then. What has to do with it is noted."""
+        with self.lock:
+            felt = [each for each in self.happenings if each.felt(start, end)]
+            waits = [min(each.ended, end) for each in felt if job in each.jobs]
+            outage = end - max([start, *waits])
+            if outage <= 0:
+                return
+            # What was over, and its outage too, before this gap began has nothing to do with it.
+            kinds = sorted(each.event.kind for each in felt)
+            key = " + ".join(kinds) or QUIET
+            self.longest[key] = max(self.longest.get(key, 0.0), outage)
+            for each in felt:
+                each.outage = max(each.outage, outage)
+
+    # -- what is said --------------------------------------------------------------------------------------------------
+
+    @property
+    def missed(self) -> list[Happening]:
+        """Events that were begun and had no effect that anybody saw."""
+        return [each for each in self.happenings if each.happened is False]
+
+    @property
+    def status(self) -> int:
+        """Exit status: 3: a sum was wrong; 4: an operation failed for good, or an event did not happen; else 0."""
+        return 3 if self.wrong else 4 if self.failed or self.missed else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sums": self.sums,
+            "wrong": len(self.wrong),
+            "flagged": self.flagged,
+            "failed": len(self.failed),
+            "seconds": round(self.seconds, 1),
+            "interrupted": self.interrupted,
+            "longest_outage_seconds": {key: round(value, 2) for key, value in sorted(self.longest.items())},
+            "wrong_sums": self.wrong,
+            "failures": self.failed,
+            "flags": self.errors,
+            "events": [self._event(each) for each in self.happenings if each.happened is not None],
+        }
+
+    def _event(self, each: Happening) -> dict[str, Any]:
+        return {
+            "number": each.event.number,
+            "kind": each.event.kind,
+            "target": each.event.target,
+            "began_seconds": round(self.since(each.began), 2),
+            "ended_seconds": round(self.since(each.ended), 2),
+            "beside": [o.event.number for o in self.happenings if o is not each and _overlap(o, each)],
+            "happened": each.happened,
+            "evidence": each.evidence,
+            "outage_seconds": round(each.outage, 2),
+            "problem": each.problem,
+        }
+
+    def rows(self) -> list[tuple[str, int, int, float | None, float | None]]:
+        """By kind: how often it came, how often that was seen, the longest outage alone and beside another event."""
+        rows = []
+        for kind in KINDS:
+            came = [each for each in self.happenings if each.event.kind == kind and each.happened is not None]
+            if not came:
+                continue
+            alone: list[float] = []
+            beside: list[float] = []
+            for each in came:
+                others = any(o is not each and o.happened is not None and _near(o, each) for o in self.happenings)
+                (beside if others else alone).append(each.outage)
+            seen = sum(each.happened is True for each in came)
+            rows.append((kind, len(came), seen, max(alone, default=None), max(beside, default=None)))
+        return rows
+
+    def table(self, title: str) -> str:
+        """For people, and for a page of Markdown."""
+        verdict = f"**{len(self.wrong)} wrong**" if self.wrong else "0 wrong"
+        lines = [
+            f"{title}: {self.seconds / 60:.1f} minutes, {self.sums} sums checked on every worker, {verdict}, "
+            f"{self.flagged} operations refused and repeated, {len(self.failed)} failed for good"
+            + (" (interrupted)" if self.interrupted else ""),
+            "",
+            "| event | times | seen to happen | longest outage alone, s | beside another, s |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        for kind, times, seen, alone, beside in self.rows():
+            shown = ["" if value is None else f"{value:.1f}" for value in (alone, beside)]
+            lines.append(f"| `{kind}` | {times} | {seen} | {shown[0]} | {shown[1]} |")
+        quiet = self.longest.get(QUIET)
+        if quiet is not None:
+            lines.append(f"| none | | | {quiet:.1f} | |")
+        lines += ["", *(f"WRONG: {what}" for what in self.wrong[:SHOWN])]
+        lines += [f"FAILED: {what}" for what in self.failed[:SHOWN]]
+        lines += [f"DID NOT HAPPEN: {each.event}: {each.problem or each.evidence}" for each in self.missed]
+        return "\n".join(lines).rstrip()
+
+
+def _overlap(a: Happening, b: Happening) -> bool:
+    return a.began < b.ended and b.began < a.ended
+
+
+def _near(a: Happening, b: Happening) -> bool:
+    """Whether the outage of one may be the other's."""
+    return a.began < b.ended + AFTER_SECONDS and b.began < a.ended + AFTER_SECONDS

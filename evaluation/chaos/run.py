@@ -1,0 +1,117 @@
+"""One run: the network, its controller and its jobs, the events, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from controlplane.job import Job
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.client import ControllerError, ask
+from controlplane.topology import Topology
+from evaluation.chaos.controller import ControllerProcess
+from evaluation.chaos.disturb import Disturber
+from evaluation.chaos.findings import Findings, Happening
+from evaluation.chaos.jobs import JobRun, Place
+from evaluation.chaos.schedule import Event
+from topologies.agents import MODULES
+from topologies.command import Say
+from topologies.emulation import Emulation
+from topologies.network import EmulationError
+from topologies.zygote import Zygote
+
+ADD_SECONDS = 60.0
+JOIN_SECONDS = 120.0
+FINISH_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one run is. events: drawn before (see `schedule`); seconds: how long it lasts, when they are over, too."""
+
+    topology: Topology
+    jobs: tuple[Job, ...]
+    strategy: str
+    events: tuple[Event, ...]
+    seconds: float
+    seed: int
+
+
+def run(settings: Settings, say: Say) -> Findings:
+    """Everything, from building the network to taking it down. An interruption ends it early and loses no finding.
+
+    Raises EmulationError, ControllerError: it could not begin.
+    """
+    findings = Findings([Happening(event) for event in settings.events])
+    with ExitStack() as stack:
+        emulation = stack.enter_context(Emulation(settings.topology, "softswitch", seed=settings.seed))
+        zygote = stack.enter_context(Zygote(emulation, (*MODULES, "evaluation.chaos.worker")))
+        topology = emulation.directory / "topology.json"
+        topology.write_text(json.dumps(settings.topology.to_json()))
+        controller = ControllerProcess(emulation, topology)
+        stack.callback(controller.close)
+        controller.start()
+        zygote.wait_ready()
+        place = Place(emulation, zygote, findings, say)
+        jobs = _jobs(settings, place, controller, stack)
+        say(f"{len(settings.topology.switches)} switches, {len(jobs)} jobs: all workers have joined")
+        disturber = Disturber(place, controller, jobs)
+        findings.began = time.monotonic()
+        try:
+            _disturbed(settings, jobs, disturber, findings, emulation)
+        except KeyboardInterrupt:
+            findings.interrupted = True
+            say("interrupted: what was found until now")
+        finally:
+            disturber.close()
+        findings.seconds = time.monotonic() - findings.began
+        if findings.status:
+            say(f"the controller's last words:\n{controller.last_words(40)}")
+    return findings
+
+
+def _jobs(
+    settings: Settings, place: Place, controller: ControllerProcess, stack: ExitStack
+) -> list[JobRun]:
+    runs = []
+    for job in settings.jobs:
+        request = pb.AddJobRequest(
+            job=json.dumps(job.to_json()), strategy=settings.strategy, seed=settings.seed, share=len(settings.jobs) > 1
+        )
+        try:
+            reply = ask(controller.address, "add_job", request, timeout=ADD_SECONDS)
+        except ControllerError as error:
+            raise EmulationError(f"job {job.name} cannot be added: {error}") from error
+        there = f"{len(job.workers)} workers, {len(job.parameter_servers)} parameter servers"
+        place.say(f"job {job.name}: {there}, {reply.rate_mbps:.4g} Mbit/s")
+        run = JobRun(place, controller.address, job, reply.rate_mbps, settings.seed)
+        stack.callback(run.end)
+        run.start()
+        runs.append(run)
+    for run in runs:
+        run.wait_joined(JOIN_SECONDS)
+    return runs
+
+
+def _disturbed(
+    settings: Settings, jobs: Sequence[JobRun], disturber: Disturber, findings: Findings, emulation: Emulation
+) -> None:
+    """From the first operation to the last one, events meanwhile."""
+    for job in jobs:
+        job.begin()
+    events = [threading.Thread(target=disturber.run, args=(one,), daemon=True) for one in findings.happenings]
+    for thread in events:
+        thread.start()
+    until = findings.began + settings.seconds
+    while time.monotonic() < until:
+        emulation.check()
+        time.sleep(min(0.5, max(0.0, until - time.monotonic())))
+    for thread in events:
+        while thread.is_alive():
+            thread.join(1.0)
+    for job in jobs:
+        job.finish(FINISH_SECONDS)

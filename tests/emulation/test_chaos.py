@@ -1,0 +1,79 @@
+"""Chaos for real, in short: python -m evaluation.chaos is the long one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.generators import parse_topology
+from controlplane.job import parse_next_job
+from evaluation.chaos.run import Settings, run
+from evaluation.chaos.schedule import Event
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPOLOGY = "leafspine:leaves=3,spines=2,servers=2,bandwidth=20"
+
+
+def chaos(*events: tuple[float, float, str, str], seconds: float):
+    """Runs these (at, seconds, kind, target) under a job of 3 workers and 2 parameter servers."""
+    topology = parse_topology(TOPOLOGY)
+    job = parse_next_job("workers=3,ps=2,name=job1", topology, {})
+    names = {f"worker{i}": node for i, node in enumerate(job.workers)}
+    names |= {f"ps{i}": node for i, node in enumerate(job.parameter_servers)}
+    names |= {"edge": topology.access_switch(job.workers[0])}
+    drawn = tuple(
+        Event(i, at, lasts, kind, names.get(target, target), i) for i, (at, lasts, kind, target) in enumerate(events, 1)
+    )
+    said: list[str] = []
+    findings = run(Settings(topology, (job,), "inart", drawn, seconds, seed=1), said.append)
+    return findings, "\n".join([findings.table("here"), *said[-60:]])
+
+
+@pytest.mark.timeout(400)
+def test_every_sum_is_right_while_things_fail_two_at_a_time() -> None:
+    findings, said = chaos(
+        (1.0, 2.0, "switch", "s1"), (2.0, 2.0, "controller", ""), (8.0, 3.0, "late", "worker0"),
+        (9.0, 1.0, "fork", "worker1"), (13.0, 1.5, "stop-worker", "worker2"), (13.5, 2.0, "ps", "ps0"),
+        seconds=24.0,
+    )  # fmt: skip
+    assert findings.status == 0, said
+    assert findings.sums > 30, said
+    report = findings.to_json()
+    assert [event["happened"] for event in report["events"]] == [True] * 6, said
+    assert {2} <= set(report["events"][0]["beside"]), said
+    assert report["longest_outage_seconds"], said
+
+
+@pytest.mark.timeout(400)
+def test_nothing_stays_of_a_run_that_is_interrupted(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    command = [sys.executable, "-m", "evaluation.chaos", "--minutes", "20", "--topology", TOPOLOGY, "--workers", "3"]
+    process = subprocess.Popen(
+        [*command, "--events", "link", "--json", str(file)], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        start_new_session=True, env=os.environ | {"CHAOS_TEST": str(file)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "link" in line and "for" in line and line.startswith("["):
+            break  # the first event has begun
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait(120) == 130, rest
+    report = json.loads(file.read_text())
+    assert report["interrupted"] and report["wrong"] == 0, rest
+    # Others may run emulations of their own: only what this one started has its environment.
+    marked = f"CHAOS_TEST={file}".encode()
+    left = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            left += [entry] if marked in entry.read_bytes() and entry.parent.name != str(os.getpid()) else []
+        except OSError:
+            continue
+    assert not left, [(entry.parent / "cmdline").read_bytes() for entry in left]
+    assert "chaos /tmp" not in Path("/proc/mounts").read_text()
