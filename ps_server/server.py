@@ -17,6 +17,7 @@ from typing import Any
 from controlplane.agentconfig import AgentConfig, RepairedTree, RootFlow
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.errors import AgentError
+from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
 from worker_agent.native_engine import load_engine
 
@@ -168,6 +169,7 @@ class Server:
         self._lock = threading.Lock()
         self._library = library()
         self._handle: int | None = None
+        self._gone = "the server is closed"  # why, when there is no handle
         options, ports = io or IoOptions.from_environment(), [tree.port for tree in config.root_trees]
         self._io = options.native(config, interface, ports, link_mbps(interface))
         native, _keep = self._native_config(config)
@@ -176,6 +178,7 @@ class Server:
         if not self._handle:
             raise AgentError(f"{config.node}: {error.value.decode(errors='replace')}")
         self.config = config
+        abandon_when_forked(self)
         flows = [tree.slots * len(tree.flows) for tree in config.root_trees]
         self.stats().io.warn_if_small(interface, max(flows, default=0) * frame_bytes(config.values_per_packet))
 
@@ -280,9 +283,14 @@ class Server:
             if handle is not None:
                 self._library.inart_root_destroy(handle)
 
+    def abandon(self) -> None:
+        """In a forked process: the server is its parent's."""
+        self._handle, self._gone = None, why()
+        self._lock = threading.Lock()
+
     def _open(self) -> int:
         if self._handle is None:
-            raise AgentError("the server is closed")
+            raise AgentError(self._gone)
         return self._handle
 
     def __enter__(self) -> Server:

@@ -29,6 +29,7 @@ from worker_agent.errors import (
     MismatchError,
     ProgressTimeoutError,
 )
+from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import IoOptions, IoStats, NativeIoStats, assign
 from worker_agent.native_worker import (
     COUNTERS,
@@ -85,6 +86,7 @@ class Engine:
         self._works: dict[int, tuple[Work, Any]] = {}
         self._library = library()
         self._handle: int | None = None
+        self._gone = "the engine is closed"  # why, when there is no handle
         options = io or IoOptions.from_environment()
         mbps = sum(tree.rate_mbps for tree in config.worker_trees if math.isfinite(tree.rate_mbps))
         self._io = options.native(config, interface, [tree.port for tree in config.worker_trees], mbps)
@@ -101,6 +103,7 @@ class Engine:
         )
         self._thread.start()
         _engines.add(self)
+        abandon_when_forked(self)
         window = max(tree.slots for tree in config.worker_trees) * frame_bytes(config.values_per_packet)
         self.stats().io.warn_if_small(interface, window)
 
@@ -175,7 +178,7 @@ class Engine:
         status = ctypes.c_int32()
         with self._lock:
             if self._handle is None:
-                raise AbortedError("the engine is closed")
+                raise AbortedError(self._gone)
             shares = [tree.share for tree in self.config.worker_trees]
             part, values, at_once = part_sizes(collective, self.config, elements, dtype)
             cut = ranges(part, values, shares, at_once)
@@ -234,7 +237,7 @@ class Engine:
         error = ctypes.create_string_buffer(MESSAGE_BYTES)
         with self._lock:
             if self._handle is None:
-                raise AbortedError("the engine is closed")
+                raise AbortedError(self._gone)
             if self._library.inart_worker_reconfigure(
                 self._handle, ctypes.byref(native), reason.encode(), error, len(error)
             ):
@@ -246,7 +249,7 @@ class Engine:
         native, io = NativeStats(), NativeIoStats()
         with self._lock:
             if self._handle is None:
-                raise AbortedError("the engine is closed")
+                raise AbortedError(self._gone)
             config = self.config
             trees = (NativeTreeStats * len(config.worker_trees))()
             self._library.inart_worker_statistics(
@@ -313,6 +316,12 @@ class Engine:
             if completion.status != _OK:
                 error = _ERRORS[completion.status](cast(bytes, completion.message).decode(errors="replace"))
             work.finish(error)
+
+    def abandon(self) -> None:
+        """In a forked process: the engine is its parent's."""
+        self._handle, self._gone = None, why()
+        self._lock, self._registered = threading.Lock(), threading.Lock()
+        _engines.discard(self)
 
     def __enter__(self) -> Engine:
         return self

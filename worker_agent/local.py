@@ -22,6 +22,7 @@ import numpy as np
 from worker_agent import errors
 from worker_agent.collectives import Operation
 from worker_agent.errors import AbortedError, AgentError, AllReduceError, NotReadyError
+from worker_agent.forked import abandon_when_forked, why
 from worker_agent.operands import operand
 from worker_agent.socket_protocol import VERSION, Connection, ConnectionLost, ProtocolViolation, Seat, Silence
 from worker_agent.work import Work
@@ -114,6 +115,7 @@ class LocalAgent:
         self._late: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._receive, name="inart-local", daemon=True)
         self._thread.start()
+        abandon_when_forked(self)
 
     @property
     def world_size(self) -> int:
@@ -168,6 +170,10 @@ class LocalAgent:
         self._connection.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)
+
+    def abandon(self) -> None:
+        """In a forked process: its parent is the trainer. The connection abandons itself."""
+        self._lock, self._lost = threading.Lock(), why()
 
     def _take(self, size: int) -> _Region:
         for position, region in enumerate(self._free):

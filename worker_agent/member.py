@@ -15,6 +15,7 @@ from controlplane.rpc.tls import Tls, credentials
 from p4src.protocol import VERSION
 from worker_agent.address import addresses, check_interface, interface_of
 from worker_agent.errors import AgentError, NotReadyError
+from worker_agent.forked import abandon_when_forked, why
 
 REPORT_SECONDS = 1.0
 LOOK_SECONDS = 0.2
@@ -73,6 +74,7 @@ class Member(ABC):
         if job is not None:
             identity = replace(identity, job=job)
         self._membership = Membership(controller, identity, self, tls)
+        abandon_when_forked(self)
         self._reporter = threading.Thread(target=self._report, name="reports", daemon=True)
         self._membership.start()
         self._reporter.start()
@@ -175,6 +177,13 @@ class Member(ABC):
             self._problem = "the agent is closed"
             self._changed.notify_all()
         self._end()
+
+    def abandon(self) -> None:
+        """In a forked process: its parent is the agent."""
+        self._closed = threading.Event()
+        self._closed.set()
+        self._changed = threading.Condition()
+        self._ready, self._problem, self._failure = False, why(), AgentError(why())
 
     # -- Listener of the membership ------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from worker_agent.agent import Agent
 from worker_agent.collectives import parse
 from worker_agent.engine import DEFAULT_TIMEOUT
 from worker_agent.errors import AbortedError, AgentError, NotReadyError
+from worker_agent.forked import abandon_when_forked
 from worker_agent.operands import BYTES, ITEM_BYTES
 from worker_agent.socket_protocol import (
     VERSION,
@@ -126,6 +127,7 @@ class Service:
         self._session: _Session | None = None
         self._team: Team | None = None
         self._closed = False
+        abandon_when_forked(self)
         try:
             self._agent = self._new_agent(take_over)
         except AgentError:
@@ -189,6 +191,13 @@ class Service:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         self._agent.close()
+
+    def abandon(self) -> None:
+        """In a forked process: its parent is the node's agent, and nobody may find this one when that has ended."""
+        self._closed = True
+        self._changed, self._renewal = threading.Condition(), threading.Lock()
+        for listener in self._listeners:
+            listener.close()
 
     def __enter__(self) -> Service:
         return self

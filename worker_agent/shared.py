@@ -21,6 +21,7 @@ from controlplane.rpc.tls import Tls
 from worker_agent.agent import controller_address
 from worker_agent.collectives import Operation
 from worker_agent.errors import AgentError, ClaimedError, NotReadyError
+from worker_agent.forked import abandon_when_forked
 from worker_agent.lane import close_lane
 from worker_agent.local import LocalAgent, NoAgentError
 from worker_agent.service import Service
@@ -98,6 +99,7 @@ class Node:
         self._reducer: Port | LocalAgent | None = None
         self._take_over = options.take_over
         self.users = 0
+        abandon_when_forked(self)
 
     def join(self, timeout: float) -> Reducer:
         """The place at the agent, ready; the same for all states until its epoch ends.
@@ -162,6 +164,10 @@ class Node:
         except AgentError:
             pass  # who attaches is told
 
+    def abandon(self) -> None:
+        """In a forked process: its parent has the place."""
+        self._lock, self._service, self._reducer = threading.Lock(), None, None
+
     def close(self) -> None:
         """One user less; with the last one, leave the agent. An agent in this process stays until the node's other
         ranks have left it too."""
@@ -210,6 +216,17 @@ def node_for(options: Options) -> Node:
             node = _nodes[key] = Node(options, key)
         node.users += 1
         return node
+
+
+def _forget_all() -> None:
+    """In a forked process: the places at agents are its parent's; it may take some of its own."""
+    global _lock
+    _lock = threading.Lock()
+    _nodes.clear()
+    _lingering.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 @atexit.register

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker_agent.errors import ClaimedError
+from worker_agent.forked import abandon_when_forked
 
 VERSION = 2
 MESSAGE_BYTES = 1 << 16
@@ -121,6 +122,7 @@ class Connection:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._lock = threading.Lock()
+        abandon_when_forked(self)
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Raises ConnectionLost."""
@@ -168,6 +170,11 @@ class Connection:
         except (ConnectionLost, ProtocolViolation, OSError):
             pass
         self.close()
+
+    def abandon(self) -> None:
+        """In a forked process: this copy is closed, the connection stays as it is."""
+        self._lock = threading.Lock()
+        self._socket.close()
 
     def close(self) -> None:
         """Also ends a `receive` under way in another thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +20,9 @@ from worker_agent.shared import local_rank
 from worker_agent.socket_protocol import ProtocolViolation, Seat, bind_claim, claim_name, holder
 
 RANK = """
+import os
 import sys
+import time
 import numpy as np
 from worker_agent.errors import AgentError
 from worker_agent.shared import Options, node_for
@@ -39,6 +42,12 @@ for line in sys.stdin:
             for work in works:
                 work.wait(60)
             print("sums", *(float(array[0]) for array in arrays), flush=True)
+        elif line == "fork\\n":
+            child = os.fork()
+            if child == 0:
+                time.sleep(300)
+                os._exit(0)
+            print("forked", child, flush=True)
         else:
             node.close()
             print("closed", flush=True)
@@ -71,6 +80,30 @@ class Trainer:
     def hear(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
+
+
+@pytest.mark.namespaces
+def test_a_forked_process_that_outlives_its_trainer_is_in_nobodys_way(network):
+    """A DataLoader's worker of a trainer that is killed: the controller notices at once that the trainer is gone, and
+    the next one gets the node's place, while the forked process is still there."""
+    network.run_server()
+    dead, other = Trainer(network, "w0", 0, 1, "no"), Trainer(network, "w1", 0, 1, "no")
+    assert tell([dead, other], "join") == [f"joined 2 {network.controller.roster.epoch}"] * 2
+    assert tell([dead, other], "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2
+    dead.say("fork")
+    forked = int(dead.hear().removeprefix("forked "))
+    try:
+        assert tell([dead, other], "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2
+        epoch = network.controller.roster.epoch
+        dead.process.kill()
+        dead.process.wait()
+        assert "w0 is gone" in tell([other], "sum 10")[0]
+        born = Trainer(network, "w0", 0, 1, "no")
+        assert tell([born, other], "join") == [f"joined 2 {epoch + 1}"] * 2
+        assert tell([born, other], "sum 1", "sum 10") == ["sums 11.0 13.0 15.0"] * 2
+        os.kill(forked, 0)  # it is there all the time
+    finally:
+        os.kill(forked, signal.SIGKILL)
 
 
 def tell(trainers: list[Trainer], *lines: str) -> list[str]:
