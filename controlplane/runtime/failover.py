@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from controlplane.plan import Plan
-from controlplane.runtime.network_state import OPERATOR, NetworkState
+from controlplane.runtime.disabled import Why
+from controlplane.runtime.network_state import NetworkState
 from controlplane.runtime.replanning import Replanning
-from controlplane.runtime.running import LOST, RunningJob
+from controlplane.runtime.running import RunningJob
 from controlplane.runtime.update import SAME, Update, UpdateError
 from controlplane.targets.base import TargetError
 
@@ -34,7 +35,7 @@ class Failover:
     ) -> None:
         self.state, self._replanning, self._answers, self._log = state, replanning, answers, log
 
-    def lose(self, causes: Mapping[str, str], reason: str) -> bool:
+    def lose(self, causes: Mapping[str, str], reason: Why) -> bool:
         """Something has failed: what runs is led around it, and then planned again. Whether every job was led around.
         causes: what was seen, by name."""
         with self.state.lock:
@@ -46,13 +47,15 @@ class Failover:
         self._replanning.soon()
         return every
 
-    def restore(self, names: Sequence[str], why: str) -> None:
-        """Something is back and is used again: also by a job that had found no way around what else is gone."""
+    def restore(self, names: Sequence[str], why: str) -> bool:
+        """Something is back and is used again: also by a job that had found no way around what else is gone. Whether
+        every job has a way now."""
         with self.state.lock:
             self.state.off = {one: reason for one, reason in self.state.off.items() if one not in names}
         self._log(f"{', '.join(names)} can be used again: {why}")
-        self.lead_around()
+        every = self.lead_around()
         self._replanning.soon()
+        return every
 
     def lead_around(self) -> bool:
         """Lead every job around what is kept off; whether that was done wherever it was needed."""
@@ -91,18 +94,18 @@ class Failover:
                 return
             if self._replanning.closed or not self.state.jobs.runs(job):
                 return
-            job.without = job.without | {node: LOST}
+            job.do_without([node], Why.LOST)
             job.losses[node] += 1
             before = job.updater.plan
             attempt = 0
             while True:
                 attempt += 1
                 gone = job.roster.gone()
-                job.without = job.without | dict.fromkeys(gone, LOST)
+                job.do_without(gone, Why.LOST)
                 waiting = job.roster.waiting()
                 if all(root in job.without for root in job.updater.job.parameter_servers):
                     # None is left but those that are back and not steady yet.
-                    job.without = {one: why for one, why in job.without.items() if one not in waiting}
+                    job.use_again(waiting)
                 try:
                     state = self.state.of(job)
                     update = job.updater.update(state, wait=-1, most=self._replanning.most_of(job), crowded=attempt > 1)
@@ -110,19 +113,19 @@ class Failover:
                 except (UpdateError, TargetError, ValueError) as error:
                     if not self.state.jobs.runs(job) or node in job.roster.members():
                         # All stopped meanwhile, and it is back.
-                        job.without = {one: why for one, why in job.without.items() if one != node}
+                        job.use_again([node])
                         return
                     more = job.roster.gone().keys() - gone.keys()
                     # A switch that does not answer now is led around soon, or is back, and so may what else is off be;
                     # until then all wait anyway. What others have is better than nothing.
-                    missing = self.state.switches.off() or any(why != OPERATOR for why in self.state.off.values())
+                    missing = self.state.switches.off() or any(why != Why.OPERATOR for why in self.state.off.values())
                     waits = (missing or attempt == 1) and time.monotonic() - began < PATIENCE_SECONDS
                     if waits and not more:
                         if attempt == 1:
                             self._log(f"job {job.name} waits, to go on without {node}: {error}")
                         time.sleep(AGAIN_SECONDS)
                     elif not more or attempt >= ATTEMPTS:
-                        job.without = {one: why for one, why in job.without.items() if one not in gone}
+                        job.use_again(gone)
                         if self.state.jobs.runs(job):
                             self._log(f"job {job.name} cannot go on without {node}: {error}")
                             job.roster.give_up(f"{reason}; the job cannot go on without it: {error}")
@@ -137,8 +140,8 @@ class Failover:
 
     def take_back(self, job: RunningJob, nodes: Sequence[str], why: str, instead_of: Sequence[str] = ()) -> None:
         """Parameter servers that were lost are used again, instead of these."""
-        kept = {node: reason for node, reason in job.without.items() if node not in nodes}
-        job.without = kept | dict.fromkeys(instead_of, LOST)
+        job.use_again(nodes)
+        job.do_without(instead_of, Why.LOST)
         self._log(f"job {job.name}: {', '.join(nodes)} can be used again: {why}")
         self._replanning.soon()
 

@@ -9,15 +9,18 @@ which doubles each time that it is silent still, or when an operator says so.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.runtime.disabled import Why
 from controlplane.runtime.hops import Entry, Hop, hops_of, packets
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
+from controlplane.runtime.only_ways import only_ways
 from controlplane.runtime.periodic import Periodic
 from controlplane.runtime.ports import PortWatch
-from controlplane.runtime.running import LOST
+from controlplane.runtime.residual import avoidable
 from controlplane.runtime.slow_trees import SlowTrees
 from controlplane.runtime.update import Version
 from controlplane.targets.base import Counters, TargetError
@@ -40,8 +43,10 @@ FOLLOWED_AT_MOST_SECONDS = 4.0
 LOOK_SECONDS = 0.1
 SENT_AT_LEAST = 2
 """Packets that must have gone into a link, of which none came out, before it counts as lost."""
-NO_WAY_SECONDS = 5.0
-"""As PROBATION_SECONDS, where a job has no way without what was found silent: better tried than given up."""
+NO_WAY_SECONDS = 1.0
+"""As PROBATION_SECONDS, where a job has no way without what was found silent: better tried than given up. Twice as long
+each time that it is silent still."""
+LONGEST_NO_WAY_SECONDS = 4.0
 
 
 @dataclass
@@ -73,6 +78,7 @@ class Watch:
     _back: dict[str, float] = field(default_factory=dict)
     _followed: dict[str, Followed] = field(default_factory=dict)
     _probation: dict[str, tuple[float, float]] = field(default_factory=dict)  # what was silent: until when, how long
+    _tried_early: Counter[str] = field(default_factory=Counter)  # what was silent: how often, as the only way
 
     def __post_init__(self) -> None:
         self._slow_trees = SlowTrees(self.network, self.log)
@@ -93,6 +99,7 @@ class Watch:
         self._look_at_trees()
         self._look_at_lost_agents()
         self._end_probation()
+        self._take_only_ways()
         self._slow_trees.look()
 
     def _look_at_switches(self) -> None:
@@ -103,14 +110,14 @@ class Watch:
             if keeper.ready:
                 self._away.pop(name, None)
                 since = self._back.setdefault(name, now)
-                if self.network.state.off.get(name) == "lost" and now - since >= STEADY_SECONDS:
+                if self.network.state.off.get(name) == Why.LOST and now - since >= STEADY_SECONDS:
                     steady.append(name)
             else:
                 self._back.pop(name, None)
                 if now - self._away.setdefault(name, now) >= LOST_SECONDS and name not in self.network.state.off:
                     lost.append(name)
         if lost:
-            self.network.failover.lose({name: f"switch {name} does not answer" for name in lost}, "lost")
+            self.network.failover.lose({name: f"switch {name} does not answer" for name in lost}, Why.LOST)
         if steady:
             self.network.failover.restore(steady, f"answering for {STEADY_SECONDS:g} s")
 
@@ -159,7 +166,8 @@ class Watch:
             if job.updater is None or not job.without:
                 continue
             waiting = job.roster.waiting()
-            there = [node for node in waiting if node not in job.updater.job.workers and job.without.get(node) == LOST]
+            lost = [node for node, why in job.without.items() if why == Why.LOST]
+            there = [node for node in lost if node in waiting and node not in job.updater.job.workers]
             if there and not job.roster.running:  # all wait: for those who are not there, and need not
                 members = job.roster.members()
                 missing = [root for root in job.updater.plan.job.parameter_servers if root not in members]
@@ -180,11 +188,15 @@ class Watch:
             else f"nothing comes out of link {name}"
             for name in sorted(dead)
         }
-        least = PROBATION_SECONDS if self.network.failover.lose(causes, "silent") else NO_WAY_SECONDS
-        now = time.monotonic()
+        now, before = time.monotonic(), dict(self._probation)
         for name in causes:
-            _, before = self._probation.get(name, (0.0, 0.0))
-            pause = min(max(2 * before, least), LONGEST_PROBATION_SECONDS)
+            self._probation[name] = now + PROBATION_SECONDS, PROBATION_SECONDS
+        every = self.network.failover.lose(causes, Why.SILENT) or self._take_only_ways()
+        least = PROBATION_SECONDS if every else NO_WAY_SECONDS
+        for name in causes:
+            _, pause = before.get(name, (0.0, 0.0))
+            if name not in self._tried_early:  # else its probation was not over when a job needed it
+                pause = min(max(2 * pause, least), LONGEST_PROBATION_SECONDS)
             self._probation[name] = now + pause, pause
 
     def _end_probation(self) -> None:
@@ -193,7 +205,7 @@ class Watch:
         over = [
             name
             for name, (until, _) in self._probation.items()
-            if now >= until and self.network.state.off.get(name) == "silent"
+            if now >= until and self.network.state.off.get(name) == Why.SILENT
         ]
         if over:
             longest = max(self._probation[name][1] for name in over)
@@ -201,6 +213,40 @@ class Watch:
         for name, (until, pause) in list(self._probation.items()):
             if now >= until + 2 * pause and name not in self.network.state.off:
                 del self._probation[name]  # it has carried for so long: it is as good as any
+                self._tried_early.pop(name, None)
+
+    def _take_only_ways(self) -> bool:
+        """What is on probation is used at once where the agents of a job do not reach each other without it: the job
+        stands, so that trying costs nothing. Whether anything is, and every job has a way with it."""
+        state, topology = self.network.state, self.network.topology
+        probation = self._may_carry() if state.off else []
+        if not probation:
+            return False
+        jobs = []
+        for job in self.network.jobs:
+            if job.updater is not None:
+                plan = job.updater.plan.job
+                nodes = [node for node in (*plan.workers, *plan.parameter_servers) if node not in job.without]
+                jobs.append((nodes, avoidable(state.off, topology, [plan])))
+        names = only_ways(topology, jobs, probation)
+        if not names:
+            return False
+        self._tried_early.update(name for name in names if state.off.get(name) == Why.SILENT)
+        return self.network.failover.restore(names, "a job has no other way")
+
+    def _may_carry(self) -> list[str]:
+        """What is kept off and may carry again, the likeliest first."""
+        now, found = time.monotonic(), list(self.network.state.off.items())
+        answering = [name for name, why in found if why == Why.LOST and name in self._back]
+        up = [name for name, why in found if why == Why.PORT_DOWN and self._ports.is_up(name)]
+        silent_since: dict[str, float] = {}
+        for name, why in found:
+            if why == Why.SILENT:
+                until, pause = self._probation.get(name, (now, PROBATION_SECONDS))
+                wait = min(NO_WAY_SECONDS * 2 ** self._tried_early[name], LONGEST_NO_WAY_SECONDS)
+                if now - (until - pause) >= wait:
+                    silent_since[name] = until - pause
+        return [*answering, *up, *sorted(silent_since, key=lambda name: silent_since[name])]
 
     def _count(self, switches: Iterable[str]) -> dict[Entry, int]:
         """What the entries of these switches have counted; of one that does not answer, nothing."""

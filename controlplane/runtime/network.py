@@ -10,15 +10,16 @@ from controlplane.plan import Plan, PlanError
 from controlplane.rules import Deployment, RuleSet
 from controlplane.runtime.admission import Admission, AdmissionControl
 from controlplane.runtime.changeover import Late
+from controlplane.runtime.disabled import Why
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.failover import Failover
 from controlplane.runtime.members import Known
-from controlplane.runtime.network_state import OPERATOR, NetworkState
+from controlplane.runtime.network_state import NetworkState
 from controlplane.runtime.replanning import TURN_SECONDS, Replanning
 from controlplane.runtime.residual import without
 from controlplane.runtime.room import JOB_IDS, base_rules, deployment_of
 from controlplane.runtime.roster import Roster
-from controlplane.runtime.running import LOST, Jobs, JobsError, PlanSummary, RunningJob
+from controlplane.runtime.running import Jobs, JobsError, PlanSummary, RunningJob
 from controlplane.runtime.settled import MOST, STEADY
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
@@ -124,7 +125,7 @@ class Network:
         )
         needed = {*plan.job.workers, *plan.job.parameter_servers}
         expected = needed.union(self.state.off)  # what an operator took out was not lost
-        job.without = {node: LOST for node in (*whole.workers, *whole.parameter_servers) if node not in expected}
+        job.do_without([node for node in (*whole.workers, *whole.parameter_servers) if node not in expected], Why.LOST)
         self.jobs.add(job)
         self.changed()
         return job
@@ -142,7 +143,7 @@ class Network:
                 without(self.topology, [name])
             except TopologyError:
                 gone.append(name)  # of another topology than the last time
-        self.state.off = dict.fromkeys((name for name in kept_off if name not in gone), OPERATOR)
+        self.state.off = dict.fromkeys((name for name in kept_off if name not in gone), Why.OPERATOR)
         if self.state.off:
             self.log(f"kept off as before, until replan --with: {', '.join(self.state.off)}")
         if gone:
@@ -243,7 +244,7 @@ class Network:
 
     def taken_out(self) -> list[str]:
         """What an operator keeps off, for a controller that starts again."""
-        return [name for name, why in self.state.off.items() if why == OPERATOR]
+        return [name for name, why in self.state.off.items() if why == Why.OPERATOR]
 
     def free_id(self) -> int:
         """The lowest number that no job has, running or on a switch."""
@@ -269,7 +270,6 @@ class Network:
         """
         job = self.jobs.get(name) if name or len(self.jobs) == 1 or not (off or restored) else None
         with self.state.lock:
-            lost = {node for one in self.jobs for node in one.without}
             for one in self.jobs:
                 whole = one.updater.job if one.updater is not None else None
                 if whole is not None and not whole.may_lose_workers and (needed := {*off} & {*whole.workers}):
@@ -277,11 +277,11 @@ class Network:
                         f"{min(needed)} is a worker of job {one.name}, which waits for each of its workers (one that "
                         "may lose some has at_least= among its words)"
                     )
-            wrong = [one for one in restored if one not in self.state.off and one not in lost]
+            wrong = [one for one in restored if one not in self.state.kept_off]
             if wrong:
                 raise JobsError(f"{wrong[0]} is not kept off; kept off: {', '.join(self.state.kept_off) or 'nothing'}")
             kept = {one: why for one, why in self.state.off.items() if one not in restored}
-            later = kept | dict.fromkeys(off, OPERATOR)
+            later = kept | dict.fromkeys(off, Why.OPERATOR)
             without(self.topology, later)
             bases = {
                 one.name: one.updater.state(given or self.state.bases.get(one.name, self.topology), changes)
@@ -295,7 +295,7 @@ class Network:
             if not dry_run:
                 self.state.off = later
                 for one in self.jobs:
-                    one.without = {node: why for node, why in one.without.items() if node not in restored}
+                    one.use_again(restored)
         if not dry_run and (off or restored):
             self.changed()  # remembered before anything else, whatever becomes of the plans
         if not dry_run and off:

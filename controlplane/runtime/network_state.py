@@ -8,15 +8,13 @@ from collections.abc import Iterable
 from controlplane.job import Job
 from controlplane.plan import Plan
 from controlplane.plan.measured import RoundTrips, host_times_ms, with_measured
-from controlplane.runtime.residual import only_switch, unneeded, with_loads, with_taken, without
+from controlplane.runtime.disabled import Why
+from controlplane.runtime.residual import avoidable, only_switch, with_loads, with_taken, without
 from controlplane.runtime.running import Jobs, JobsError, RunningJob
 from controlplane.runtime.switches import Switches
 from controlplane.targets.kinds import Kind
 from controlplane.topology import Topology
 from p4src.protocol import frame_bytes
-
-OPERATOR = "operator"
-"""Why something is kept off that was taken out by an order; it stays out until the next one, also over restarts."""
 
 
 class NetworkState:
@@ -26,14 +24,14 @@ class NetworkState:
         topology: the network before anything is kept off.
         switches, jobs: those of the network, which change.
 
-    off: what is kept off, and why ("lost", "silent", OPERATOR, "port down"). bases: by job, what its last plan
-    was made for, before anything is kept off. lock: never held for long: failures must not wait for orders.
+    off: what is kept off, and why. bases: by job, what its last plan was made for, before anything is kept off. lock:
+    never held for long: failures must not wait for orders.
     """
 
     def __init__(self, topology: Topology, kind: Kind, switches: Switches, jobs: Jobs) -> None:
         self.topology, self.kind, self.switches, self.jobs = topology, kind, switches, jobs
         self.lock = threading.RLock()
-        self.off: dict[str, str] = {}
+        self.off: dict[str, Why] = {}
         self.bases: dict[str, Topology] = {}
         self._measured: dict[str, float] = {}  # what servers add to round trips, ms, as agents said last
         self._found: dict[str, tuple[Plan, RoundTrips, dict[str, float]]] = {}  # by job: that, and from what
@@ -52,7 +50,7 @@ class NetworkState:
         with self.lock:
             base = self.bases.get(job.name, self.topology)
             plans = [] if job.updater is None else [job.updater.plan.job]
-            return self.at(base, [*unneeded(self.off, self.topology, plans), *job.without])
+            return self.at(base, [*avoidable(self.off, self.topology, plans), *job.without])
 
     def left(self, topology: Topology, job_id: int | None) -> Topology:
         """What the other jobs leave of a state of the network, of rates and of what switches hold."""
@@ -72,9 +70,9 @@ class NetworkState:
 
     @property
     def kept_off(self) -> dict[str, str]:
-        """Switches, links and servers that no plan uses now, and why."""
-        lost = {node: f"{why}, job {job.name}" for job in self.jobs for node, why in job.without.items()}
-        return {**lost, **self.off}
+        """Switches, links and servers that no plan uses now, and why; of servers also of which job they are."""
+        servers = {node: f"{why}, job {job.name}" for job in self.jobs for node, why in job.unused().items()}
+        return {**servers, **self.off}
 
     def cut_off(self, job: RunningJob) -> bool:
         """Whether the only switch of one of its agents is kept off."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from controlplane.runtime.disabled import Why
 from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.network import Network
 from controlplane.runtime.periodic import Periodic
@@ -24,7 +25,6 @@ AT_FIRST_SECONDS = 15.0
 STEADY_SECONDS = 30.0
 """How long both ends must be up before a link is used again, at first; twice as long each time that it was lost."""
 LONGEST_STEADY_SECONDS = 3600.0
-DOWN = "port down"
 
 
 @dataclass
@@ -91,19 +91,22 @@ class PortWatch:
             self._losses[link] += 1
             self._steady.pop(link, None)
         if causes:
-            self.network.failover.lose(causes, DOWN)
+            self.network.failover.lose(causes, Why.PORT_DOWN)
 
     def _look_at_what_is_back(self, now: float) -> None:
-        topology = self.network.topology
-        for link in [link for link, why in self.network.state.off.items() if why == DOWN]:
-            ends = next((u, v) for u, v in topology.links if self._name(u, v) == link)
-            states = [self._up.get((u, topology.port(u, v))) for u, v in (ends, ends[::-1])]
-            if any(up is False for up in states):
+        for link in [link for link, why in self.network.state.off.items() if why == Why.PORT_DOWN]:
+            if not self.is_up(link):
                 self._steady.pop(link, None)
                 continue
             wanted = min(STEADY_SECONDS * 2 ** (max(self._losses[link], 1) - 1), LONGEST_STEADY_SECONDS)
             if now - self._steady.setdefault(link, now) >= wanted:
                 self.network.failover.restore([link], f"its ports have been up for {wanted:g} s")
+
+    def is_up(self, link: str) -> bool:
+        """Whether no end of a link is known to be down."""
+        topology = self.network.topology
+        ends = next((u, v) for u, v in topology.links if self._name(u, v) == link)
+        return all(self._up.get((u, topology.port(u, v))) is not False for u, v in (ends, ends[::-1]))
 
     def _name(self, u: str, v: str) -> str:
         return "-".join(sorted((u, v)))

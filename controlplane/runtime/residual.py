@@ -44,9 +44,9 @@ def with_room(topology: Topology, part: float) -> Topology:
     return topology.replace(nodes=nodes, links=links)
 
 
-def unneeded(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:
-    """What is kept off and can be done without: not the only switch of a job's server, which waits for it to be back,
-    while what else fails is led around."""
+def avoidable(off: Iterable[str], topology: Topology, jobs: Iterable[Job]) -> list[str]:
+    """Of what is kept off, all that these jobs can be planned without: not the only switch of one of their servers. A
+    job waits for that one to be back, and is rerouted around what else fails."""
     nodes = {node for job in jobs for node in (*job.workers, *job.parameter_servers)}
     only = {switch for node in nodes for switch in only_switch(node, topology)}
     return [name for name in off if name not in only]

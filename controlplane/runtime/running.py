@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from controlplane.rpc import inart_pb2 as pb
+from controlplane.runtime.disabled import Why
 from controlplane.runtime.members import Refused
 from controlplane.runtime.roster import Roster
 from controlplane.runtime.update import Updater
 from controlplane.terms import USUAL, Terms
-
-LOST = "lost"
-"""Why an agent is kept off that is gone."""
 
 
 class JobsError(Exception):
@@ -48,13 +46,32 @@ class RunningJob:
     ) -> None:
         self.terms = terms
         self.ending = False  # it is being removed
-        self.without: dict[str, str] = {}  # of its agents: what is kept off, and why
+        self.without: dict[str, Why] = {}  # of its agents: those that it is planned without, and why
+        self._changing = threading.Lock()  # of `without`
         self.losses: Counter[str] = Counter()  # how often each was lost
         self.mending = threading.Lock()
         self._plan = plan
         self.roster = roster
         self.updater = updater
         self.job_id = job_id
+
+    def do_without(self, nodes: Iterable[str], why: Why) -> None:
+        """Plans for the job are made without these agents from now on."""
+        with self._changing:
+            self.without = self.without | dict.fromkeys(nodes, why)
+
+    def use_again(self, nodes: Collection[str]) -> None:
+        """Plans for the job may use these agents again."""
+        with self._changing:
+            self.without = {node: why for node, why in self.without.items() if node not in nodes}
+
+    def unused(self) -> dict[str, Why]:
+        """Agents of the job that its plan does not use, and why."""
+        if self.updater is None:
+            return dict(self.without)
+        whole, planned = self.updater.job, self.updater.plan.job
+        idle = {*whole.workers, *whole.parameter_servers}.difference(planned.workers, planned.parameter_servers)
+        return dict.fromkeys(sorted(idle), Why.UNUSED) | self.without
 
     @property
     def name(self) -> str:

@@ -67,11 +67,12 @@ class Snapshots:
         names = {job.job_id: job.name for job in jobs}
         hosts = network.state.host_times_ms()
         taken = network.switches.taken()
+        kept_off = network.state.kept_off
         return {
             "time": time.time(),
             "measured_at": reading.at,
             "topology": topology.name,
-            "without": dict(network.state.kept_off),
+            "without": kept_off,
             "answers": dict(network.answers),
             "host_times_ms": dict(hosts),
             "nodes": [self._node(node, reading, loads, used, taken.get(node, NOTHING)) for node in topology.nodes],
@@ -87,7 +88,7 @@ class Snapshots:
                         for number, flow in reading.links.get((u, v), {}).items()
                         if number in names
                     },
-                    "off": _is_off(network.state.kept_off, u, v),
+                    "off": _is_off(kept_off, u, v),
                 }
                 for u, v in topology.links
             ],

@@ -38,6 +38,9 @@ ROOM = 0.05
 """Of everything, that a job has that must go on where others have taken all, until they make room for it."""
 LEAST_MBPS = 1e-6
 """A plan with less is none."""
+SERVER_BACK_PART = 0.5
+"""A parameter server that is back is used again unless the job had less than this part of its rate with it: without it
+the job would stop when it loses the others."""
 BACKUPS_CARRY = 0.5
 """Of the plan's rate, what backup trees have to carry: with less, a new plan is made."""
 
@@ -207,6 +210,7 @@ class Updater:
             new, before, trees = self._plan(topology, strategy, plan, most, crowded=crowded)
             result = Update(new, before, trees)
             same = not trees.added and not trees.removed and abs(new.rate_mbps - self.plan.rate_mbps) <= SAME
+            same &= new.job == self.plan.job  # a parameter server may be one that adds nothing
             same &= abs(new.gather_speed - self.plan.gather_speed) <= SAME
             shares = all(abs(self.plan.trees[i].share - new.trees[j].share) <= SAME for i, j in trees.kept)
             if dry_run or (same and shares):
@@ -402,7 +406,9 @@ class Updater:
             planner = get_strategy(strategy or self.plan.strategy)
             new = planner(held, job, seed=self.plan.seed or 0)
             new = new.with_version(self.plan.version + 1)
-        if strategy is None and job.workers == self.plan.job.workers and before > new.rate_mbps * (1 - SAME):
+        back = set(job.parameter_servers).difference(self.plan.job.parameter_servers)
+        worse = before * (SERVER_BACK_PART if back else 1.0) > new.rate_mbps * (1 - SAME)
+        if strategy is None and job.workers == self.plan.job.workers and worse:
             new = replace(self.plan, rate_mbps=before, version=self.plan.version + 1)
         if most is not None:
             new = self._at_home(replace(new, rate_mbps=min(new.rate_mbps, most)), held, most)

@@ -137,8 +137,8 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         named = self.headers.get("Host", "")
         if not self.server.access.restricted and not is_own_name(named, self.server.names):
-            words = f"this page is not {named[:80]!r}: ask for it by the machine's address, or its own name\n"
-            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", words.encode(), body)
+            refusal = f"this page is not {named[:80]!r}: ask for it by the machine's address, or its own name\n"
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", refusal.encode(), body)
             return
         try:
             self._check()

@@ -26,11 +26,20 @@ class Agents:
         self.threads = [threading.Thread(target=self._live, args=(node,)) for node in roster.configs]
 
     def join(self) -> None:
-        for node, config in self.roster.configs.items():
-            request = pb.JoinRequest(node=node, role=config.role, version=VERSION, agent=f"agent-{node}")
-            self.members[node] = self.roster.join(request)
+        for node in self.roster.configs:
+            self._join(node)
         for thread in self.threads:
             thread.start()
+
+    def join_again(self, node: str) -> None:
+        """An agent that was lost is started again."""
+        self._join(node)
+        self.threads.append(threading.Thread(target=self._live, args=(node,)))
+        self.threads[-1].start()
+
+    def _join(self, node: str) -> None:
+        request = pb.JoinRequest(node=node, role=self.roles[node], version=VERSION, agent=f"agent-{node}")
+        self.members[node] = self.roster.join(request)
 
     def _live(self, node: str) -> None:
         member = self.members[node]

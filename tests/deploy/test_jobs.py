@@ -28,6 +28,7 @@ from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import fetch_status
 from controlplane.rules import NOTHING, RuleSet, Taken
 from controlplane.runtime import failures
+from controlplane.runtime.disabled import Why
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.members import Refused
 from controlplane.runtime.network import Network
@@ -276,7 +277,7 @@ def test_what_an_operator_took_out_stays_out_when_the_controller_starts_again(ri
         server = both.parameter_servers[0]
         rig.network.replan(off=["c1", "a2-c3", server])
         rig.network.replan(restored=["c2"])
-        rig.network.failover.lose({"c4": "switch c4 does not answer"}, "lost")  # that is found out anew
+        rig.network.failover.lose({"c4": "switch c4 does not answer"}, Why.LOST)  # that is found out anew
         rig.network.replanning.rebalance()
     rig.network.close()
     with StateFolder(rig.folder / "state") as state:

@@ -5,29 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from controlplane.evaluate import evaluate
 from controlplane.generators import fattree
 from controlplane.job import Job
-from controlplane.rpc import inart_pb2 as pb
 from controlplane.runtime import switches as switches_module
 from controlplane.runtime import update
 from controlplane.runtime.admission import AdmissionControl
-from controlplane.runtime.epochs import EpochStore
-from controlplane.runtime.network import Network
+from controlplane.runtime.disabled import Why
 from controlplane.runtime.residual import with_loads
-from controlplane.runtime.room import split
 from controlplane.runtime.running import JobsError, RunningJob
 from controlplane.targets.base import Operation
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.kinds import P4RuntimeKind
 from controlplane.terms import Terms
 from p4src.artifacts import find
-from p4src.protocol import VERSION
-from tests.deploy.memory import MemoryTarget
+from tests.deploy.memory_network import MemoryNetwork
 
 TREE = fattree(4, 100.0, aggregation_mbps=None, ingress_mbps=None)
 SERVERS = TREE.servers
@@ -41,55 +36,6 @@ def kind() -> P4RuntimeKind:
     return P4RuntimeKind(find("v1model", 4))
 
 
-class Rig:
-    def __init__(self, folder: Path, kind: P4RuntimeKind) -> None:
-        self.targets = {name: MemoryTarget(name) for name in TREE.switches}
-        self.log: list[str] = []
-        self.network = Network(
-            TREE, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append
-        )
-        self.network.switches.fill()
-        self.network.switches.watch()
-
-    def add(self, job: Job, together: bool = False) -> RunningJob:
-        return self.network.launch(job, "inart", together=together)[1]
-
-    def adding(self, job: RunningJob) -> MemoryTarget:
-        """A switch that adds for a job and that none of its servers hangs on."""
-        assert job.updater is not None
-        plan = job.updater.plan
-        access = {TREE.access_switch(node) for node in (*plan.job.workers, *plan.job.parameter_servers)}
-        return self.targets[next(p for tree in plan.trees for p in tree.points if p not in access)]
-
-    def join(self, job: RunningJob) -> dict[str, object]:
-        roster = job.roster
-        return {
-            node: roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION))
-            for node, config in roster.configs.items()
-        }
-
-    def as_wanted(self) -> bool:
-        """Whether every switch holds what all jobs have there, and nothing else."""
-        switches = self.network.switches
-        for target in self.targets.values():
-            held = split(target.rules)
-            for job in self.network.jobs:
-                if _entries(held.pop(job.job_id, None)) != _entries(_some(switches.rules(job.job_id)[target.name])):
-                    return False
-            if held or not target.rules.routes:
-                return False
-        return True
-
-
-def _entries(rules):  # type: ignore[no-untyped-def]
-    """Whatever their order."""
-    return rules and (set(rules.labels), set(rules.groups))
-
-
-def _some(rules):  # type: ignore[no-untyped-def]
-    return next(iter(split(rules).values()), None)
-
-
 def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 60
     while not condition():
@@ -98,8 +44,8 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
-def rig(tmp_path, kind) -> Iterator[Rig]:
-    made = Rig(tmp_path, kind)
+def rig(tmp_path, kind) -> Iterator[MemoryNetwork]:
+    made = MemoryNetwork(tmp_path, kind, TREE)
     yield made
     made.network.close()
 
@@ -190,7 +136,7 @@ def test_failure_is_answered_while_an_order_waits_for_a_job(rig):
     with rig.network.replanning.changing:  # an order is under way, and may be so for long
         done = threading.Event()
         lose = rig.network.failover.lose
-        thread = threading.Thread(target=lambda: (lose({victim.name: "it died"}, "lost"), done.set()))
+        thread = threading.Thread(target=lambda: (lose({victim.name: "it died"}, Why.LOST), done.set()))
         thread.start()
         assert done.wait(60), "the failure waits for the order"
         thread.join()
@@ -203,8 +149,9 @@ def test_job_without_a_way_is_led_around_as_soon_as_there_is_one(rig, monkeypatc
     one = rig.add(ONE)
     victim = rig.adding(one).name
     others = [name for name in TREE.switches if name.startswith("c") and name != victim]
-    assert rig.network.failover.lose({others[0]: "it died"}, "silent")
-    assert not rig.network.failover.lose(dict.fromkeys([victim, *others[1:]], "it died"), "silent"), "no spine is left"
+    assert rig.network.failover.lose({others[0]: "it died"}, Why.SILENT)
+    spines = dict.fromkeys([victim, *others[1:]], "it died")
+    assert not rig.network.failover.lose(spines, Why.SILENT), "no spine is left"
     rig.network.failover.restore(others, "tried again")
     assert one.updater is not None
     assert victim not in {node for tree in one.updater.plan.trees for flow in tree.flows for node in flow.route}
@@ -273,9 +220,9 @@ def test_jobs_added_together_from_several_sides_all_run(rig):
 def test_job_that_is_cut_off_waits_and_the_others_are_led_around(rig):
     one, two = rig.add(ONE, together=True), rig.add(TWO, together=True)
     access = TREE.access_switch(ONE.workers[0])
-    rig.network.failover.lose({access: "it died"}, "lost")
+    rig.network.failover.lose({access: "it died"}, Why.LOST)
     victim = rig.adding(two)
-    rig.network.failover.lose({victim.name: "it died"}, "lost")
+    rig.network.failover.lose({victim.name: "it died"}, Why.LOST)
     for job in (one, two):
         assert job.updater is not None
         for tree in job.updater.plan.trees:
@@ -294,7 +241,7 @@ def test_state_that_changes_while_a_job_is_planned_is_planned_for_again(rig, mon
     def slow(self: AdmissionControl, *arguments: object, **options: object):  # type: ignore[no-untyped-def]
         admission = admit(self, *arguments, **options)  # type: ignore[arg-type]
         if first.name not in self.state.off:
-            self.state.off = self.state.off | {first.name: "lost"}  # just now
+            self.state.off = self.state.off | {first.name: Why.LOST}  # just now
         return admission
 
     monkeypatch.setattr(AdmissionControl, "admit", slow)
@@ -355,7 +302,7 @@ def test_jobs_that_do_not_share_have_what_they_had_when_an_operator_takes_things
 def test_jobs_that_do_not_share_have_what_they_had_after_a_failure(rig):
     jobs = [rig.add(job) for job in (ONE, WIDE, TWO)]
     given = rates(jobs)
-    rig.network.failover.lose({"a1": "it died", "c2-a3": "nothing comes out"}, "silent")
+    rig.network.failover.lose({"a1": "it died", "c2-a3": "nothing comes out"}, Why.SILENT)
     until(lambda: rig.network.answers["plans changed"] > 0 or rates(jobs) == given, "planned again")
     assert all(rate <= given[name] * (1 + 1e-6) for name, rate in rates(jobs).items())
     rig.network.failover.restore(["a1", "c2-a3"], "they are back")

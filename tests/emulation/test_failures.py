@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from controlplane.generators import fattree
+from controlplane.generators import fattree, leaf_spine
 from controlplane.plan.repair import CannotRepair, Repair
-from controlplane.runtime import update
+from controlplane.runtime import failures, update
 from controlplane.topology import Topology
 from tests.emulation.rig import Rig
 from tests.emulation.test_allreduce import SIZE
@@ -83,3 +83,31 @@ def test_link_that_swallows_everything_is_found(way: str) -> None:
         rig.allreduce(SIZE // 4).check()
         assert any(line == f"lost: nothing comes out of link {u}-{v}" for line in rig.log), rig.log
         assert not any("gave up" in line or "is gone" in line for line in rig.log)
+
+
+@pytest.mark.timeout(300)
+def test_link_on_probation_carries_the_job_when_the_other_way_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link is cut and mended, and while it is on probation the only other spine dies."""
+    monkeypatch.setattr(failures, "PROBATION_SECONDS", 600.0)
+    with Rig("softswitch", leaf_spine(2, 2, 3, RATE), "inart", workers=4, roots=1, answers_failures=True) as rig:
+        rig.start_all()
+        points = [point for one in rig.plan.trees for flow in one.flows for point in flow.route]
+        first, other = sorted(("s1", "s2"), key=points.count, reverse=True)
+        rig.submit(SIZE)
+        rig.emulation.cut("e1", first)
+        rig.collect().check()
+        rig.emulation.mend("e1", first)
+        rig.allreduce(SIZE // 4).check()
+        assert [name for name in rig.service.network.state.off if first in name], rig.log
+        before = time.monotonic()
+        rig.allreduce(SIZE).check()
+        usual = time.monotonic() - before
+        before = time.monotonic()
+        rig.submit(SIZE)
+        rig.emulation.fail(other)
+        rig.collect().check()
+        print(f"{other} died: {time.monotonic() - before:.2f} s instead of {usual:.2f} s")
+        rig.allreduce(SIZE // 4).check()
+        print("\n".join(rig.log[-12:]))
+        assert any("a job has no other way" in line for line in rig.log), rig.log
+        assert not any("gave up" in line or "its connection ended" in line for line in rig.log), "no agent noticed"

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.generators import leaf_spine
 from controlplane.runtime import failures
+from controlplane.runtime.disabled import Why
 from tests.emulation.rig import Rig, paper_testbed
 from tests.emulation.test_lifetime import poll
 
@@ -47,6 +49,41 @@ def test_parameter_server_that_is_lost_gives_its_part_to_the_others_and_gets_it_
         rig.allreduce(SIZE // 10).check()
         assert any(f"{lost} can be used again" in line for line in rig.log), rig.log
         print("\n".join(rig.log[-30:]))
+
+
+@pytest.mark.timeout(400)
+def test_parameter_server_that_came_back_while_other_things_failed_is_used_again(monkeypatch) -> None:
+    """A spine is lost; a parameter server is killed and started again; a worker is killed; then all are back."""
+    monkeypatch.setattr(failures, "STEADY_SECONDS", 1.0)
+    network = leaf_spine(2, 2, 3, 100.0, aggregation_mbps=None, ingress_mbps=None)
+    with Rig("softswitch", network, "inart", workers=4, roots=2, answers_failures=True) as rig:
+        rig.start_all()
+        rig.allreduce(SIZE).check()
+        (job,) = rig.service.network.jobs
+        lost, other = rig.job.parameter_servers
+        worker = rig.job.workers[1]
+        rig.service.network.failover.lose({"s1": "switch s1 does not answer"}, Why.SILENT)
+        rig.roots[lost].kill()
+        poll(lambda: lost not in job.roster.configs, "the job goes on without it", 60.0)
+        rig.start_root(lost)
+        poll(lambda: lost in job.roster.waiting(), "it has joined again", 60.0)
+        rig.workers.pop(worker).kill()
+        poll(lambda: not job.roster.running, "the job waits for its worker", 60.0)
+        rig.service.network.failover.restore(["s1"], "it answers again")
+        left = dict(rig.workers)
+        rig.start_worker(worker)  # which begins with an all-reduce of one number, for which it needs the others
+        poll(lambda: job.roster.running, "all have joined", 60.0)
+        for process in left.values():
+            process.send({"size": 4})
+        rig.workers[worker].receive(90.0)
+        for process in left.values():
+            process.receive(90.0)
+        poll(lambda: job.roster.running and lost in job.roster.configs, "it is used again", 60.0)
+        poll(lambda: len(job.updater.versions) == 1, "nothing is left of what was before", 60.0)
+        rig.roots[other].kill()
+        poll(lambda: set(job.roster.configs) == {*rig.job.workers, lost}, "it carries the job alone", 60.0)
+        print("\n".join(rig.log[-30:]))
+        assert job.roster.running
 
 
 def test_job_that_may_goes_on_without_a_worker() -> None:

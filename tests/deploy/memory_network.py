@@ -1,0 +1,70 @@
+"""A network whose switches are in memory: jobs, failures and orders without a socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controlplane.job import Job
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.runtime.epochs import EpochStore
+from controlplane.runtime.failures import Watch
+from controlplane.runtime.network import Network
+from controlplane.runtime.room import split
+from controlplane.runtime.running import RunningJob
+from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.topology import Topology
+from p4src.protocol import VERSION
+from tests.deploy.memory import MemoryTarget
+
+
+class MemoryNetwork:
+    """A network of memory targets that is filled and watched by its keepers. `watch` looks only when it is told to."""
+
+    def __init__(self, folder: Path, kind: P4RuntimeKind, topology: Topology) -> None:
+        self.topology = topology
+        self.targets = {name: MemoryTarget(name) for name in topology.switches}
+        self.log: list[str] = []
+        self.network = Network(
+            topology, kind, list(self.targets.values()), epochs=EpochStore(folder / "epoch"), log=self.log.append
+        )
+        self.network.switches.fill()
+        self.network.switches.watch()
+        self.watch = Watch(self.network, self.log.append)
+
+    def add(self, job: Job, together: bool = False) -> RunningJob:
+        return self.network.launch(job, "inart", together=together)[1]
+
+    def adding(self, job: RunningJob) -> MemoryTarget:
+        """A switch that adds for a job and that none of its servers hangs on."""
+        assert job.updater is not None
+        plan = job.updater.plan
+        access = {self.topology.access_switch(node) for node in (*plan.job.workers, *plan.job.parameter_servers)}
+        return self.targets[next(p for tree in plan.trees for p in tree.points if p not in access)]
+
+    def join(self, job: RunningJob) -> dict[str, object]:
+        roster = job.roster
+        return {
+            node: roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION))
+            for node, config in roster.configs.items()
+        }
+
+    def as_wanted(self) -> bool:
+        """Whether every switch holds what all jobs have there, and nothing else."""
+        switches = self.network.switches
+        for target in self.targets.values():
+            held = split(target.rules)
+            for job in self.network.jobs:
+                if _entries(held.pop(job.job_id, None)) != _entries(_some(switches.rules(job.job_id)[target.name])):
+                    return False
+            if held or not target.rules.routes:
+                return False
+        return True
+
+
+def _entries(rules):  # type: ignore[no-untyped-def]
+    """Whatever their order."""
+    return rules and (set(rules.labels), set(rules.groups))
+
+
+def _some(rules):  # type: ignore[no-untyped-def]
+    return next(iter(split(rules).values()), None)

@@ -1,0 +1,97 @@
+"""A parameter server that was lost and is back is used again, whatever else fails meanwhile, and is never forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controlplane.generators import leaf_spine
+from controlplane.job import Job
+from controlplane.runtime import failures
+from controlplane.runtime.disabled import Why
+from controlplane.runtime.running import RunningJob
+from controlplane.targets.kinds import P4RuntimeKind
+from p4src.artifacts import find
+from tests.deploy.agents import Agents
+from tests.deploy.memory_network import MemoryNetwork
+
+NETWORK = leaf_spine(2, 2, 3, 300.0, uplink_mbps=300.0, aggregation_mbps=None, ingress_mbps=None)
+WORKERS, ROOTS = ("h1", "h3", "h4", "h5"), ("h2", "h6")
+JOB = Job("one", WORKERS, ROOTS, 1_000_000)
+
+
+@pytest.fixture(scope="module")
+def kind() -> P4RuntimeKind:
+    return P4RuntimeKind(find("v1model", 4))
+
+
+@pytest.fixture
+def rig(tmp_path, kind) -> Iterator[MemoryNetwork]:
+    made = MemoryNetwork(tmp_path, kind, NETWORK)
+    yield made
+    print("\n".join(made.log))
+    made.network.close()
+
+
+@pytest.fixture
+def running(rig) -> RunningJob:
+    return rig.add(JOB)
+
+
+@pytest.fixture
+def agents(running) -> Iterator[Agents]:
+    made = Agents(running.roster)
+    made.join()
+    yield made
+    running.roster.close()
+    made.end()
+
+
+def used(running: RunningJob) -> tuple[str, ...]:
+    assert running.updater is not None
+    return running.updater.plan.job.parameter_servers
+
+
+def test_server_that_came_back_while_a_worker_was_lost_and_a_switch_was_off_is_used_again(rig, running, agents, until):
+    """What the issue saw: s1 restarts; h2 is killed and started again; h3 is killed; both are back."""
+    rig.network.failover.lose({"s1": "switch s1 does not answer"}, Why.LOST)
+    running.roster.leave(agents.members["h2"])
+    until(lambda: used(running) == ("h6",), "the job goes on without h2")
+    agents.join_again("h2")
+    running.roster.leave(agents.members["h3"])
+    assert not running.roster.running
+    rig.watch._look_at_lost_agents()
+    rig.network.failover.restore(["s1"], "answering again")
+    agents.join_again("h3")
+    until(lambda: set(used(running)) == set(ROOTS), "h2 is used again")
+    until(lambda: running.roster.running, "the job runs")
+    running.roster.leave(agents.members["h6"])
+    until(lambda: used(running) == ("h2",), "and the job goes on with h2 alone")
+    assert running.roster.running
+
+
+def test_server_that_is_back_is_used_again_though_the_job_is_no_faster_with_it(
+    rig, running, agents, until, monkeypatch
+):
+    """The workers' own links are the bottleneck: a second parameter server is there for when the first is lost."""
+    monkeypatch.setattr(failures, "STEADY_SECONDS", 0.0)
+    before = running.updater.plan.rate_mbps
+    running.roster.leave(agents.members["h2"])
+    until(lambda: used(running) == ("h6",), "the job goes on without h2")
+    until(lambda: not running.roster.gone() and len(running.updater.versions) == 1, "the change is over")
+    agents.join_again("h2")
+    rig.watch._look_at_lost_agents()
+    until(lambda: set(used(running)) == set(ROOTS), "h2 is used again")
+    assert running.updater.plan.rate_mbps >= before * (1 - 1e-6)
+
+
+def test_operator_can_take_a_server_back_that_the_plan_does_not_use(rig, running, agents, until):
+    running.roster.leave(agents.members["h2"])
+    until(lambda: used(running) == ("h6",), "the job goes on without h2")
+    until(lambda: not running.roster.gone() and len(running.updater.versions) == 1, "the change is over")
+    agents.join_again("h2")
+    running.without = {}  # however it came to that
+    assert "h2" in rig.network.state.kept_off, "status says that h2 is not used"
+    rig.network.replan(restored=["h2"])
+    assert set(used(running)) == set(ROOTS)

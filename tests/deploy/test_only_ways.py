@@ -1,0 +1,140 @@
+"""What is on probation after a failure is used at once when a second failure leaves a job no other way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.generators import fattree, leaf_spine
+from controlplane.job import Job
+from controlplane.runtime import failures
+from controlplane.runtime.disabled import Why
+from controlplane.runtime.only_ways import connected, only_ways
+from controlplane.runtime.running import RunningJob
+from controlplane.targets.kinds import P4RuntimeKind
+from p4src.artifacts import find
+from tests.controlplane.instances import examples
+from tests.deploy.memory_network import MemoryNetwork
+
+NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
+JOB = Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000)
+BIG = fattree(4, 100.0)
+THINGS = (*BIG.switches, *(f"{u}-{v}" for u, v in BIG.links if u < v))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.data())
+def test_no_more_is_used_again_than_a_job_needs_and_nothing_where_that_does_not_help(data):
+    servers = data.draw(st.lists(st.sampled_from(BIG.servers), min_size=2, max_size=4, unique=True))
+    disabled = data.draw(st.lists(st.sampled_from(THINGS), max_size=16, unique=True))
+    probation = data.draw(st.permutations(disabled))[: data.draw(st.integers(0, len(disabled)))]
+    chosen = only_ways(BIG, [(servers, disabled)], probation)
+    assert set(chosen) <= set(probation)
+    left = set(disabled) - set(chosen)
+    if connected(BIG, servers, disabled) or not connected(BIG, servers, set(disabled) - set(probation)):
+        assert not chosen
+        return
+    assert connected(BIG, servers, left)
+    for fewer in combinations(chosen, len(chosen) - 1):
+        assert not connected(BIG, servers, set(disabled) - set(fewer)), "all of it is needed"
+
+
+def test_what_brings_two_jobs_together_is_chosen_once():
+    disabled = ["e1-s1", "e1-s2"]
+    jobs = [(["h1", "h4"], disabled), (["h2", "h5"], disabled)]
+    assert only_ways(NETWORK, jobs, ["e1-s2", "e1-s1"]) == ["e1-s2"]
+
+
+@pytest.fixture(scope="module")
+def kind() -> P4RuntimeKind:
+    return P4RuntimeKind(find("v1model", 4))
+
+
+@pytest.fixture
+def rig(tmp_path, kind) -> Iterator[MemoryNetwork]:
+    made = MemoryNetwork(tmp_path, kind, NETWORK)
+    yield made
+    print("\n".join(made.log))
+    made.network.close()
+
+
+@pytest.fixture
+def running(rig) -> RunningJob:
+    return rig.add(JOB)
+
+
+class Clock:
+    """Time that only a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(failures.time, "monotonic", made.monotonic)
+    return made
+
+
+def switches_of(running: RunningJob) -> set[str]:
+    assert running.updater is not None
+    return {node for tree in running.updater.plan.trees for flow in tree.flows for node in flow.route}
+
+
+def test_link_that_was_silent_and_is_mended_carries_the_job_when_the_other_spine_dies(rig, running, clock):
+    """In a network of two spines: link e1-s1 is down for 11 s; then s2 is killed."""
+    rig.watch._lose_silent({"e1-s1"}, NETWORK)
+    assert "s1" not in switches_of(running)
+    clock.now += 11.0
+    rig.watch._take_only_ways()
+    assert rig.network.state.off == {"e1-s1": Why.SILENT}, "there is another way: its probation goes on"
+    rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
+    rig.watch._take_only_ways()
+    assert rig.network.state.off == {"s2": Why.LOST}
+    assert "s2" not in switches_of(running) and "s1" in switches_of(running), "led around at once"
+
+
+def test_only_way_that_is_dead_is_tried_again_every_few_seconds(rig, running, clock):
+    rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
+    tries = []
+    rig.watch._lose_silent({"e1-s1"}, NETWORK)
+    began = clock.now
+    while clock.now < began + 30.0:
+        clock.now += failures.LOOK_SECONDS
+        rig.watch._end_probation()
+        rig.watch._take_only_ways()
+        if "e1-s1" not in rig.network.state.off:
+            tries.append(clock.now - began)
+            rig.watch._lose_silent({"e1-s1"}, NETWORK)  # it is dead still
+    pauses = [after - before for before, after in zip([0.0, *tries], tries, strict=False)]
+    assert max(pauses) <= failures.LONGEST_NO_WAY_SECONDS + 2 * failures.LOOK_SECONDS
+    assert len(tries) >= 7
+
+
+def test_switch_that_answers_again_carries_the_job_when_the_other_dies_before_it_is_trusted(rig, running, until):
+    rig.targets["s1"].die()
+    until(lambda: (rig.watch._look_at_switches(), rig.network.state.off == {"s1": Why.LOST})[1], "s1 is lost")
+    rig.targets["s1"].down = False
+    until(lambda: (rig.watch._look_at_switches(), "s1" in rig.watch._back)[1], "s1 answers")
+    assert rig.network.state.off == {"s1": Why.LOST}, "it must answer for some time first"
+    rig.targets["s2"].die()
+    until(lambda: (rig.watch._look_at_switches(), "s2" in rig.network.state.off)[1], "s2 is lost")
+    rig.watch._take_only_ways()
+    assert rig.network.state.off == {"s2": Why.LOST}
+    assert "s1" in switches_of(running) and "s2" not in switches_of(running)
+
+
+def test_what_an_operator_took_out_stays_out_though_it_is_the_only_way(rig, running, clock):
+    rig.network.replan(off=["s1"])
+    rig.network.failover.lose({"s2": "switch s2 does not answer"}, Why.LOST)
+    clock.now += 100.0
+    rig.watch._take_only_ways()
+    assert rig.network.state.off["s1"] == Why.OPERATOR
