@@ -35,3 +35,14 @@ def parse_bytes(text: str) -> int:
     if not match:
         raise ValueError(f"a size is a number with K, M, G, Ki, Mi or Gi behind it, got {text!r}")
     return int(float(match[1]) * UNITS[match[2]])
+
+
+def parse_part(text: str, option: str) -> float:
+    """ "90%" or "0.9". Raises ValueError."""
+    try:
+        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        part = -1.0
+    if not 0 < part <= 1:
+        raise ValueError(f"{option} must be a part of the rate, like 90% or 0.9, got {text!r}")
+    return part

@@ -243,8 +243,11 @@ def parse_job(spec: str, topology: Topology) -> Job:
             ) from None
         except ValueError as error:
             raise JobError(f"job file {path} is not JSON: {error}") from None
-        job = Job.from_json(data)
-        job.check(topology)
+        try:
+            job = Job.from_json(data)
+            job.check(topology)
+        except JobError as error:
+            raise JobError(f"job file {path}: {error}") from None
         return job
     values: dict[str, str] = {}
     for part in filter(None, spec.split(",")):

@@ -50,7 +50,9 @@ def _number(value: Any, what: str, unlimited: bool) -> float:
         number = float(value)
     except OverflowError:
         raise TopologyError(f"{what} is larger than any number that can be computed with") from None
-    if math.isnan(number) or number < 0:
+    if math.isnan(number):
+        raise TopologyError(f"{what} must be a number, got NaN (not a number)")
+    if number < 0:
         raise TopologyError(f"{what} must not be negative, got {value!r}")
     if math.isinf(number) and not unlimited:
         raise TopologyError(f"{what} must be finite, got {value!r}")
@@ -315,18 +317,25 @@ class Topology:
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Topology:
         """From networkx node-link JSON (a path or the parsed object). Raises TopologyError, naming what is wrong."""
-        name = ""
-        if not isinstance(source, Mapping):
-            path = Path(source)
-            name = path.stem
-            try:
-                source = parse_json(path.read_text())
-            except OSError as error:
-                raise TopologyError(f"cannot read topology file {path}: {error.strerror}") from None
-            except ValueError as error:
-                raise TopologyError(f"topology file {path} is not JSON: {error}") from None
-            if not isinstance(source, Mapping):
-                raise TopologyError(f'topology file {path} must hold an object with "nodes" and "edges"')
+        if isinstance(source, Mapping):
+            return cls._from_json(source, "")
+        path = Path(source)
+        try:
+            content = parse_json(path.read_text())
+        except OSError as error:
+            raise TopologyError(f"cannot read topology file {path}: {error.strerror}") from None
+        except ValueError as error:
+            raise TopologyError(f"topology file {path} is not JSON: {error}") from None
+        if not isinstance(content, Mapping):
+            raise TopologyError(f'topology file {path} must hold an object with "nodes" and "edges"')
+        try:
+            return cls._from_json(content, path.stem)
+        except TopologyError as error:
+            raise TopologyError(f"topology file {path}: {error}") from None
+
+    @classmethod
+    def _from_json(cls, source: Mapping[str, Any], name: str) -> Topology:
+        """name: where the object has none of its own."""
         node_list = source.get("nodes")
         edge_list = source.get("edges", source.get("links"))
         if not isinstance(node_list, list) or not isinstance(edge_list, list):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from controlplane import command_line
 from controlplane.generators import parse_topology
+from controlplane.inputs import parse_part
 from controlplane.job import Job, parse_job
 from controlplane.plan.limits import Limits, limited
 from controlplane.plan.measured import load_measured, with_measured
@@ -119,12 +120,22 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{option} is for {others}: {command} has no use for it")
     if arguments.keep is not None and not arguments.survive:
         raise ValueError("--keep says how much is to be left: give --survive one, too")
+    for name in ("rate_at_least", "keep"):
+        if getattr(arguments, name) is not None:
+            parse_part(getattr(arguments, name), f"--{name.replace('_', '-')}")
+    named = arguments.strategies if command == "compare" else [arguments.strategy]
+    for name in [] if named in (None, ["all"]) else named:
+        if name not in STRATEGIES:
+            raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
     if arguments.time_limit is not None and not arguments.time_limit > 0:
         raise ValueError(f"--time-limit must be above 0 s, got {arguments.time_limit:g}")
 
 
 def refuse_unwritable(arguments: argparse.Namespace) -> None:
-    """Before anything is computed that could not be kept. Raises OSError."""
+    """Before anything is computed that could not be kept. Raises OSError, ValueError."""
+    for option, path in (("--draw", arguments.draw), ("--plot", arguments.plot)):
+        if path:
+            _refuse_unknown_format(option, path)
     for path in filter(None, (arguments.output, arguments.draw, arguments.plot)):
         folder = os.path.dirname(path) or "."
         if not os.path.isdir(folder):
@@ -133,6 +144,16 @@ def refuse_unwritable(arguments: argparse.Namespace) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not os.access(path if os.path.exists(path) else folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def _refuse_unknown_format(option: str, path: str) -> None:
+    """A picture's format is its file's ending. Raises ValueError for one that matplotlib does not write."""
+    from matplotlib.backend_bases import FigureCanvasBase  # takes a while, and few commands draw
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = os.path.splitext(path)[1].removeprefix(".").lower()
+    if ending and ending not in known:
+        raise ValueError(f"{option} {path}: no picture has the format {ending!r}; known: {', '.join(sorted(known))}")
 
 
 def loaded(arguments: argparse.Namespace) -> tuple[Topology, Job]:

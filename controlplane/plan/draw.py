@@ -101,6 +101,8 @@ def draw(plan: Plan, evaluation: Evaluation, topology: Topology, path: str | Pat
         u, v = full.name.split("->")
         axes.plot([place[u][0], place[v][0]], [place[u][1], place[v][1]], color="red", linewidth=5, alpha=0.5, zorder=2)
         mark = Line2D([], [], color="red", linewidth=3, alpha=0.5, label=f"bottleneck: link {full.name}")
+    elif full.name not in place:  # a tree whose window is full: it is no one place
+        mark = Line2D([], [], linestyle="", label=f"bottleneck: {full.kind.replace('_', ' ')} {full.name}")
     else:
         x, y = place[full.name]
         axes.scatter([x], [y], s=max(500, 2 * MOST_AREA), facecolors="none", edgecolors="red", linewidths=2.5, zorder=4)

@@ -284,7 +284,10 @@ class Plan:
             raise PlanError(f"cannot read plan file {path}: {error.strerror}") from None
         except ValueError as error:  # no text, or no JSON
             raise PlanError(f"plan file {path} is not JSON: {error}") from None
-        return cls.from_json(content)
+        try:
+            return cls.from_json(content)
+        except ValueError as error:
+            raise type(error)(f"plan file {path}: {error}") from None
 
     def __str__(self) -> str:
         lines = [

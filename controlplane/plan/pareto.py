@@ -8,11 +8,11 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 from controlplane.evaluate import evaluate
+from controlplane.inputs import parse_part
 from controlplane.job import Job
 from controlplane.plan.limits import MINIMUM_SLOTS, label_entries
 from controlplane.plan.model import Plan
 from controlplane.plan.planning import ERRORS, timed
-from controlplane.plan.survive import parse_part
 from controlplane.strategies import Strategy, get_strategy
 from controlplane.topology import Topology
 
@@ -113,6 +113,7 @@ def draw(points: list[Point], path: str) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for axis, name, label in (
@@ -122,6 +123,7 @@ def draw(points: list[Point], path: str) -> None:
         axis.plot([getattr(p, name) for p in points], [p.rate_mbps for p in points], marker="o")
         axis.set_xlabel(label)
         axis.set_ylim(bottom=0)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))  # there are no 2.5 trees
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("rate of a worker, Mbit/s")
     figure.tight_layout()

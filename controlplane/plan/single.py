@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from controlplane.inputs import parse_part
 from controlplane.job import Job
 from controlplane.plan.model import Plan
 from controlplane.plan.pareto import fewest
 from controlplane.plan.planning import solve, timed
 from controlplane.plan.report import Planned, planned, print_plan, report
-from controlplane.plan.survive import Hardened, Loss, hardened, lines, losses, parse_part
+from controlplane.plan.survive import Hardened, Loss, hardened, lines, losses
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology
 
@@ -80,8 +81,5 @@ def _print(
 def _draw(found: Planned, topology: Topology, path: str) -> None:
     from controlplane.plan.draw import draw  # matplotlib takes a while
 
-    try:
-        draw(found.plan, found.evaluation, topology, path)
-    except ValueError as error:  # a format that matplotlib does not know
-        raise ValueError(f"--draw {path}: {error}") from None
+    draw(found.plan, found.evaluation, topology, path)
     print(f"drawn: {path}", file=sys.stderr)

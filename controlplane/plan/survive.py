@@ -261,17 +261,6 @@ def _weak(pool: Pool, wanted: float) -> Iterator[tuple[Scenario, float]]:
                 yield scenario, rate
 
 
-def parse_part(text: str, option: str) -> float:
-    """ "90%" or "0.9". Raises ValueError."""
-    try:
-        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        part = -1.0
-    if not 0 < part <= 1:
-        raise ValueError(f"{option} must be a part of the rate, like 90% or 0.9, got {text!r}")
-    return part
-
-
 def lines(found: list[Loss], rate_mbps: float, most: int = 20) -> Iterator[str]:
     """A table: those that cost most, then how many cost less."""
     yield f"{'lost':<16}{'trees':>6}{'rate Mbit/s':>13}{'of now':>8}{'at most':>10}"

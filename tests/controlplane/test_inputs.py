@@ -125,3 +125,45 @@ def test_job_beside_others_says_what_is_short_and_what_it_is_not():
         parse_next_job("workers=2,ps=1", topology, others)
     with pytest.raises(JobError, match="not a list"):
         parse_next_job("[" * 100_000, topology, others)
+
+
+NAN_NODE = changed("nodes", "V1", aggregation_mbps=float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "words"),
+    [
+        ("--topology", {"a": 1}, "a topology is node-link JSON"),
+        ("--topology", NAN_NODE, "aggregation_mbps must be a number, got NaN"),
+        ("--job", {"a": 1}, "unknown attribute 'a'"),
+        ("--job", {**JOB.to_json(), "workers": ["nobody"]}, "worker 'nobody' does not exist"),
+        ("--frozen-split", {"a": 1}, "field 'job' is missing"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_the_file(option, content, words, tmp_path, capsys):
+    file = tmp_path / "wrong.json"
+    file.write_text(json.dumps(content))
+    given = {"--topology": "testbed", option: str(file)}
+    assert plan_command([word for pair in given.items() for word in pair]) == 2
+    said = capsys.readouterr().err
+    assert str(file) in said and words in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rate-at-least", "nan"], "--rate-at-least must be a part of the rate"),
+        (["--survive", "one", "--keep", "3"], "--keep must be a part of the rate"),
+        (["--strategy", "nobody"], "unknown strategy 'nobody'"),
+        (["compare", "--strategies", "lbmm", "nobody"], "unknown strategy 'nobody'"),
+        (["--draw", "plan.nothing"], "no picture has the format 'nothing'"),
+        (["pareto", "--plot", "plan.nothing"], "no picture has the format 'nothing'"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_planned(arguments, words, monkeypatch, capsys):
+    def loaded(_):
+        raise AssertionError("it has begun to work")
+
+    monkeypatch.setattr("controlplane.plan.__main__.loaded", loaded)
+    assert plan_command([*arguments, "--topology", "testbed"]) == 2
+    assert words in capsys.readouterr().err

@@ -19,7 +19,7 @@ from controlplane.plan import report
 from controlplane.plan.__main__ import main
 from controlplane.plan.cost import windows
 from controlplane.plan.limits import Limits, limited
-from controlplane.plan.pareto import fewest, plans
+from controlplane.plan.pareto import Point, draw, fewest, plans
 from controlplane.plan.planning import timed
 from controlplane.rules import build
 from controlplane.strategies import get_strategy
@@ -208,3 +208,14 @@ def test_two_trees_on_the_network_where_strict_was_better():
     job = replace(place_job(topology, 7, 2, seed=0), max_trees=2)
     strict = get_strategy("inart-strict")(topology, job)
     assert get_strategy("inart")(topology, job).rate_mbps >= strict.rate_mbps * (1 - 1e-9)
+
+
+def test_the_axis_of_trees_has_no_half_trees(tmp_path, monkeypatch):
+    """What is drawn of 1, 2 and 4 trees marks whole numbers only."""
+    from matplotlib import pyplot
+
+    figures: list[pyplot.Figure] = []
+    monkeypatch.setattr(pyplot, "close", figures.append)
+    draw([Point(trees, float(trees), 10 * trees, 16) for trees in (1, 2, 4)], str(tmp_path / "front.png"))
+    ticks = figures[0].axes[0].get_xticks()
+    assert len(ticks) > 2 and all(tick == round(tick) for tick in ticks)

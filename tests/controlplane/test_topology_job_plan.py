@@ -308,7 +308,7 @@ def test_the_command_line(tmp_path, capsys):
         assert main(["--topology", "testbed", option, str(tmp_path / "missing" / "plan.png")]) == 2
         assert f"error: cannot write {tmp_path}/missing/plan.png: No such file" in capsys.readouterr().err
     assert main(["--topology", "testbed", "--draw", str(tmp_path / "plan.abc")]) == 2
-    assert "plan.abc: Format 'abc' is not supported" in capsys.readouterr().err
+    assert "plan.abc: no picture has the format 'abc'" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_is_said_before_anything_is_planned(tmp_path, capsys):
