@@ -358,7 +358,9 @@ def test_bad_input_is_named_on_the_command_line(tmp_path, capsys, network, job, 
     whole = {"name": "j", "workers": ["W1", "W2"], "parameter_servers": ["S1"], "model_bytes": 1000, **job}
     (tmp_path / "job.json").write_text(json.dumps(whole))
     assert main(["--topology", str(tmp_path / "net.json"), "--job", str(tmp_path / "job.json")]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and err.endswith(f"{message}\n")
+    assert err.count("\n") == 1 and (str(tmp_path) in err or "no route" in err)
 
 
 def test_whoever_reads_a_table_may_stop_reading():
