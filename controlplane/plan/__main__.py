@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
+import time
 
 from controlplane import command_line
 from controlplane.plan.arguments import COMMANDS, loaded, parser, refuse_unwritable, refuse_useless
@@ -12,7 +14,18 @@ from controlplane.plan.planning import ERRORS
 
 def main(argv: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
+    begun = time.monotonic()
+    gc.disable()  # plans are large and hold no cycles: looking for some in them took a fifth of the time
+    try:
+        return _run(argv, begun)
+    finally:
+        gc.enable()
+
+
+def _run(argv: list[str] | None, begun: float) -> int:
+    """begun: on the monotonic clock, from when --time-limit counts."""
     arguments = parser(__doc__).parse_args(argv)
+    arguments.begun = begun
     try:
         refuse_useless(arguments)
         refuse_unwritable(arguments)

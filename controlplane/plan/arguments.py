@@ -73,7 +73,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         "--time-limit",
         type=float,
         metavar="SECONDS",
-        help="end with the best plan so far (as Ctrl-C does); with compare and pareto: for each (compare: 60)",
+        help="end with the best plan so far (as Ctrl-C does), so long after the command began; with compare: of the "
+        "search of each strategy (60)",
     )
     result.add_argument(
         "--prove", action="store_true", help="compute a better bound, over all trees and links (takes longer)"
@@ -125,7 +126,7 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
             parse_part(getattr(arguments, name), f"--{name.replace('_', '-')}")
     named = arguments.strategies if command == "compare" else [arguments.strategy]
     for name in [] if named in (None, ["all"]) else named:
-        if name not in STRATEGIES:
+        if name not in tuple(STRATEGIES):  # asking the registry itself would import it
             raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
     if arguments.time_limit is not None and not arguments.time_limit > 0:
         raise ValueError(f"--time-limit must be above 0 s, got {arguments.time_limit:g}")

@@ -15,11 +15,11 @@ topology.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 from controlplane.plan.model import Plan, Tree
 from controlplane.topology import Topology, TopologyError
@@ -162,8 +162,8 @@ def held(topology: Topology) -> Held:
     return Held(**{name: found[name] for name in RESOURCES}, values_per_packet=packets[0] if packets else None)
 
 
-def limited(topology: Topology, limits: Limits) -> Topology:
-    """The topology with every switch holding what the target does, and at most what its own attributes say."""
+def _attributes(limits: Limits) -> dict[str, int]:
+    """What a target holds, by attribute of a switch."""
     own = {
         "slots": limits.slots,
         "label_entries": limits.label_table_size,
@@ -173,6 +173,12 @@ def limited(topology: Topology, limits: Limits) -> Topology:
     }
     if limits.fan_in is not None:
         own["fan_in"] = limits.fan_in
+    return own
+
+
+def limited(topology: Topology, limits: Limits) -> Topology:
+    """The topology with every switch holding what the target does, and at most what its own attributes say."""
+    own = _attributes(limits)
     held(topology)
     nodes = {
         v: {name: min(value, topology.graph.nodes[v].get(name, value)) for name, value in own.items()}
@@ -244,16 +250,17 @@ class Needs:
         return cls(inputs, slots, labels, {v: len(found) for v, found in groups.items()})
 
 
-def check_fits(plan: Plan, topology: Topology, needs: Needs | None = None) -> None:
-    """Holds the plan against the limits of the topology's switches. needs: where they are counted already. Raises
-    DoesNotFit for the first exceeded."""
+def check_fits(plan: Plan, topology: Topology) -> None:
+    """Holds the plan against the limits of the topology's switches. Raises DoesNotFit for the first exceeded."""
     limits = held(topology)
-    if not limits.anything:
-        return
+    if limits.anything:
+        _check_within(plan, limits, Needs.of(plan, bool(limits.label_entries)))
+
+
+def _check_within(plan: Plan, limits: Held, needs: Needs) -> None:
     for v, available in limits.max_workers.items():
         if len(plan.job.workers) > available:
             raise DoesNotFit(v, RESOURCES["max_workers"], len(plan.job.workers), available)
-    needs = needs or Needs.of(plan, bool(limits.label_entries))
     for name in ("fan_in", "slots", "label_entries", "multicast_groups"):
         needed: dict[str, int] = getattr(needs, name)
         available_at: dict[str, int] = getattr(limits, name)
@@ -265,10 +272,16 @@ def check_fits(plan: Plan, topology: Topology, needs: Needs | None = None) -> No
 def unfit_for(plan: Plan, topology: Topology) -> dict[str, str]:
     """By target, why its programs cannot hold the plan; those that can are not in it."""
     found = {}
-    needs = Needs.of(plan)
+    needs, own = Needs.of(plan), held(topology)
     for target in PROTOCOL.targets:
+        holds = _attributes(Limits.of_target(target))
+        least: dict[str, Any] = {
+            name: {v: min(value, getattr(own, name).get(v, value)) for v in topology.switches}
+            for name in RESOURCES
+            if (value := holds.get(name)) is not None
+        }
         try:
-            check_fits(plan, limited(topology, Limits.of_target(target)), needs)
-        except (DoesNotFit, TopologyError) as error:
+            _check_within(plan, replace(own, **least), needs)
+        except DoesNotFit as error:
             found[target] = str(error)
     return found

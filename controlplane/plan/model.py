@@ -20,6 +20,8 @@ from controlplane.job import Job
 from controlplane.topology import Topology
 
 SHARE_TOLERANCE = 1e-6
+SHOWN_TREES, SHOWN_POINTS = 40, 16
+"""How many trees, and aggregation points of one, a plan is printed with: about a screen."""
 
 
 class PlanError(ValueError):
@@ -296,14 +298,20 @@ class Plan:
             f"{len(self.job.workers)} workers"
         ]
         lines += [f"  {each.sender} ({each.layer}): to {', '.join(each.receivers)}" for each in self.multicasts]
-        for index, tree in enumerate(self.trees):
-            where = {point: sum(a.point == point for a in tree.assignments) for point in (*tree.points, tree.root)}
+        for index, tree in enumerate(self.trees[:SHOWN_TREES]):
+            counts = Counter(a.point for a in tree.assignments)
+            where = {point: counts[point] for point in (*tree.points, tree.root) if counts[point]}
             parts = [
                 f"{count} at {point}" if point != tree.root else f"{count} direct"
-                for point, count in where.items()
-                if count
+                for point, count in list(where.items())[:SHOWN_POINTS]
             ]
+            if len(where) > SHOWN_POINTS:
+                rest = sum(list(where.values())[SHOWN_POINTS:])
+                parts.append(f"{rest} at {len(where) - SHOWN_POINTS} others")
             lines.append(f"  {index}: root {tree.root}, share {tree.share:.4f}: {', '.join(parts)}")
+        if len(self.trees) > SHOWN_TREES:
+            rest_share = sum(tree.share for tree in self.trees[SHOWN_TREES:])
+            lines.append(f"  and {len(self.trees) - SHOWN_TREES} more trees, share {rest_share:.4f} (--json has all)")
         return "\n".join(lines)
 
 

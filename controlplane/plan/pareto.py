@@ -12,7 +12,7 @@ from controlplane.inputs import parse_part
 from controlplane.job import Job
 from controlplane.plan.limits import MINIMUM_SLOTS, label_entries
 from controlplane.plan.model import Plan
-from controlplane.plan.planning import ERRORS, timed
+from controlplane.plan.planning import ERRORS, searching, timed
 from controlplane.strategies import Strategy, get_strategy
 from controlplane.topology import Topology
 
@@ -91,7 +91,7 @@ def fewest(best: Plan, topology: Topology, part: str, strategy: Strategy) -> Pla
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Prints the table, and draws it."""
     strategy = get_strategy(arguments.strategy)
-    with timed(arguments.time_limit):
+    with timed(searching(arguments)):
         best = strategy(topology, job, seed=arguments.seed)
         if best.multicasts:
             raise ValueError(f"pareto is for trees; {best.strategy} plans multicasts")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from controlplane.evaluate import evaluate
 from controlplane.job import Job, JobError
 from controlplane.plan.model import Plan
-from controlplane.plan.planning import ERRORS, timed
+from controlplane.plan.planning import ERRORS, searching, timed
 from controlplane.strategies import Strategy, get_strategy
 from controlplane.strategies.deadline import deadline
 from controlplane.strategies.fabric.bounds import Bound, cheap_bound
@@ -130,7 +130,7 @@ def place(topology: Topology, job: Job, strategy: Strategy, *, seed: int = 0) ->
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Prints where the parameter servers go, and what that is worth."""
     strategy = get_strategy(arguments.strategy)
-    with timed(arguments.time_limit) as limit:
+    with timed(searching(arguments)) as limit:
         before: float | None
         try:
             before = strategy(topology, job, seed=arguments.seed).rate_mbps

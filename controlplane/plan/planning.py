@@ -56,6 +56,18 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
+REPORTED = 0.2  # of a command's time: for evaluating the plan and saying what it is worth
+
+
+def searching(arguments: argparse.Namespace) -> float | None:
+    """Seconds that a command may search: its --time-limit counts from its start, and the plan is evaluated, printed and
+    written within it, too. None: no limit."""
+    if arguments.time_limit is None:
+        return None
+    spent = time.monotonic() - arguments.begun
+    return max(0.0, (arguments.time_limit - spent) * (1 - REPORTED))
+
+
 @contextmanager
 def timed(seconds: float | None) -> Iterator[Deadline]:
     """Planning that ends after so many seconds, or at the first Ctrl-C, with what there is; the second one ends all."""

@@ -12,7 +12,7 @@ from controlplane.inputs import parse_part
 from controlplane.job import Job
 from controlplane.plan.model import Plan
 from controlplane.plan.pareto import fewest
-from controlplane.plan.planning import solve, timed
+from controlplane.plan.planning import searching, solve, timed
 from controlplane.plan.report import Planned, planned, print_plan, report
 from controlplane.plan.survive import Hardened, Loss, hardened, lines, losses
 from controlplane.strategies import get_strategy
@@ -34,17 +34,17 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         previous = Plan.load(arguments.frozen_split)
         content["difference"] = difference(previous, found.plan).to_json(previous, found.plan)
     if arguments.json:
-        print(json.dumps(content, indent=2))
+        print(json.dumps(content))
     else:
         _print(found, topology, after, hard, content.get("difference"))
     if arguments.output:
-        Path(arguments.output).write_text(json.dumps(content, indent=2) + "\n")
+        Path(arguments.output).write_text(json.dumps(content) + "\n")
     if arguments.draw:
         _draw(found, topology, arguments.draw)
 
 
 def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> tuple[Planned, Hardened | None]:
-    with timed(arguments.time_limit) as limit:
+    with timed(searching(arguments)) as limit:
         plan, seconds = solve(arguments, arguments.strategy, topology, job)
         if arguments.rate_at_least is not None:
             plan = fewest(plan, topology, arguments.rate_at_least, get_strategy(arguments.strategy))

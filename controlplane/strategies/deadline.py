@@ -31,7 +31,7 @@ class Deadline:
         clock: Clock = time.monotonic,
         outer: Deadline | None = None,
     ) -> None:
-        self._clock, self._outer = clock, outer
+        self.clock, self._outer = clock, outer
         self._end = None if seconds is None else clock() + seconds
         self._report = report
         self._stopped = False
@@ -43,7 +43,7 @@ class Deadline:
         """Seconds; None: no limit."""
         if self._stopped:
             return 0.0
-        own = None if self._end is None else max(0.0, self._end - self._clock())
+        own = None if self._end is None else max(0.0, self._end - self.clock())
         around = None if self._outer is None else self._outer.left
         return own if around is None else around if own is None else min(own, around)
 
@@ -89,6 +89,18 @@ def limited_time(
         _current.reset(token)
         if outer is not None:
             outer.cut_short |= limit.cut_short
+
+
+@contextmanager
+def part_of_time(part: float) -> Iterator[Deadline]:
+    """For a search whose result takes time to be worked up: it ends after this part of the time that is left."""
+    outer = deadline()
+    left = outer.left
+    if left is None:
+        yield outer
+        return
+    with limited_time(left * part, outer.report, clock=outer.clock) as limit:
+        yield limit
 
 
 @contextmanager

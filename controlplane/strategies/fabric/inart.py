@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -11,10 +12,10 @@ from controlplane.evaluate import bound
 from controlplane.gathers import planned
 from controlplane.job import Job
 from controlplane.plan.limits import DoesNotFit, Resource, held
-from controlplane.plan.model import Plan
+from controlplane.plan.model import Plan, Tree
 from controlplane.routing import Network, Unreachable
 from controlplane.strategies.common import Infeasible, Split, Strategy, finish, plan_choices, prepare, split_or_equal
-from controlplane.strategies.deadline import OutOfTime, deadline, to_its_end
+from controlplane.strategies.deadline import OutOfTime, deadline, part_of_time, to_its_end
 from controlplane.strategies.fabric.atp import atp, atp_strict
 from controlplane.strategies.fabric.bounds import cheap_bound
 from controlplane.strategies.fabric.capacity import solve_capacity
@@ -40,8 +41,12 @@ NEAR = 1e-3  # of the smaller network's rate: what copying its trees may cost
 SAME = 1e-9  # relative difference of rates that says nothing
 STRICT_WORKERS = 64  # up to which inart-strict is tried, too: it takes long with more
 SMALL = 100  # workers times servers times switches up to which all baselines are candidates at once
+FEW_COPIES = 0.8  # of the smaller network's rate: a plan that takes little time may have more than copies with less
 LIFTING_S = 5.0  # for the copies' rates
-COPIED_LATE = 20_000  # trees times workers of a smaller network's plan that are also copied when time is over
+LIFTING_LATE_S = 0.5  # the same when time is over
+SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
+COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
+COPIED_LATE = 40_000  # trees times workers of a smaller network's plan that are also copied when time is over
 
 
 def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | None = None) -> Plan:
@@ -160,7 +165,12 @@ def _many_trees(network: Network, job: Job, seed: int, frozen_split: Split | Non
         if found:
             best = max(found, key=lambda p: p.rate_mbps)
             time.report("the trees of equivalent switches", best.rate_mbps, limit)
-            if best.rate_mbps >= limit * (1 - TOLERANCE) or time.passed():
+            if best.rate_mbps >= limit * (1 - TOLERANCE):
+                return best
+            if time.passed():
+                if best.rate_mbps < reached * FEW_COPIES:
+                    with to_its_end():
+                        return _best(job, [best, *_quick(network, job, seed, frozen_split, [])], seed)
                 return best
             if best.rate_mbps >= reached * (1 - NEAR):  # what column generation found there it need not find again
                 others = baselines(network, job, seed, frozen_split) + strict(network, job, seed, frozen_split)
@@ -208,44 +218,59 @@ def _lifted(
     """(a plan of the smaller network's trees, where there is one; the smaller network's rate)."""
     found: list[Plan] = []
     try:
-        small = _many_trees(Network(merged.topology), job, seed, frozen_split, found)
+        with part_of_time(SEARCHED):
+            small = _many_trees(Network(merged.topology), job, seed, frozen_split, found)
     except (Infeasible, Unreachable):
         return [], 0.0
     except OutOfTime:
         if not found:
             raise
         small = _best(job, found, seed)
-    if len(small.trees) * len(job.workers) > COPIED_LATE:
-        return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
-    with to_its_end():
-        return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
+    return _copied(network, job, merged, small, seed=seed, frozen_split=frozen_split)
 
 
 def _copied(
     network: Network, job: Job, merged: Merged, small: Plan, *, seed: int, frozen_split: Split | None
 ) -> tuple[list[Plan], float]:
-    """As `_lifted`, of a plan of the smaller network."""
+    """As `_lifted`, of a plan of the smaller network. The largest trees are copied first: where time ends meanwhile,
+    the plan is of those that are there."""
     master = Master(network, job, bound(network.topology, job), frozen_split)
     lifting = Lifting(master, merged)
-    limit = deadline()
+    late = max(len(job.parameter_servers), COPIED_LATE // len(job.workers))
     rate, values = 0.0, np.zeros(0)
     for most in (False, True):  # few copies of each tree, for few trees; more where these do not carry as much
         parts = [0.0] * len(master.columns)
-        for tree in sorted(small.trees, key=lambda t: -t.share):
-            limit.check()
-            for column, part in lifting.columns(tree, most=most):
-                master.add(column)
-                parts.append(part)
+        with part_of_time(COPIED) as limit:
+            for number, tree in enumerate(_largest_first(small)):
+                if (number >= late or most) and limit.passed():
+                    break
+                for column, part in lifting.columns(tree, most=most):
+                    master.add(column)
+                    parts.append(part)
         alike = np.array(parts)
-        rate, values = master.rates(LIFTING_S)
+        late_now = limit.passed()
+        with to_its_end() if late_now else nullcontext():
+            solved = master.rates(LIFTING_LATE_S if late_now else LIFTING_S)
+        if solved[0] > rate:
+            rate, values = solved
         if (same := alike.sum() / master.fullest(alike)) > rate:  # they may be too many for the time
             rate, values = same, alike
-        if rate * master.scale >= small.rate_mbps * (1 - NEAR):
+        if rate * master.scale >= small.rate_mbps * (1 - NEAR) or late_now:
             break
     if not rate > 0:
         return [], small.rate_mbps
-    trees = to_trees(master, values, limit)
-    return [finish(network.topology, job, "inart", trees, seed)], small.rate_mbps
+    with to_its_end():
+        trees = to_trees(master, values)
+        return [finish(network.topology, job, "inart", trees, seed)], small.rate_mbps
+
+
+def _largest_first(plan: Plan) -> list[Tree]:
+    """The trees by falling share, after one of each parameter server (a frozen split needs them all)."""
+    order = sorted(plan.trees, key=lambda tree: -tree.share)
+    first: dict[str, Tree] = {}
+    for tree in order:
+        first.setdefault(tree.root, tree)
+    return [*first.values(), *(tree for tree in order if first[tree.root] is not tree)]
 
 
 def baselines(network: Network, job: Job, seed: int, frozen_split: Split | None) -> list[Plan]:

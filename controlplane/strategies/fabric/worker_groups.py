@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from controlplane.evaluate import bound, evaluate
 from controlplane.job import Job
@@ -34,6 +33,13 @@ LOWER_TARGETS = 5  # rates tried between what links allowed and what was packed 
 REACHED = 1 - 1e-6
 UNLIMITED = 1e300
 Groups = list[tuple[int, int, int]]  # tree, switch, workers
+
+
+def _assigned(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cheapest assignment of rows to columns, as (rows, their columns)."""
+    from scipy.optimize import linear_sum_assignment  # takes a third of a second, and few plans need it
+
+    return linear_sum_assignment(cost)
 
 
 @dataclass(frozen=True)
@@ -241,7 +247,7 @@ class Placement:
             places = [g for g in groups for _ in self.members[g]]
             direct = len(self.job.workers) - len(places)
             columns = [*(int(at[self.switch[g]]) for g in places), *[len(pricing.switches) + s] * direct]
-            _, chosen = linear_sum_assignment(pricing.from_worker[:, columns])
+            _, chosen = _assigned(pricing.from_worker[:, columns])
             for g in groups:
                 self.members[g] = []
             for i, place in enumerate(chosen):
@@ -269,7 +275,7 @@ class Placement:
             fits &= (instance.trees_at >= len(inside)) & (instance.fan_in >= most)
             fits[v] = True
             cost[row] = np.where(fits & np.isfinite(cost[row]), cost[row], 1e9)
-        rows, chosen = linear_sum_assignment(cost)
+        rows, chosen = _assigned(cost)
         to = {bins[row]: int(column) for row, column in zip(rows, chosen, strict=True) if cost[row, column] < 1e9}
         if len(to) == len(bins):
             self.switch = [to[v] for v in self.switch]
