@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Role = Literal["worker", "parameter_server"]
@@ -80,7 +80,8 @@ class AgentConfig:
 
     index: position in `workers` or in `parameter_servers`. address: IPv4 of its data interface. repeats: the job can go
     on without an agent that is lost: a worker keeps what is under way, to start it again. shrinks: also without a
-    worker: it keeps results, too, for those who have not got them.
+    worker: it keeps results, too, for those who have not got them. key: of the epoch, 32 hexadecimal digits, with which
+    all sums are checked: a secret of the controller and the job's agents; empty: all zeros (rigs without a controller).
     """
 
     job: str
@@ -97,6 +98,7 @@ class AgentConfig:
     address: str = ""
     repeats: bool = False
     shrinks: bool = False
+    key: str = field(default="", repr=False)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -106,8 +108,8 @@ class AgentConfig:
 
     @property
     def digest(self) -> str:
-        """Of all but the epoch: equal means that a running engine can stay."""
-        return hashlib.sha256(replace(self, epoch=0).dumps().encode()).hexdigest()[:16]
+        """Of all but the epoch and its key: equal means that a running engine can stay."""
+        return hashlib.sha256(replace(self, epoch=0, key="").dumps().encode()).hexdigest()[:16]
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str) -> AgentConfig:

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from p4src.protocol import (
+    CHECK_WORDS,
     DIRECTORY,
     DO_NOT_FRAGMENT,
     ETHERNET_BYTES,
@@ -138,6 +139,8 @@ def protocol_h(protocol: Protocol) -> str:
     macro("IPV4_LENGTH(values)", "(INART_IPV4_BYTES + INART_UDP_LENGTH(values))")
     lines.append("")
     macro("MAX_WORKERS", protocol.max_workers)
+    macro("CHECK_WORDS", CHECK_WORDS)
+    macro("DATA_VALUES(values)", "((values) - INART_CHECK_WORDS)")
     lines += ["", "#endif"]
     return "\n".join(lines) + "\n"
 

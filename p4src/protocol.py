@@ -218,6 +218,13 @@ class HostFlag(IntFlag):
     ASK = 32
 
 
+ENCODING = 4
+"""What hosts make of a packet's values (fixed point, exponents, the check word): agents of another one are refused when
+they join. Switches do not know of it: it is not in ``protocol.json``, whose digest is that of the compiled programs."""
+CHECK_WORDS = 1
+"""Values of each packet that are no data: the last one is its check word (worker_agent/checkword.py)."""
+
+
 class Verdict(IntEnum):
     """What a switch did with an aggregation packet: the index into ``verdict_counter``."""
 
@@ -246,3 +253,8 @@ def udp_port(job_id: int, tree: int) -> int:
 def frame_bytes(values_per_packet: int) -> int:
     """Length of a whole frame (without FCS) that carries ``values_per_packet`` values."""
     return PROTOCOL.frame_bytes(values_per_packet)
+
+
+def data_values(values_per_packet: int) -> int:
+    """How many of a packet's values are data; the rest is its check word."""
+    return values_per_packet - CHECK_WORDS

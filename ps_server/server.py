@@ -16,12 +16,14 @@ from typing import Any
 
 from controlplane.agentconfig import AgentConfig, RepairedTree, RootFlow
 from p4src.protocol import MAX_WORKERS, frame_bytes
+from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
-from worker_agent.native_engine import load_engine
+from worker_agent.native_engine import load_engine, native_key
 
 _MESSAGE_BYTES = 512
+_SUSPECTS = 8
 REPEAT_SPEED = 2.0
 """Of a tree's rate, at which results are sent once more: they shall come before workers send what they lack."""
 
@@ -48,6 +50,7 @@ class _TreeConfig(ctypes.Structure):
 class _Config(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
+        ("key", ctypes.c_uint8 * KEY_BYTES),
         ("tree", ctypes.POINTER(_TreeConfig)),
     ]
 
@@ -62,6 +65,7 @@ _TREE_COUNTERS = (
     "results",
     "answers",
     "results_dropped",
+    "check_failures",
     "first_packet_ns",
     "last_result_ns",
     "oldest_incomplete",
@@ -74,6 +78,7 @@ class _TreeStats(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
         ("oldest_workers", ctypes.c_uint64 * -(-MAX_WORKERS // 64)),
+        ("suspects", ctypes.c_uint64 * _SUSPECTS),
     ]
 
 
@@ -84,7 +89,10 @@ class _Stats(ctypes.Structure):
 @dataclass(frozen=True)
 class RootTreeStats:
     """One tree since the last configuration. bytes: ingress of whole frames on the tree's flows. missing: the workers
-    for whom the oldest incomplete chunk has been waiting, for waiting_seconds; empty when nothing waits."""
+    for whom the oldest incomplete chunk has been waiting, for waiting_seconds; empty when nothing waits.
+
+    check_failures: sums and packets that were not what the workers have sent: none of them was used. suspects: labels
+    that such packets had, and how many."""
 
     tree: int
     packets: int
@@ -96,6 +104,8 @@ class RootTreeStats:
     results: int
     answers: int
     results_dropped: int
+    check_failures: int
+    suspects: tuple[tuple[int, int], ...]
     oldest_incomplete: int
     missing: tuple[str, ...]
     waiting_seconds: float
@@ -215,7 +225,13 @@ class Server:
         array = (_TreeConfig * len(trees))(*trees)
         keep.append(array)
         return _Config(
-            config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees), array
+            config.job_id,
+            config.epoch,
+            len(config.workers),
+            config.values_per_packet,
+            len(trees),
+            native_key(config),
+            array,
         ), keep
 
     def reconfigure(self, config: AgentConfig) -> None:
@@ -264,6 +280,8 @@ class Server:
                     results=raw.results,
                     answers=raw.answers,
                     results_dropped=raw.results_dropped,
+                    check_failures=raw.check_failures,
+                    suspects=tuple((each >> 32, each & 0xFFFFFFFF) for each in raw.suspects if each),
                     oldest_incomplete=raw.oldest_incomplete,
                     waiting_seconds=raw.oldest_waiting_ns / 1e9,
                     missing=tuple(

@@ -31,6 +31,7 @@ from worker_agent.errors import (
 )
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import IoOptions, IoStats, NativeIoStats, assign
+from worker_agent.native_engine import native_key
 from worker_agent.native_worker import (
     COUNTERS,
     MESSAGE_BYTES,
@@ -47,7 +48,7 @@ from worker_agent.operands import DTYPES, ITEM_BYTES, operand
 from worker_agent.split import part_sizes, ranges
 from worker_agent.work import Work
 
-NUMBERING = 3
+NUMBERING = 4
 """Of native/numbering.h: workers that number chunks differently must not add them up."""
 _NATIVE_BYTES = 3
 DEFAULT_TIMEOUT = 60.0
@@ -144,6 +145,7 @@ class Engine:
             config.values_per_packet,
             len(trees),
             config.index,
+            native_key(config),
             self.timeout,
             trees,
         )
@@ -273,6 +275,7 @@ class Engine:
                     answers=raw.answers,
                     duplicates=raw.duplicates,
                     refused=raw.refused,
+                    check_failures=raw.check_failures,
                     busy_seconds=raw.busy_ns / 1e9,
                     measured_mbps=raw.answers * frame_bits / (raw.busy_ns / 1e3) if raw.busy_ns else 0.0,
                     rtt_seconds=raw.rtt_seconds,

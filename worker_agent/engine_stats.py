@@ -10,7 +10,9 @@ from worker_agent.io_options import IoStats
 @dataclass(frozen=True)
 class TreeStats:
     """One tree since the last configuration. measured_mbps: wire bits of the chunks (each once) over the time in which
-    an operation was under way (first send to last answer). rtt_seconds: lowest of the last second or so."""
+    an operation was under way (first send to last answer). rtt_seconds: lowest of the last second or so.
+
+    check_failures: results that something on the way had changed: not taken, and asked for again."""
 
     tree: int
     root: str
@@ -21,6 +23,7 @@ class TreeStats:
     answers: int
     duplicates: int
     refused: int
+    check_failures: int
     busy_seconds: float
     measured_mbps: float
     rtt_seconds: float

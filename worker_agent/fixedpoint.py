@@ -8,6 +8,14 @@ any of them needs; e is the smallest integer with |x| < 2^e):
 
 Each q is off by at most 1/2, so before the last rounding (to float32, or to the tensor's own dtype) the sum is off by
 at most W/2 * 2^(e - F). docs/architecture.md, section 3.
+
+A chunk in whose group of 8 anybody has NaN or an infinity has fewer bits, F' = mixed_bits(W), because its words count
+beside the finite values who contributes +Inf and who -Inf (NaN counts as both):
+
+    word = round(x * 2^(F' - e)) + unit * (plus + (W + 1) * minus) - bias
+
+A value to which anybody contributed a NaN or an infinity is what IEEE addition gives; the others are off by at most
+W/2 * 2^(e - F'). F' is 26 for 2 workers, 24 for 4, 21 for 8, 18 for 16, 12 for 64, 6 for 256, 1 for 1023.
 """
 
 from __future__ import annotations
@@ -19,7 +27,6 @@ from numpy.typing import NDArray
 
 BIAS = 1024
 NONFINITE = 4096
-CODE_NAN, CODE_PLUS, CODE_MINUS = 1, 1 << 10, 1 << 20
 FLOAT32_BITS = 24
 
 Floats = NDArray[np.float32]
@@ -29,6 +36,20 @@ Integers = NDArray[np.int32]
 def fraction_bits(workers: int) -> int:
     """F: how many bits below 2^e a value keeps."""
     return 30 - (workers - 1).bit_length()
+
+
+def mixed_bits(workers: int) -> int:
+    """F': the same in a chunk that holds NaN or an infinity; the most for which the sum fits into 32 bits."""
+    bits = 0
+    while bits < 29 and (2 * (workers << bits + 1) + 1) * (workers + 1) ** 2 + workers <= 1 << 32:
+        bits += 1
+    return bits
+
+
+def _mixed(workers: int) -> tuple[int, int, int]:
+    """Of such a chunk's words: the most that the finite values' sum can be, unit and bias."""
+    most = workers << mixed_bits(workers)
+    return most, 2 * most + 1, ((1 << 31) - most) // workers
 
 
 def exponent(chunk: Floats) -> int:
@@ -41,26 +62,42 @@ def exponent(chunk: Floats) -> int:
     return flag + BIAS + int(np.frexp(most)[1])
 
 
+def _fixed(values: NDArray[np.float64], bits: int, e: int) -> NDArray[np.float64]:
+    """What is too large was written to the array while it was under way: the sum has no room for it."""
+    return np.rint(np.clip(np.ldexp(values, bits - e), -(2.0**bits), 2.0**bits))
+
+
 def quantise(chunk: Floats, biased: int, workers: int) -> Integers:
     """The integers that travel, given the agreed biased exponent."""
     if biased >= NONFINITE:
-        codes = np.zeros(chunk.shape, np.int32)
-        codes[np.isnan(chunk)] = CODE_NAN
-        codes[np.isposinf(chunk)] = CODE_PLUS
-        codes[np.isneginf(chunk)] = CODE_MINUS
-        return codes
+        _, unit, bias = _mixed(workers)
+        finite = biased - NONFINITE
+        there = np.where(np.isfinite(chunk), chunk, 0).astype(np.float64)
+        words = np.zeros(chunk.shape, np.int64)
+        if finite:
+            words = _fixed(there, mixed_bits(workers), finite - BIAS).astype(np.int64)
+        words += unit * (np.isposinf(chunk) | np.isnan(chunk))
+        words += unit * (workers + 1) * (np.isneginf(chunk) | np.isnan(chunk))
+        return (words - bias).astype(np.int32)
     if biased == 0:
         return np.zeros(chunk.shape, np.int32)
-    return np.rint(np.ldexp(chunk.astype(np.float64), fraction_bits(workers) - (biased - BIAS))).astype(np.int32)
+    return _fixed(chunk.astype(np.float64), fraction_bits(workers), biased - BIAS).astype(np.int32)
 
 
 def dequantise(sums: Integers, biased: int, workers: int, mean: bool = False) -> Floats:
     """The float32 sum (or mean) of a chunk from the summed integers."""
     if biased >= NONFINITE:
-        nan, plus, minus = (sums >> shift & 1023 for shift in (0, 10, 20))
-        result = np.full(sums.shape, np.nan, np.float32)
-        result[(nan == 0) & (plus > 0) & (minus == 0)] = np.inf
-        result[(nan == 0) & (minus > 0) & (plus == 0)] = -np.inf
+        most, unit, bias = _mixed(workers)
+        counts, rest = np.divmod(sums.astype(np.int64) + bias * workers + most, unit)
+        minus, plus = np.divmod(counts, workers + 1)
+        result = np.zeros(sums.shape, np.float32)
+        if biased > NONFINITE:
+            exact = np.ldexp((rest - most).astype(np.float64), biased - NONFINITE - BIAS - mixed_bits(workers))
+            with np.errstate(over="ignore", under="ignore"):
+                result = exact.astype(np.float32) / np.float32(workers if mean else 1)
+        result[plus > 0] = np.inf
+        result[minus > 0] = -np.inf
+        result[(plus > 0) & (minus > 0)] = np.nan
         return result
     if biased == 0:
         return np.zeros(sums.shape, np.float32)
@@ -69,16 +106,20 @@ def dequantise(sums: Integers, biased: int, workers: int, mean: bool = False) ->
         return result / np.float32(workers) if mean else result
 
 
-def error_bound(chunks: Sequence[Floats], mean: bool = False) -> float:
+def error_bound(chunks: Sequence[Floats], mean: bool = False, mixed: bool = False) -> float:
     """How far a float32 result may be from the exact sum (or mean) of one chunk's finite values, one array a worker:
-    W/2 * 2^(e - F), and the rounding of the result to float32 (twice for a mean). Infinite when the sum of the bound's
+    W/2 * 2^(e - F) (F' where a worker has NaN or an infinity, or `mixed`: where one has in another chunk of the
+    group), and the rounding of the result to float32 (twice for a mean). Infinite when the sum of the bound's
     magnitudes leaves float32."""
     workers = len(chunks)
-    biased = max(exponent(chunk) for chunk in chunks)
-    if biased == 0:
+    biased = [exponent(chunk) for chunk in chunks]
+    most_biased = max(each % NONFINITE for each in biased)
+    if most_biased == 0:
         return 0.0
-    e = (biased % NONFINITE) - BIAS
-    quantisation = float(np.ldexp(workers / 2, e - fraction_bits(workers)))
+    bits = mixed_bits(workers) if mixed or max(biased) >= NONFINITE else fraction_bits(workers)
+    chunks = [np.where(np.isfinite(chunk), chunk, 0) for chunk in chunks]
+    e = most_biased - BIAS
+    quantisation = float(np.ldexp(workers / 2, e - bits))
     most = float(np.sum([np.abs(chunk.astype(np.float64)) for chunk in chunks], axis=0).max()) + quantisation
     if most >= float(np.finfo(np.float32).max):
         return float("inf")

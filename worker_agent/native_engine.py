@@ -6,7 +6,9 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
+from controlplane.agentconfig import AgentConfig
 from controlplane.native_build import BuildError, check_sizes, load
+from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
 
 NATIVE = Path(__file__).resolve().parent / "native"
@@ -21,3 +23,19 @@ def load_engine(source: Path, sizes: str, structures: Sequence[type[ctypes.Struc
     except BuildError as error:
         raise AgentError(str(error)) from error
     return library
+
+
+def key_bytes(config: AgentConfig) -> bytes:
+    """The key of the configuration's epoch. Raises ValueError."""
+    try:
+        key = bytes.fromhex(config.key) if config.key else bytes(KEY_BYTES)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"the configuration of {config.node} has a key that is not {2 * KEY_BYTES} hexadecimal digits")
+    return key
+
+
+def native_key(config: AgentConfig) -> ctypes.Array[ctypes.c_uint8]:
+    """The same as the C engines take it. Raises ValueError."""
+    return (ctypes.c_uint8 * KEY_BYTES).from_buffer_copy(key_bytes(config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from worker_agent.checkword import KEY_BYTES
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, NativeIoStats
 from worker_agent.native_engine import NATIVE, load_engine
 
@@ -29,6 +30,7 @@ class NativeTreeConfig(ctypes.Structure):
 class NativeConfig(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees", "index")),
+        ("key", ctypes.c_uint8 * KEY_BYTES),
         ("timeout_seconds", ctypes.c_double),
         ("tree", ctypes.POINTER(NativeTreeConfig)),
     ]
@@ -57,6 +59,7 @@ _TREE_COUNTERS = (
     "answers",
     "duplicates",
     "refused",
+    "check_failures",
     "first_send_ns",
     "last_answer_ns",
     "busy_ns",

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from controlplane.agentconfig import AgentConfig
+from p4src.protocol import data_values
 from worker_agent.collectives import Collective
 from worker_agent.operands import BYTES
 
@@ -71,19 +72,19 @@ def counts_of(chunks: int, shares: Sequence[float], at_once: int) -> list[int]:
     return chunk_counts(chunks, shares) if at_once == 1 else turn_counts(chunks, shares, at_once)
 
 
-def ranges(elements: int, values_per_packet: int, shares: Sequence[float], at_once: int = 1) -> list[tuple[int, int]]:
+def ranges(elements: int, values_per_chunk: int, shares: Sequence[float], at_once: int = 1) -> list[tuple[int, int]]:
     """(first element, number of elements) of each tree: contiguous, in the order of the trees, cut at whole chunks; a
     small tensor leaves trees out (0 elements). at_once: see counts_of."""
-    counts = counts_of(-(-elements // values_per_packet), shares, at_once)
+    counts = counts_of(-(-elements // values_per_chunk), shares, at_once)
     starts = [0, *accumulate(counts)]
-    bounds = [min(start * values_per_packet, elements) for start in starts]
+    bounds = [min(start * values_per_chunk, elements) for start in starts]
     return [(bounds[tree], bounds[tree + 1] - bounds[tree]) for tree in range(len(shares))]
 
 
 def part_sizes(collective: Collective, config: AgentConfig, elements: int, dtype: str) -> tuple[int, int, int]:
     """What is cut over the trees: elements (of each worker's part), how many a chunk has, and how many chunks go
     together. Raises ValueError."""
-    workers, values = len(config.workers), config.values_per_packet
+    workers, values = len(config.workers), data_values(config.values_per_packet)
     if collective.source >= workers:
         raise ValueError(f"there is no worker {collective.source}: the job has {workers}")
     parts = workers if collective.in_parts else 1

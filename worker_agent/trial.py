@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p4src.protocol import data_values
 from worker_agent.agent import Agent
 from worker_agent.collectives import Operation
 from worker_agent.errors import AgentError
@@ -133,7 +134,7 @@ def run(agent: Agent, trial: Trial) -> TrialResult:
     """Run a trial. Raises AgentError when an all-reduce fails, WrongResult when its result is wrong."""
     config = agent.wait_ready(trial.timeout)
     data, exact, bound = make_data(trial, len(config.workers), config.index)
-    agent.allreduce(np.ones(config.values_per_packet, np.float32), timeout=trial.timeout)
+    agent.allreduce(np.ones(data_values(config.values_per_packet), np.float32), timeout=trial.timeout)
     before = agent.stats()
     seconds = []
     result = data

@@ -43,14 +43,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from controlplane.job import Job
-from controlplane.plan.follow import CHECK_VALUES, Links, Stream, follow, hops
+from controlplane.plan.follow import Links, Stream, exponent_words, follow, hops
 from controlplane.plan.limits import DoesNotFit, held
 from controlplane.plan.model import Plan, Tree
 from controlplane.plan.pacing import bucket_packets, wanted
 from controlplane.plan.round_trips import Credit, round_trips
 from controlplane.plan.slots import HOST_MS, MAXIMUM_SLOTS, Level, hosts_known, place_slots, round_trip_ms, total_ms
 from controlplane.topology import Topology
-from p4src.protocol import frame_bytes
+from p4src.protocol import data_values, frame_bytes
 
 if TYPE_CHECKING:
     from controlplane.plan.queues import Queues
@@ -66,7 +66,7 @@ def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) ->
     """Packets of gradients per tree: its quota rounded down, the rest to the largest remainders. size: bytes of the
     tensor (None: of the whole model)."""
     values = -(-(plan.job.model_bytes if size is None else size) // BYTES_PER_VALUE)
-    total = -(-values // values_per_packet)
+    total = -(-values // data_values(values_per_packet))
     shares = math.fsum(tree.share for tree in plan.trees)
     quotas = [total * tree.share / shares for tree in plan.trees]
     counts = [int(quota) for quota in quotas]
@@ -78,7 +78,7 @@ def data_packets(plan: Plan, values_per_packet: int, size: int | None = None) ->
 
 def exponent_packets(data: int, values_per_packet: int) -> int:
     """Of a tree with so many packets of data."""
-    return -(-(data + CHECK_VALUES) // values_per_packet) if data else 0
+    return -(-exponent_words(data) // data_values(values_per_packet)) if data else 0
 
 
 def packets(plan: Plan, values_per_packet: int, size: int | None = None) -> list[int]:
@@ -282,7 +282,7 @@ class Cost:
                 for i in trees
             ]
             links = Links(self.topology, self.packet_bits, self.stored, self.credit)
-            seconds = follow(streams, links, self.values_per_packet)
+            seconds = follow(streams, links, data_values(self.values_per_packet))
             found = dict(zip(trees, seconds, strict=True))
             self._followed[size] = [found.get(i, 0.0) for i in range(len(counts))]
         return self._followed[size]
@@ -347,6 +347,6 @@ def least_seconds(job: Job, rate_mbps: float, values_per_packet: int) -> float:
     bits = 8 * frame_bytes(values_per_packet)
     total = 0
     for size in job.sizes or (job.model_bytes,):
-        data = math.ceil(size / (BYTES_PER_VALUE * values_per_packet))
+        data = math.ceil(size / (BYTES_PER_VALUE * data_values(values_per_packet)))
         total += data + exponent_packets(data, values_per_packet)
     return total * bits / (rate_mbps * 1e6)

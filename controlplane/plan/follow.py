@@ -18,7 +18,8 @@ from controlplane.plan.round_trips import Credit
 from controlplane.plan.slots import Edge, host_ms, packet_ms
 from controlplane.topology import Topology
 
-CHECK_VALUES = 4
+CHECK_VALUES, EXPONENT_GROUP = 8, 8
+"""Of worker_agent/native/numbering.h: words before the exponents, and data packets whose exponents have one more."""
 NEARLY = 1e-9
 
 
@@ -32,6 +33,16 @@ class Stream:
     packets_per_second: float
     bucket: float
     slots: int
+
+
+def exponent_words(data: int) -> int:
+    """Words that the exponents of so many data packets take."""
+    return CHECK_VALUES + data + -(-data // EXPONENT_GROUP)
+
+
+def exponent_place(index: int) -> int:
+    """Which of these words is data packet `index`'s exponent."""
+    return CHECK_VALUES + index // EXPONENT_GROUP * (EXPONENT_GROUP + 1) + 1 + index % EXPONENT_GROUP
 
 
 def hops(tree: Tree) -> int:
@@ -64,7 +75,7 @@ class Links:
 
 def follow(streams: Sequence[Stream], links: Links, values: int) -> list[float]:
     """When the last worker has the last result of each stream, s, where all begin at once with full buckets. `values`:
-    of a packet."""
+    of a packet that are data."""
     return _Network(streams, links, values).run()
 
 
@@ -88,7 +99,7 @@ class _Sending:
         exponents = self.stream.exponents
         if self.sent >= min(exponents + self.stream.data, self.base + self.stream.slots):
             return False
-        return self.sent < exponents or (self.sent - exponents + CHECK_VALUES) // values in self.answered
+        return self.sent < exponents or exponent_place(self.sent - exponents) // values in self.answered
 
     def ready_at(self, now: float) -> float:
         """When there are tokens enough to begin."""

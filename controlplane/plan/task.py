@@ -154,7 +154,6 @@ class SumTree:
                 node = above[node]
                 seen.add(node)
 
-
     def _check_routes(self, name: str) -> None:
         ends = sorted((route[0], route[-1]) for route in self.routes if len(route) > 1)
         if ends != sorted((edge.sender, edge.receiver) for edge in self.down) or any(s != self.root for s, _ in ends):
@@ -373,9 +372,7 @@ def task_of(
             if routes:
                 down = tuple(Edge(each.sender, receiver) for receiver in each.receivers)
             rate = plan.rate_mbps * (1 - headroom) if routes else 0.0
-            trees.append(
-                SumTree(each.sender, 0, values, (), down, (each.sender,), each.receivers, rate, routes=routes)
-            )
+            trees.append(SumTree(each.sender, 0, values, (), down, (each.sender,), each.receivers, rate, routes=routes))
         task = Task(number, values, tuple(trees), "mix", round, chunk_values, 0)
     else:
         if not plan.trees:

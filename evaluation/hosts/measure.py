@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from evaluation.hosts.network import StarNetwork, inside
 from evaluation.hosts.star import Star, TreeShape, star
 from evaluation.hosts.switch import Switch
-from p4src.protocol import frame_bytes
+from p4src.protocol import data_values, frame_bytes
 from ps_server.server import Server
 from worker_agent.engine import Engine
 from worker_agent.io_options import IoOptions
@@ -64,7 +64,7 @@ class Setting:
     @property
     def bound_seconds(self) -> float:
         """size / bandwidth, of wire bytes."""
-        return 8 * frame_bytes(self.values) * -(-self.size // (4 * self.values)) / (self.mbps * 1e6)
+        return 8 * frame_bytes(self.values) * -(-self.size // (4 * data_values(self.values))) / (self.mbps * 1e6)
 
     def job(self) -> Star:
         """As much under way, in all trees together, as a round trip at this rate may need."""

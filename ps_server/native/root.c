@@ -14,6 +14,7 @@
  * A thread's lock covers its trees and its lanes; the thread lets go of it while it sleeps.
  */
 #define _GNU_SOURCE
+#include "check.h"
 #include "engine.h"
 #include "labels.h"
 #include "stream.h"
@@ -24,7 +25,7 @@
 #define MOST_PARTS 64 /* bits of a packet's bitmap */
 #define REPEAT_PAUSE (INART_NS / 1000)
 #define REPEAT_BURST (2 * INART_NS / 1000)
-#define KINDS (INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE) /* alike in all packets of a chunk */
+#define INART_SUSPECTS 8
 
 /* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
 struct inart_root_flow { /* partial: the bitmap says which parts are in a packet; else all of them */
@@ -41,21 +42,25 @@ struct inart_root_tree_config {
 };
 struct inart_root_config {
     uint32_t job, epoch, workers, values, trees;
+    uint8_t key[CHECK_KEY_BYTES]; /* of the epoch: check.h */
     const struct inart_root_tree_config *tree;
 };
 /* struct inart_io_config, inart_io_stats: engine.h */
 struct inart_root_tree_stats {
-    uint64_t packets, bytes, added, completed, duplicates, refused, results, answers, results_dropped;
+    uint64_t packets, bytes, added, completed, duplicates, refused, results, answers, results_dropped, check_failures;
     uint64_t first_packet_ns, last_result_ns;
     uint64_t oldest_incomplete, oldest_waiting_ns, newest; /* newest: highest sequence seen + 1 */
     uint64_t oldest_workers[MOST_WORDS]; /* who is in the oldest incomplete chunk */
+    uint64_t suspects[INART_SUSPECTS]; /* labels of packets that were wrong, in the upper half, and how many; 0: none */
 };
 /* ---------------------------------------------------------------- */
 
 struct cell {
     uint64_t owner; /* sequence + 1; 0: fresh */
     uint32_t missing; /* workers */
-    uint8_t flags; /* those of KINDS that its packets have */
+    uint32_t joint; /* label of the last packet that more than one worker is in; 0: there was none */
+    uint8_t flags; /* those of CHECK_KINDS that its packets have */
+    bool alone; /* it was wrong once: each packet is verified before it is added */
 };
 
 struct tree {
@@ -63,6 +68,7 @@ struct tree {
     struct cell *ring;
     uint64_t *workers; /* ring x words: who is in a chunk */
     uint32_t *values; /* ring x values per packet, big-endian as on the wire */
+    struct check_recent recent[2]; /* of sums, and of maxima */
     uint64_t oldest; /* incomplete */
     uint64_t oldest_since;
     uint32_t *answer_labels, *others_labels; /* by worker index; others_labels: NULL: there are none */
@@ -87,6 +93,7 @@ struct io_thread {
     struct flow *flows;
     uint32_t flow_count;
     struct label_map labels;
+    struct check *check;
     struct inart_packet_stats stats;
 };
 
@@ -142,6 +149,14 @@ static uint32_t first_of(const uint64_t *set, uint32_t words)
     return 64 * i + (uint32_t)__builtin_ctzll(set[i]);
 }
 
+/* The chunk was wrong, and has been forgotten: the workers' own timers bring it once more. */
+static void ask_alone(struct io_thread *x, struct tree *t, uint64_t sequence)
+{
+    (void)x, (void)t, (void)sequence;
+}
+
+#include "root_check.h"
+
 /* `values`: of the chunk, where they are nearest. */
 static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, const void *values, uint32_t label, uint64_t now)
 {
@@ -157,7 +172,9 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
         .flags = (uint8_t)(INART_FLAG_RESULT | c->flags), .job = (uint16_t)x->job, .label = label, .epoch = x->epoch,
         .sequence = (uint32_t)sequence, .bitmap = t->oldest << 32 | x->workers,
     };
-    memcpy(inart_values(io_build(io, t->lane, &h)), values, x->values * sizeof(uint32_t));
+    uint32_t *words = (uint32_t *)inart_values(io_build(io, t->lane, &h));
+    memcpy(words, values, x->values * sizeof(uint32_t));
+    seal_result(x, t, sequence, c->flags, (uint32_t)t->oldest, words);
     if (io_complete(io, t->lane))
         io_flush(io, now);
     x->stats.packets_sent++;
@@ -227,7 +244,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     struct cell *c = cell_of(t, sequence);
-    uint8_t kind = h.flags & KINDS;
+    uint8_t kind = h.flags & CHECK_KINDS;
     if (c->owner > sequence + 1) { /* everybody has had its answer */
         t->stats.duplicates++;
         return;
@@ -259,6 +276,11 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
             t->oldest_since = now;
         t->stats.newest = sequence + 1;
     }
+    const uint32_t *wire = (const uint32_t *)inart_values(packet);
+    if (c->flags != kind && !c->alone && c->missing && words_right(x, t, kind, sequence, set, wire)) {
+        forget_chunk(x, t, sequence, kind); /* what came before was never what this job sends */
+        both = 0;
+    }
     if (both || c->flags != kind) {
         if (new || c->flags != kind)
             t->stats.refused++;
@@ -269,20 +291,28 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         }
         return;
     }
-    uint32_t *sum = values_of(x, t, sequence);
-    const uint32_t *wire = (const uint32_t *)inart_values(packet);
+    if (c->alone && !packet_right(x, t, sequence, kind, set, wire, h.label))
+        return;
+    uint32_t *sum = values_of(x, t, sequence), joined = size_of(set, x->words);
+    bool empty = c->missing == x->workers;
+    if (joined > 1)
+        c->joint = h.label;
     for (uint32_t i = 0; i < x->words; i++)
         there[i] |= set[i];
-    c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - size_of(set, x->words);
-    if (fresh && !c->missing) /* only a RESEND will read it */
+    c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - joined;
+    if (empty && !c->missing) /* only a RESEND will read it */
         inart_stream(sum, wire, x->values * sizeof *sum);
     else {
         prefetch(x, t, sequence);
-        add(sum, wire, x->values, fresh, kind & INART_FLAG_MAXIMUM);
+        add(sum, wire, x->values, empty, kind & INART_FLAG_MAXIMUM);
     }
     t->stats.added++;
     if (c->missing)
         return;
+    if (!c->alone && !words_right(x, t, kind, sequence, there, empty ? wire : sum)) {
+        sum_wrong(x, t, sequence, kind, set, wire, h.label);
+        return;
+    }
     t->stats.completed++;
     t->stats.last_result_ns = now;
     uint64_t oldest = t->oldest;
@@ -298,7 +328,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         label = t->answer_labels[sequence % x->workers];
     else if (t->oldest - oldest <= 1 && kind & INART_FLAG_SINGLE && t->others_labels)
         label = t->others_labels[first_of(set, x->words)];
-    t->stats.results += send_result(x, t, sequence, fresh ? wire : sum, label, now);
+    t->stats.results += send_result(x, t, sequence, empty ? wire : sum, label, now);
 }
 
 /* Sends results once more that are due; when the next one is, UINT64_MAX: never. One packet a chunk, for all workers. */
@@ -367,10 +397,13 @@ struct share {
     struct flow *flows;
     uint32_t flow_count;
     struct label_map labels;
+    struct check *check;
 };
 
-static void share_free(struct tree *trees, uint32_t count, struct flow *flows, uint32_t flow_count, struct label_map *labels)
+static void share_free(struct tree *trees, uint32_t count, struct flow *flows, uint32_t flow_count, struct label_map *labels,
+                       struct check *check)
 {
+    check_free(check);
     for (uint32_t i = 0; trees && i < count; i++) {
         free(trees[i].ring);
         free(trees[i].values);
@@ -429,7 +462,8 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
     s->spec = spec_of(&r->io, config->values);
     s->trees = calloc(config->trees + 1, sizeof *s->trees);
     s->flows = calloc(flow_count + 1, sizeof *s->flows);
-    bool bad = !s->trees || !s->flows || label_map_make(&s->labels, flow_count);
+    s->check = check_make(config->key, config->workers, config->values);
+    bool bad = !s->trees || !s->flows || !s->check || label_map_make(&s->labels, flow_count);
     error[0] = 0;
     for (uint32_t i = 0; i < config->trees && !bad; i++) {
         const struct inart_root_tree_config *from = &config->tree[i];
@@ -481,15 +515,16 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
         struct share *s = &shares[i];
         engine_enter(&x->engine);
         if (result) { /* all stays as it was */
-            share_free(s->trees, s->tree_count, s->flows, s->flow_count, &s->labels);
+            share_free(s->trees, s->tree_count, s->flows, s->flow_count, &s->labels, s->check);
             engine_discard(&x->engine);
         } else {
-            share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels);
+            share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels, x->check);
             x->trees = s->trees;
             x->tree_count = s->tree_count;
             x->flows = s->flows;
             x->flow_count = s->flow_count;
             x->labels = s->labels;
+            x->check = s->check;
             x->job = config->job;
             x->epoch = config->epoch;
             x->values = config->values;
@@ -517,7 +552,7 @@ void inart_root_destroy(struct inart_root *r)
         struct io_thread *x = &r->threads[i];
         engine_join(&x->engine);
         engine_free(&x->engine);
-        share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels);
+        share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels, x->check);
     }
     free(r->threads);
     free(r);

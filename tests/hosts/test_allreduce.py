@@ -11,20 +11,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluation.hosts.star import TreeShape
+from p4src.protocol import data_values
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
 from worker_agent.collectives import Operation
+from worker_agent.fixedpoint import error_bound
 from worker_agent.io_options import BACKENDS, IoOptions
 from worker_agent.split import ranges
 from worker_agent.work import Work
 
 MakeRig = Callable[..., Rig]
-VALUES = 64
+VALUES = data_values(64)
 
 
 def starts(rig: Rig, elements: int) -> list[int]:
     config = rig.job.workers[0]
-    cut = ranges(elements, config.values_per_packet, [tree.share for tree in config.worker_trees])
+    cut = ranges(elements, data_values(config.values_per_packet), [tree.share for tree in config.worker_trees])
     return [first for first, count in cut if count]
 
 
@@ -183,8 +185,43 @@ def test_nan_and_infinities_arrive(make_rig: MakeRig) -> None:
     for result in after:
         assert result.tobytes() == after[0].tobytes()
     assert np.isnan(after[0][10]) and np.isposinf(after[0][11]) and np.isneginf(after[0][12]) and np.isnan(after[0][13])
-    assert np.isnan(after[0][:VALUES]).sum() == VALUES - 2, "values beside a NaN in its chunk become NaN"
-    assert np.isfinite(after[0][VALUES:]).all(), "other chunks are as ever"
+    touched = [10, 11, 12, 13]
+    for each in (*before, after[0]):
+        each[touched] = 0
+    others = slice(8 * VALUES, 1000)
+    assert starts(rig, 1000)[1] >= 8 * VALUES, "the first tree has a group of 8 chunks"
+    exact = np.sum([tensor.astype(np.float64) for tensor in before], axis=0)
+    for begin in range(0, 8 * VALUES, VALUES):
+        chunk = slice(begin, begin + VALUES)
+        bound = error_bound([tensor[chunk] for tensor in before], mixed=True)
+        assert np.abs(after[0][chunk].astype(np.float64) - exact[chunk]).max() <= bound
+    check([tensor[others] for tensor in before], [after[0][others]], [0], VALUES)
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "scatter sum"])
+def test_every_value_of_masked_logits_is_what_ieee_addition_gives(make_rig: MakeRig, op: Operation) -> None:
+    """Every second value -inf at all workers, at some NaN and infinities: what is beside them stays."""
+    rig = make_rig()
+    before = tensors(4, WORKERS, 2000 * WORKERS)
+    for tensor in before:
+        tensor[::2] = -np.inf
+    before[1][101:2000:14] = np.nan
+    before[2][103:2000:14] = np.inf
+    before[3][103:2000:28] = -np.inf
+    before[0][200:2000:16] = np.inf
+    after = [tensor.copy() for tensor in before]
+    finish(rig.submit(after, op))
+    part = len(before[0]) // (WORKERS if op == "scatter sum" else 1)
+    with np.errstate(invalid="ignore"):
+        exact = np.sum([tensor.astype(np.float64) for tensor in before], axis=0) / (WORKERS if op == "mean" else 1)
+    for worker, result in enumerate(after if op == "scatter sum" else after[:1]):
+        own = slice(worker * part, (worker + 1) * part)
+        finite, got = np.isfinite(exact[own]), result[own]
+        assert np.array_equal(np.isnan(got), np.isnan(exact[own]))
+        assert np.array_equal(got[np.isinf(got)], exact[own][np.isinf(exact[own])])
+        found = [np.where(np.isfinite(tensor[own]), tensor[own], 0) for tensor in before]
+        error = np.abs(got[finite].astype(np.float64) - exact[own][finite])
+        assert error.max() <= 2.0**-20 * np.max([np.abs(tensor).max() for tensor in found])
 
 
 def test_one_worker_alone(make_rig: MakeRig) -> None:

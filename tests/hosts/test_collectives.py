@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluation.hosts.star import TreeShape
-from p4src.protocol import frame_bytes
+from p4src.protocol import data_values, frame_bytes
 from tests.hosts.conftest import WORKERS
 from tests.hosts.rig import Floats, Rig, finish, tensors, wait_until
 from tests.hosts.test_allreduce import VALUES, reduce_and_check
@@ -37,7 +37,7 @@ def starts(rig: Rig, part: int) -> list[int]:
     """Where the trees' shares of a part begin."""
     config = rig.job.workers[0]
     shares = [tree.share for tree in config.worker_trees]
-    cut = ranges(part, config.values_per_packet, shares, at_once=len(rig.engines))
+    cut = ranges(part, data_values(config.values_per_packet), shares, at_once=len(rig.engines))
     return [first for first, count in cut if count]
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_is_refused(make_rig: MakeRig) -> None:
 def test_a_scattered_sum_comes_down_once_and_a_gathered_chunk_goes_up_once(make_rig: MakeRig) -> None:
     """What the links carry, beside an all-reduce of the same array: that is what these operations are for."""
     rig = make_rig([TreeShape(0, 1.0, True)], slots=256, rate_mbps=200)
-    part, frame = 64 * VALUES, frame_bytes(VALUES)
+    part, frame = 64 * VALUES, frame_bytes(64)
     chunks = part * WORKERS // VALUES
 
     def bytes_of(run: Callable[[], None]) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from evaluation.hosts.network import StarNetwork, inside, run
 from evaluation.hosts.star import TreeShape, star
 from p4src.protocol import GROUP, GROUP_MAC, HEADER_OFFSET, IPV4_OFFSET, UDP_OFFSET, Flag, frame_bytes
 from ps_server.server import Server
+from tests.hosts.checked import Checked
 from tests.hosts.conftest import WORKERS
 from tests.hosts.raw import checksum
 from tests.hosts.rig import DEADLINE, Rig, check, finish, tensors, wait_until
@@ -96,7 +97,7 @@ def hostile_frames(generator: random.Random, rig: Rig, result: bool) -> Iterator
         {"sequence": 1 << 31},
     ]
     while True:
-        values = [generator.randrange(-(2**31), 2**31) for _ in range(VALUES)]
+        values = [generator.randrange(-(2**31), 2**31) for _ in range(64)]
         yield bytes(packet(values, **{**good, **generator.choice(bad)}))
 
 
@@ -106,8 +107,8 @@ def test_malformed_and_foreign_packets_are_counted_and_change_nothing(make_rig: 
     generator = random.Random(1)
     to_worker, to_server = rig.raw_port("w0"), rig.raw_port("s0")
     port = rig.job.workers[0].worker_trees[0].port
-    good = bytes(packet([0] * VALUES, port=port, address="10.9.3.1"))
-    assert len(good) == frame_bytes(VALUES)
+    good = bytes(packet([0] * 64, port=port, address="10.9.3.1"))
+    assert len(good) == frame_bytes(64)
     malformed = list(itertools.islice(malformed_packets(generator, good[HEADER_OFFSET:], port), 200))
     broken = list(itertools.islice(broken_frames(generator, good), 200))
     foreign = [list(itertools.islice(hostile_frames(generator, rig, result), 200)) for result in (True, False)]
@@ -141,10 +142,11 @@ def test_another_group_port_or_source_is_nobodys(make_rig: MakeRig, backend: str
     server, to_server, own = rig.servers[0], rig.raw_port("s0"), rig.job.servers[0]
     with inside(rig.network.hosts["s0"]):
         link = json.loads(run("ip", "-json", "link", "show", "dev", "data0"))[0]
-    label, port = own.root_trees[0].flows[0].label, own.root_trees[0].port
+    label, port, tree = own.root_trees[0].flows[0].label, own.root_trees[0].port, own.root_trees[0].tree
 
     def frame(group: str = str(GROUP), **where: Any) -> bytes:
-        made = packet([5] * VALUES, job=7, label=label, epoch=1, sequence=0, **{"port": port, **where})
+        words = Checked(1, 64).sent([5] * 63, [0], tree, 0)
+        made = packet(words, job=7, label=label, epoch=1, sequence=0, **{"port": port, **where})
         made[IP].dst = group
         return bytes(made)
 

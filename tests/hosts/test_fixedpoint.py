@@ -62,7 +62,7 @@ def test_quantised_values_are_the_references(words: list[int], more: int, worker
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(bits, min_size=1, max_size=70), st.integers(0, 1152))
+@given(st.lists(bits, min_size=1, max_size=70), st.one_of(st.just(0), st.integers(BIAS - 148, BIAS + 128)))
 def test_quantised_codes_are_the_references(words: list[int], rest: int) -> None:
     chunk = floats(words)
     codes = numbers.quantise(chunk, NONFINITE + rest, 8)
@@ -110,9 +110,9 @@ def test_sums_stay_in_32_bits_and_within_the_bound(words: list[list[int]], mean:
     )
 )
 def test_nonfinite_values_give_what_ieee_addition_gives(words: list[list[int]]) -> None:
-    chunks = [floats([*row, NONFINITES[2]]) for row in words]  # every chunk has a NaN, so all of it travels as codes
-    biased = max(numbers.exponent(chunk) for chunk in chunks)
-    assert biased >= NONFINITE
+    chunks = [floats([*row, NONFINITES[2]]) for row in words]  # every chunk has a NaN
+    assert all(numbers.exponent(chunk) >= NONFINITE for chunk in chunks)
+    biased = NONFINITE + max(numbers.exponent(chunk) % NONFINITE for chunk in chunks)
     total = np.sum([numbers.quantise(chunk, biased, len(chunks)) for chunk in chunks], axis=0).astype(np.int32)
     result = numbers.dequantise(total, biased, len(chunks))
     assert same_bits(result, fixedpoint.dequantise(total, biased, len(chunks)))
@@ -120,7 +120,9 @@ def test_nonfinite_values_give_what_ieee_addition_gives(words: list[list[int]]) 
         exact = np.sum([chunk.astype(np.float64) for chunk in chunks], axis=0)
     touched = np.any([~np.isfinite(chunk) for chunk in chunks], axis=0)
     assert same_bits(result[touched], exact[touched].astype(np.float32))
-    assert np.isnan(result[~touched]).all()
+    bound = fixedpoint.error_bound(chunks)
+    if np.isfinite(bound):
+        assert (np.abs(result[~touched] - exact[~touched]) <= bound).all()
 
 
 def half_bits() -> NDArray[np.uint16]:
@@ -160,7 +162,8 @@ def test_float16_results_beyond_its_range_are_infinite() -> None:
 
 
 def test_nan_survives_the_narrow_formats() -> None:
-    code = np.array([fixedpoint.CODE_NAN, fixedpoint.CODE_PLUS, fixedpoint.CODE_MINUS], np.int32)
+    chunk, rest = np.array([np.nan, np.inf, -np.inf], np.float32), np.zeros(3, np.float32)
+    code = sum(fixedpoint.quantise(each, NONFINITE, 4) for each in (chunk, rest, rest, rest))
     half = numbers.dequantise(code, NONFINITE, 4, dtype="float16")
     assert np.isnan(half[0]) and half[1:].tolist() == [np.inf, -np.inf]
     brain = numbers.dequantise(code, NONFINITE, 4, dtype="bfloat16")

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.native_build import load
+from controlplane.plan.follow import exponent_place, exponent_words
 from worker_agent.native_engine import NATIVE
 
 EXPONENTS, DATA = 0, 1
-CHECK_VALUES = 4
 
 _library = load(NATIVE / "worker.c", include=[NATIVE])
 
@@ -30,7 +30,7 @@ def chunks(data: int, values: int, slots: int, total: int) -> list[tuple[int, in
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3000), st.integers(4, 300), st.integers(0, 11).map(lambda n: 1 << n))
 def test_exponents_are_back_when_the_window_lets_their_data_go(data: int, values: int, slots: int) -> None:
-    exponents = -(-(data + CHECK_VALUES) // values)
+    exponents = -(-exponent_words(data) // values)
     order = chunks(data, values, slots, data + exponents)
     assert [index for kind, index in order if kind == EXPONENTS] == list(range(exponents))
     assert [index for kind, index in order if kind == DATA] == list(range(data))
@@ -39,12 +39,13 @@ def test_exponents_are_back_when_the_window_lets_their_data_go(data: int, values
         assert _library.inart_worker_place(data, values, slots, kind, index) == place
         if kind == EXPONENTS and place > first_data:
             # It may be `slots` - 1 after the oldest that is not answered.
-            assert order.index((DATA, index * values - CHECK_VALUES)) - place >= slots
+            first = next(i for i in range(data) if exponent_place(i) >= index * values)
+            assert order.index((DATA, first)) - place >= slots
 
 
 def test_what_fits_into_a_window_is_sent_exponents_first() -> None:
-    kinds = [kind for kind, _ in chunks(512, 64, 512, 512 + 9)]
-    assert kinds == [EXPONENTS] * 9 + [DATA] * 512
+    kinds = [kind for kind, _ in chunks(512, 64, 512, 512 + 10)]
+    assert kinds == [EXPONENTS] * 10 + [DATA] * 512
 
 
 @settings(max_examples=200, deadline=None)

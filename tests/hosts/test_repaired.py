@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from controlplane.agentconfig import RepairedTree, RootFlow, RootTree
 from evaluation.hosts.star import TreeShape
-from p4src.protocol import Flag, udp_port
+from p4src.protocol import Flag, data_values, udp_port
+from tests.hosts.checked import Checked, unsigned
 from tests.hosts.conftest import WORKERS
 from tests.hosts.raw import RawSocket
 from tests.hosts.rig import Rig, check, finish, tensors, wait_until
@@ -41,7 +42,7 @@ def test_a_worker_sends_its_window_once_more_without_asking(make_rig: MakeRig) -
     rig = make_rig([TreeShape()], values=VALUES, slots=SLOTS, workers=3, without=["w1", "w2", "s0", "s1"])
     raw = rig.raw_port("w0")
     for seed in range(SLOTS):  # each an exponent chunk, and a chunk of data that has to wait for it
-        rig.submit(tensors(seed, 1, VALUES))
+        rig.submit(tensors(seed, 1, VALUES - 1))
     window = list(range(0, SLOTS, 2))
     first = until(raw, lambda found: {p.sequence for p in found if not p.resend} == set(window))
     values = {packet.sequence: packet.values for packet in first}
@@ -59,15 +60,17 @@ def test_a_root_sends_results_once_more_that_may_be_lacking(make_rig: MakeRig) -
     flow, port, epoch = RootFlow(20, ((0,), (1,), (2,)), False), udp_port(1, 0), 100
     tree = RootTree(0, (flow,), RETURN, ANSWERS, SLOTS, port)
     server.reconfigure(replace(server.config, epoch=epoch, root_trees=(tree,)))
+    checked = Checked(3, VALUES)
     complete = [*range(SLOTS + 5), SLOTS + 7]  # and not SLOTS + 5
     for sequence in complete:
-        sent = Packet(flow.label, epoch, sequence, 0, (sequence,) * VALUES, 0, 7)
+        words = checked.sent([sequence] * (VALUES - 1), range(3), 0, sequence)
+        sent = Packet(flow.label, epoch, sequence, 0, unsigned(words), 0, 7)
         raw.send(sent._replace(outer=envelope(VALUES, port=port)).encode())
     results = until(raw, lambda found: sum(p.label == RETURN for p in found) == len(complete))
     lacking = {p.sequence: p for p in results if p.label == RETURN and p.sequence >= SLOTS + 8 - SLOTS}
     server.repaired([RepairedTree(RETURN, 1000.0, False, True)])
     again = until(raw, lambda found: sum(p.label == RETURN for p in found) == len(lacking))
-    assert {p.sequence: p.values for p in again} == {p.sequence: p.values for p in lacking.values()}
+    assert {p.sequence: p.values[:-1] for p in again} == {p.sequence: p.values[:-1] for p in lacking.values()}
     server.repaired([RepairedTree(RETURN, 1000.0, True, False), RepairedTree(RETURN + 1, 1000.0, True, True)])
     wait_until(lambda: server.stats().trees[0].answers == len(lacking), "no more than these")
 
@@ -94,4 +97,4 @@ def test_sums_are_right_whatever_was_lost_and_whenever_it_is_said(make_rig: Make
         repaired(rig, rate_mbps=40.0)
         repaired(rig)
         finish(works)
-        check(before, after, starts(rig, len(before[0])), rig.job.workers[0].values_per_packet)
+        check(before, after, starts(rig, len(before[0])), data_values(rig.job.workers[0].values_per_packet))

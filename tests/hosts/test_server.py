@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controlplane.agentconfig import RootFlow, RootTree
 from evaluation.hosts.star import TreeShape
 from p4src.protocol import Flag, udp_port
+from tests.hosts.checked import Checked, unsigned
 from tests.hosts.raw import RawSocket
 from tests.hosts.rig import Rig, wait_until
 from tests.model import root as model
@@ -42,11 +43,24 @@ events = st.lists(
         st.integers(0, 15),
         st.sampled_from([0, int(Flag.RESEND), int(Flag.RESULT)]),
         st.integers(-SLOTS, SLOTS),
-        st.integers(-(2**31), 2**31 - 1),
+        st.integers(-(2**28), 2**28 - 1),
     ),
     min_size=1,
     max_size=60,
 )
+
+
+def words_of(checked: Checked, flow: RootFlow, bitmap: int, sequence: int, value: int) -> tuple[int, ...]:
+    """What a packet of the flow carries for these parts."""
+    if sequence % 3 == 0:
+        return unsigned(checked.exponents([abs(value) % 5000] * checked.data, 0, sequence))
+    data = [value + position for position in range(checked.data)]
+    return unsigned(checked.sent(data, workers_of(flow, bitmap), 0, sequence))
+
+
+def workers_of(flow: RootFlow, bitmap: int) -> list[int]:
+    parts = [part for bit, part in enumerate(flow.parts) if not flow.partial or bitmap >> bit & 1]
+    return [worker for part in parts for worker in part]
 
 
 def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> None:
@@ -54,16 +68,14 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
     server = rig.servers[0]
     # At the switch's end of the server's link: the switch sees the answers too, and has no label for them.
     raw = rig.raw_port("s0")
-    epochs = iter(range(100, 10_000))
+    epochs, checked = iter(range(100, 10_000)), Checked(WORKERS, VALUES)
 
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     @given(events)
     def run(story: list[tuple[RootFlow, int, int, int, int]]) -> None:
         epoch = next(epochs)
         server.reconfigure(
-            replace(
-                server.config, epoch=epoch, root_trees=(RootTree(0, FLOWS, RETURN, ANSWERS, SLOTS, PORT),)
-            )
+            replace(server.config, epoch=epoch, root_trees=(RootTree(0, FLOWS, RETURN, ANSWERS, SLOTS, PORT),))
         )
         before = server.stats().packets_received
         ring = [model.RootSlot() for _ in range(2 * SLOTS)]
@@ -71,19 +83,16 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
         oldest = 0
         for sent, (flow, bitmap, flags, ahead, value) in enumerate(story, 1):
             sequence = max(0, oldest + ahead)
-            values = tuple((value + position) & 0xFFFFFFFF for position in range(VALUES))
             # The kind of a chunk is the same for all of its packets.
-            packet = Packet(
-                flow.label, epoch, sequence, bitmap, values, flags | (int(Flag.MAXIMUM) if sequence % 3 == 0 else 0), 7
-            )
+            kind = int(Flag.MAXIMUM) if sequence % 3 == 0 else 0
+            values = words_of(checked, flow, bitmap, sequence, value)
+            packet = Packet(flow.label, epoch, sequence, bitmap, values, flags | kind, 7)
             raw.send(packet._replace(outer=envelope(VALUES, port=PORT)).encode())
             wait_until(lambda sent=sent: server.stats().packets_received == before + sent, "the server has it")  # type: ignore[misc]
             if sequence >= oldest + SLOTS:
                 continue  # nobody's window reaches there
             index = sequence % (2 * SLOTS)
-            ring[index], answer = model.root_receive(
-                ring[index], packet, of_the_model(flow), EXPECTED
-            )
+            ring[index], answer = model.root_receive(ring[index], packet, of_the_model(flow), EXPECTED)
             while ring[oldest % (2 * SLOTS)].sequence == oldest and ring[oldest % (2 * SLOTS)].bitmap == EXPECTED:
                 oldest += 1
             if answer is not None:
@@ -93,7 +102,8 @@ def test_the_server_does_what_the_model_does(make_rig: Callable[..., Rig]) -> No
                     else [ANSWERS[bit] for bit in range(WORKERS) if answer.workers >> bit & 1]
                 )
                 # A result says that all chunks before `oldest` are complete.
-                expected += [(label, sequence, oldest << 32 | WORKERS, answer.values) for label in labels]
+                words = unsigned(checked.result(answer.values, 0, sequence, oldest, kind))
+                expected += [(label, sequence, oldest << 32 | WORKERS, words) for label in labels]
         assert server.stats().trees[0].oldest_incomplete == oldest
         assert received(raw, len(expected)) == expected
 
@@ -111,11 +121,12 @@ def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Ri
     names = tuple(f"w{worker}" for worker in range(130))
     tree = RootTree(0, (first, second, last), RETURN, answers, SLOTS, PORT)
     server.reconfigure(replace(server.config, epoch=9, workers=names, root_trees=(tree,)))
-    before = server.stats().packets_received
+    before, checked = server.stats().packets_received, Checked(130, VALUES)
 
     def send(flow: RootFlow, bitmap: int, value: int, flags: int = 0) -> None:
         nonlocal before
-        packet = Packet(flow.label, 9, 0, bitmap, (value,) * VALUES, flags, 7, outer=envelope(VALUES, port=PORT))
+        words = unsigned(checked.sent([value] * checked.data, workers_of(flow, bitmap), 0, 0))
+        packet = Packet(flow.label, 9, 0, bitmap, words, flags, 7, outer=envelope(VALUES, port=PORT))
         raw.send(packet.encode())
         before += 1
         wait_until(lambda: server.stats().packets_received == before, "the server has it")
@@ -130,7 +141,8 @@ def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Ri
     send(last, 0, 4)
     assert received(raw, 0) == []
     send(first, 1, 5)
-    assert received(raw, 1) == [(RETURN, 0, 1 << 32 | 130, (132,) * VALUES)]  # all chunks before 1 are complete
+    result = checked.result(checked.sent([132] * checked.data, range(130), 0, 0), 0, 0, 1)
+    assert received(raw, 1) == [(RETURN, 0, 1 << 32 | 130, unsigned(result))]  # all chunks before 1 are complete
     send(first, 1 << 63 | 1, 0, int(Flag.RESEND))
     send(second, 1, 0, int(Flag.RESEND))
     send(last, 0, 0, int(Flag.RESEND))

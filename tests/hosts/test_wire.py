@@ -12,12 +12,15 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from evaluation.hosts.star import TreeShape
-from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, VERSION, Flag, frame_bytes, udp_port
+from p4src.protocol import GROUP, GROUP_MAC, PROTOCOL, VERSION, Flag, data_values, frame_bytes, udp_port
+from tests.hosts.checked import Checked
 from tests.hosts.rig import Rig, finish, wait_until
 from worker_agent import fixedpoint
+from worker_agent.checkword import MARK
 from worker_agent.wire import InArt, packet
 
 VALUES = 64
+DATA = data_values(VALUES)
 DIRECT = (TreeShape(0, 1.0, False),)
 
 
@@ -72,7 +75,7 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
     rig = make_rig(DIRECT, values=VALUES, workers=1, without=["s0", "s1"])
     config, server = rig.job.workers[0], rig.raw("s0")
     tree = config.worker_trees[0]
-    tensor = np.linspace(-3, 5, 100, dtype=np.float32)
+    tensor, checked = np.linspace(-3, 5, 100, dtype=np.float32), Checked(1, VALUES)
     work = rig.engines[0].allreduce_async(tensor)
 
     def result(of: Any, values: list[int]) -> bytes:
@@ -93,12 +96,13 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
     assert (exponents.version, exponents.flags, exponents.job) == (VERSION, Flag.MAXIMUM, 7)
     assert exponents.label == tree.up_label
     assert (exponents.epoch, exponents.sequence, exponents.bitmap) == (config.epoch, 0, 0)
-    chunks = [tensor[:VALUES], np.concatenate([tensor[VALUES:], np.zeros(2 * VALUES - 100, np.float32)])]
+    chunks = [tensor[:DATA], np.concatenate([tensor[DATA:], np.zeros(2 * DATA - 100, np.float32)])]
     agreed = [fixedpoint.exponent(chunk) for chunk in chunks]
-    assert exponents.values[:2] == [100, -100]
-    assert exponents.values[2] == -exponents.values[3] != 0
-    assert exponents.values[4:] == agreed + [0] * (VALUES - 6)
-    server.send(result(exponents, exponents.values))
+    assert exponents.values[:2] == [100 - 2**31, -100 - 1], "sizes, for messages"
+    words = [checked.check.exponent_of(tree.tree, 0, 2 + j, word) for j, word in enumerate(exponents.values[2:-1])]
+    assert all(word >= MARK for word in words[:6]), "what the operation is"
+    assert words[6:] == [0, *agreed, *[0] * (DATA - 11)], "nobody has NaN, and two exponents"
+    server.send(result(exponents, checked.result(exponents.values, tree.tree, 0, 0, Flag.MAXIMUM)))
     sent: dict[int, Any] = {}
     while len(sent) < len(chunks):  # a packet that the machine was too busy for comes again, later
         data = sent_by_engine(server)
@@ -108,11 +112,13 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
     for number, chunk in enumerate(chunks):
         data = sent[1 + number]
         assert int(data.flags) & ~Flag.RESEND == 0
-        assert data.values == fixedpoint.quantise(chunk, agreed[number], 1).tolist()
-        server.send(result(data, [7 + number] * VALUES))
+        sent_words = fixedpoint.quantise(chunk, agreed[number], 1).tolist()
+        assert data.values == checked.sent(sent_words, [0], tree.tree, 1 + number)
+        answer = checked.sent([7 + number] * DATA, [0], tree.tree, 1 + number)
+        server.send(result(data, checked.result(answer, tree.tree, 1 + number, 0)))
     finish([work])
     expected = [
-        fixedpoint.dequantise(np.full(VALUES, 7 + number, np.int32), biased, 1) for number, biased in enumerate(agreed)
+        fixedpoint.dequantise(np.full(DATA, 7 + number, np.int32), biased, 1) for number, biased in enumerate(agreed)
     ]
     assert (tensor == np.concatenate(expected)[:100]).all()
 
@@ -120,9 +126,12 @@ def test_scapy_can_be_the_server_of_a_c_worker(make_rig: Callable[..., Rig]) -> 
 def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(DIRECT, values=VALUES, workers=2, without=["w0", "w1"])
     raws = [rig.raw("w0"), rig.raw("w1")]
-    labels = [config.worker_trees[0] for config in rig.job.workers]
+    labels, checked = [config.worker_trees[0] for config in rig.job.workers], Checked(2, VALUES)
+    total = [3 * (position - 30) for position in range(DATA)]
+    expected = checked.result(checked.sent(total, [0, 1], labels[0].tree, 0), labels[0].tree, 0, 1)
     for worker in range(2):
-        values = [(worker + 1) * (position - 30) for position in range(VALUES)]
+        data = [(worker + 1) * (position - 30) for position in range(DATA)]
+        values = checked.sent(data, [worker], labels[worker].tree, 0)
         raws[worker].send(
             bytes(packet(values, job=7, label=labels[worker].up_label, epoch=1, sequence=0, port=labels[0].port))
         )
@@ -131,7 +140,7 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
         assert (decoded.flags, decoded.job, decoded.epoch, decoded.sequence) == (Flag.RESULT, 7, 1, 0)
         assert decoded.bitmap == 1 << 32 | 2, "one chunk is complete, two workers"
         assert decoded.label == labels[0].return_label
-        assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
+        assert decoded.values == expected
     # Worker 1 asks again and is answered alone.
     again = packet(
         [0] * VALUES, flags=int(Flag.RESEND), job=7, label=labels[1].up_label, epoch=1, sequence=0, port=labels[0].port
@@ -139,7 +148,7 @@ def test_scapy_can_be_the_workers_of_a_c_server(make_rig: Callable[..., Rig]) ->
     raws[1].send(bytes(again))
     decoded = Ether(raws[1].recv())[InArt]
     assert decoded.label == labels[1].answer_label
-    assert decoded.values == [3 * (position - 30) for position in range(VALUES)]
+    assert decoded.values == expected
     wait_until(lambda: rig.servers[0].stats().trees[0].answers == 1, "the answer is counted")
 
 

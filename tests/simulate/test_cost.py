@@ -159,8 +159,8 @@ def test_packets_are_what_agents_send():
     plan = get_strategy("inart")(topology, place_job(topology, 8, 2, model_bytes=1_000_000))
     generator = random.Random(1)
     for size in [4, *(generator.randrange(4, 2_000_000, 4) for _ in range(20))]:
-        parts = ranges(size // 4, VALUES, [tree.share for tree in plan.trees])
-        assert data_packets(plan, VALUES, size) == [-(-elements // VALUES) for _, elements in parts]
+        parts = ranges(size // 4, data_values(VALUES), [tree.share for tree in plan.trees])
+        assert data_packets(plan, VALUES, size) == [-(-elements // data_values(VALUES)) for _, elements in parts]
     assert sum(packets(plan, VALUES, 4)) == 2
 
 

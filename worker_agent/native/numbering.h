@@ -7,24 +7,44 @@
 #ifndef INART_NUMBERING_H
 #define INART_NUMBERING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#define CHECK_VALUES 4 /* at the start of a part's exponents: n, -n, tag, -tag */
+#define CHECK_VALUES 8   /* words at the start of a part's exponents: the operation's size twice, and six that must be the same everywhere */
+#define EXPONENT_GROUP 8 /* data chunks: a word that says if any of them holds NaN or Inf, then the exponents of each */
 
 enum { EXPONENT, DATA, KINDS };
 
 struct numbering {
     uint32_t exponents, data; /* chunks */
-    uint32_t ahead;           /* exponent chunks before all data; the others come one after each `values` chunks of data */
-    uint32_t values;          /* of a chunk */
+    uint32_t ahead;           /* exponent chunks before all data; the others come one after each `each` chunks of data */
+    uint32_t each;            /* data chunks for which an exponent chunk has the words at least */
 };
 
-/* Of `data` chunks, in a tree of so many slots. */
+/* Words of exponents for so many data chunks. */
+static inline uint64_t numbering_words(uint64_t data) { return data + (data + EXPONENT_GROUP - 1) / EXPONENT_GROUP; }
+
+/* The place of data chunk `index`'s exponent among a part's words of exponents. */
+static inline uint64_t numbering_exponent(uint32_t index)
+{
+    return CHECK_VALUES + (uint64_t)index / EXPONENT_GROUP * (EXPONENT_GROUP + 1) + 1 + index % EXPONENT_GROUP;
+}
+
+/* What the word at a place from CHECK_VALUES on is for: a data chunk, in *index; false: the group of which *index is the first. */
+static inline bool numbering_word(uint64_t place, uint64_t *index)
+{
+    uint64_t word = place - CHECK_VALUES, group = word / (EXPONENT_GROUP + 1), in = word % (EXPONENT_GROUP + 1);
+    *index = group * EXPONENT_GROUP + (in ? in - 1 : 0);
+    return in;
+}
+
+/* Of `data` chunks, in a tree of so many slots. values: data words of a packet. */
 static inline struct numbering numbering_of(uint32_t data, uint32_t values, uint32_t slots)
 {
-    uint32_t exponents = (uint32_t)(((uint64_t)data + CHECK_VALUES + values - 1) / values);
-    uint32_t ahead = (slots + CHECK_VALUES + values - 1) / values + 1;
-    return (struct numbering){exponents, data, ahead < exponents ? ahead : exponents, values};
+    uint32_t exponents = (uint32_t)((numbering_words(data) + CHECK_VALUES + values - 1) / values);
+    uint32_t ahead = (uint32_t)((numbering_words(slots) + CHECK_VALUES + values - 1) / values) + 1;
+    uint32_t each = values * EXPONENT_GROUP / (EXPONENT_GROUP + 1);
+    return (struct numbering){exponents, data, ahead < exponents ? ahead : exponents, each ? each : 1};
 }
 
 /* Number of exponent or data chunk `index` in the part. */
@@ -32,8 +52,8 @@ static inline uint32_t numbering_place(const struct numbering *n, int kind, uint
 {
     uint32_t late = n->exponents - n->ahead;
     if (kind == EXPONENT)
-        return index < n->ahead ? index : index + (index - n->ahead + 1) * n->values;
-    return n->ahead + index + (index / n->values < late ? index / n->values : late);
+        return index < n->ahead ? index : index + (index - n->ahead + 1) * n->each;
+    return n->ahead + index + (index / n->each < late ? index / n->each : late);
 }
 
 /* The chunk with number `place` in the part: its kind, and its index among them. */
@@ -43,8 +63,8 @@ static inline int numbering_chunk(const struct numbering *n, uint32_t place, uin
     *index = place;
     if (place < n->ahead)
         return EXPONENT;
-    uint32_t after = place - n->ahead, rounds = after / (n->values + 1);
-    if (rounds < late && after % (n->values + 1) == n->values) {
+    uint32_t after = place - n->ahead, rounds = after / (n->each + 1);
+    if (rounds < late && after % (n->each + 1) == n->each) {
         *index = n->ahead + rounds;
         return EXPONENT;
     }

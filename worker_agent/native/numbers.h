@@ -15,9 +15,6 @@
 #define INART_NONFINITE 4096
 #define INART_EXPONENT_LOWEST (INART_EXPONENT_BIAS - 148) /* of the smallest subnormal float32, 2^-149 */
 #define INART_EXPONENT_HIGHEST (INART_EXPONENT_BIAS + 128)
-#define INART_CODE_NAN 1u
-#define INART_CODE_PLUS (1u << 10)
-#define INART_CODE_MINUS (1u << 20)
 
 enum inart_dtype { INART_FLOAT32 = 0, INART_FLOAT16 = 1, INART_BFLOAT16 = 2, INART_BYTES = 3 /* travel as they are */ };
 
@@ -34,6 +31,26 @@ static inline int inart_fraction_bits(int workers)
     while ((1 << log) < workers)
         log++;
     return 30 - log;
+}
+
+/* How a word of a chunk that holds NaN or Inf is made up: a finite value of fewer bits, with room for the sum of all workers', and
+ * above it, times `unit`, a count of who contributes +Inf and, times `minus`, of who contributes -Inf. NaN counts as both. Each
+ * worker subtracts `bias`, so that the sum fits into 32 signed bits. */
+struct inart_mixed {
+    int fraction_bits;
+    uint32_t workers, unit, minus, bias, most; /* most: of the finite values' sum */
+};
+
+static inline struct inart_mixed inart_mixed_of(uint32_t workers)
+{
+    struct inart_mixed m = {.workers = workers, .minus = workers + 1};
+    uint64_t counts = (uint64_t)m.minus * m.minus;
+    while (m.fraction_bits < 29 && ((uint64_t)workers * 4 << m.fraction_bits) * counts + counts + workers <= 1ull << 32)
+        m.fraction_bits++;
+    m.most = workers << m.fraction_bits;
+    m.unit = 2 * m.most + 1;
+    m.bias = ((1u << 31) - m.most) / workers;
+    return m;
 }
 
 /* float16 -> float32: shifted into float32's fields and scaled by 2^112, which also makes subnormals right. */
@@ -98,16 +115,51 @@ static inline int inart_exponent_valid(int32_t biased)
     return finite == 0 || (finite >= INART_EXPONENT_LOWEST && finite <= INART_EXPONENT_HIGHEST);
 }
 
+/* Values of a chunk that holds NaN or Inf, by a worker of a job of `workers`. */
+static inline void inart_quantise_mixed(const float *restrict x, size_t n, int32_t finite, uint32_t workers, uint32_t *restrict wire)
+{
+    struct inart_mixed m = inart_mixed_of(workers);
+    double most = (double)(1u << m.fraction_bits), scale = finite ? ldexp(1.0, m.fraction_bits - (finite - INART_EXPONENT_BIAS)) : 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = inart_bits(x[i]), magnitude = bits & 0x7fffffffu;
+        uint32_t count = magnitude > 0x7f800000u ? 1 + m.minus : bits >> 31 ? m.minus : 1;
+        double value = (double)x[i] * scale;
+        value = value > most ? most : value > -most ? value : -most;
+        uint32_t word = magnitude >= 0x7f800000u ? count * m.unit : (uint32_t)(int32_t)rint(value);
+        wire[i] = __builtin_bswap32(word - m.bias);
+    }
+}
+
+static inline void inart_dequantise_mixed(const uint32_t *restrict wire, size_t n, int32_t finite, uint32_t workers, float divisor,
+                                          float *restrict x)
+{
+    struct inart_mixed m = inart_mixed_of(workers);
+    double scale = finite ? ldexp(1.0, finite - INART_EXPONENT_BIAS - m.fraction_bits) : 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t sum = __builtin_bswap32(wire[i]) + m.bias * workers + m.most, counts = sum / m.unit;
+        float value = (float)(((double)(sum % m.unit) - m.most) * scale) / divisor;
+        if (counts)
+            value = inart_float(counts % m.minus && counts / m.minus ? 0x7fc00000u : counts / m.minus ? 0xff800000u : 0x7f800000u);
+        x[i] = value;
+    }
+}
+
+/* The fixed-point integer of a value. What is too large was written to the array while it was under way: the sum has no room for
+ * it, and a conversion of what does not fit is undefined. */
+static inline uint32_t inart_fixed(float value, float most)
+{
+    value = value > -most ? value : -most;
+    return (uint32_t)(int32_t)rintf(value < most ? value : most);
+}
+
 /* n values as fixed point with the agreed exponent, then zeros up to `padded`. */
-static inline void inart_quantise(const float *restrict x, size_t n, size_t padded, int32_t biased, int fraction_bits,
+static inline void inart_quantise(const float *restrict x, size_t n, size_t padded, int32_t biased, uint32_t workers,
                                   uint32_t *restrict wire)
 {
+    int fraction_bits = inart_fraction_bits((int)workers);
+    float most = inart_power(fraction_bits);
     if (biased >= INART_NONFINITE) {
-        for (size_t i = 0; i < n; i++) {
-            uint32_t bits = inart_bits(x[i]), m = bits & 0x7fffffffu;
-            uint32_t code = m > 0x7f800000u ? INART_CODE_NAN : bits >> 31 ? INART_CODE_MINUS : INART_CODE_PLUS;
-            wire[i] = __builtin_bswap32(m >= 0x7f800000u ? code : 0);
-        }
+        inart_quantise_mixed(x, n, biased - INART_NONFINITE, workers, wire);
     } else if (biased == 0) {
         memset(wire, 0, n * 4);
     } else {
@@ -116,31 +168,23 @@ static inline void inart_quantise(const float *restrict x, size_t n, size_t padd
         float first = inart_power(shift > 127 ? 127 : shift);
         if (shift <= 127) {
             for (size_t i = 0; i < n; i++)
-                wire[i] = __builtin_bswap32((uint32_t)(int32_t)rintf(x[i] * first));
+                wire[i] = __builtin_bswap32(inart_fixed(x[i] * first, most));
         } else {
             float second = inart_power(shift - 127);
             for (size_t i = 0; i < n; i++)
-                wire[i] = __builtin_bswap32((uint32_t)(int32_t)rintf(x[i] * first * second));
+                wire[i] = __builtin_bswap32(inart_fixed(x[i] * first * second, most));
         }
     }
     memset(wire + n, 0, (padded - n) * 4);
 }
 
 /* The sum, or the mean over `divisor` workers (1: the sum). */
-static inline void inart_dequantise(const uint32_t *restrict wire, size_t n, int32_t biased, int fraction_bits, float divisor,
+static inline void inart_dequantise(const uint32_t *restrict wire, size_t n, int32_t biased, uint32_t workers, float divisor,
                                     float *restrict x)
 {
+    int fraction_bits = inart_fraction_bits((int)workers);
     if (biased >= INART_NONFINITE) {
-        for (size_t i = 0; i < n; i++) {
-            uint32_t code = __builtin_bswap32(wire[i]);
-            int nan = code & 1023, plus = code >> 10 & 1023, minus = code >> 20 & 1023;
-            uint32_t bits = 0x7fc00000u; /* NaN, also where all values were finite: they did not travel */
-            if (!nan && plus && !minus)
-                bits = 0x7f800000u;
-            if (!nan && minus && !plus)
-                bits = 0xff800000u;
-            x[i] = inart_float(bits);
-        }
+        inart_dequantise_mixed(wire, n, biased - INART_NONFINITE, workers, divisor, x);
         return;
     }
     if (biased == 0) {

@@ -74,5 +74,7 @@
 #define INART_IPV4_LENGTH(values) (INART_IPV4_BYTES + INART_UDP_LENGTH(values))
 
 #define INART_MAX_WORKERS 1023
+#define INART_CHECK_WORDS 1
+#define INART_DATA_VALUES(values) ((values) - INART_CHECK_WORDS)
 
 #endif

@@ -156,6 +156,11 @@ static int configure(struct inart_worker *w, const struct inart_worker_config *c
     struct share shares[MOST_THREADS];
     memset(shares, 0, sizeof shares);
     int result = 0;
+    struct check *check = check_make(config->key, config->workers, config->values);
+    if (!check) {
+        snprintf(error, size, "out of memory");
+        return -1;
+    }
     for (uint32_t i = 0; i < w->io.threads && !result; i++)
         result = share_make(w, config, i, &shares[i], error, size);
     for (uint32_t i = 0; i < w->io.threads; i++)
@@ -174,10 +179,14 @@ static int configure(struct inart_worker *w, const struct inart_worker_config *c
         x->labels = s->labels;
         engine_use(&x->engine);
     }
-    if (!result) {
+    if (result)
+        check_free(check);
+    else {
         w->config = *config;
         w->config.tree = NULL;
-        w->fraction_bits = inart_fraction_bits((int)config->workers);
+        check_free(w->check);
+        w->check = check;
+        w->data = INART_DATA_VALUES(config->values);
         pthread_mutex_lock(&w->mutex);
         w->failure[0] = 0;
         atomic_store(&w->failed, false);
@@ -223,6 +232,7 @@ void inart_worker_destroy(struct inart_worker *w)
         engine_free(&x->engine);
         trees_free(x->trees, x->tree_count, &x->labels);
     }
+    check_free(w->check);
     free(w->threads);
     free(w);
 }
@@ -338,27 +348,30 @@ void inart_worker_repaired(struct inart_worker *w, uint32_t up_label, double rat
 static struct part *part_make(struct inart_worker *w, struct tree *t, struct operation *o, const struct inart_part_range *range, char *error,
                               size_t size)
 {
-    uint64_t values = w->config.values, n = o->dtype == INART_BYTES ? INART_VALUE_BYTES * values : values;
+    uint64_t values = w->data, n = o->dtype == INART_BYTES ? INART_VALUE_BYTES * values : values;
     uint64_t data = (range->count + n - 1) / n * (inart_takes_turns(&o->layout) ? o->layout.workers : 1);
-    if (t->end + data + data / values + 2 > UINT32_MAX) {
+    if (t->end + data + numbering_words(data) / values + 2 > UINT32_MAX) {
         snprintf(error, size, "tree %u (root %s) has used up the sequence numbers of epoch %u: the job needs a new configuration",
                  t->config.tree, t->config.root, w->config.epoch);
         return NULL;
     }
     struct part *p = calloc(1, sizeof *p);
-    if (!p || !(p->exponents = malloc(data * sizeof *p->exponents))) {
+    size_t groups = (data + EXPONENT_GROUP - 1) / EXPONENT_GROUP;
+    if (!p || !(p->exponents = malloc(data * sizeof *p->exponents)) || !(p->mixed = malloc(groups * sizeof *p->mixed))) {
         snprintf(error, size, "out of memory");
-        free(p);
+        if (p)
+            part_free(p);
         return NULL;
     }
-    memset(p->exponents, 0xff, data * sizeof *p->exponents);
+    memset(p->exponents, 0xff, data * sizeof *p->exponents); /* NOT_AGREED */
+    memset(p->mixed, 0xff, groups * sizeof *p->mixed);
     p->operation = o;
     p->base = t->end;
     p->offset = range->offset;
     p->count = range->count;
     p->order = numbering_of((uint32_t)data, (uint32_t)values, t->config.slots);
     if (o->layout.kind == INART_GATHER)
-        p->order.exponents = 1;
+        p->order.exponents = (CHECK_VALUES + (uint32_t)values - 1) / (uint32_t)values;
     if (o->layout.kind != INART_ALL_REDUCE)
         p->order.ahead = p->order.exponents;
     return p;

@@ -31,6 +31,7 @@ static void operation_part_ended(struct inart_worker *w, struct operation *o, bo
 static void part_free(struct part *p)
 {
     free(p->exponents);
+    free(p->mixed);
     free(p);
 }
 

@@ -45,38 +45,83 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
     evident(t, c, now);
 }
 
-/* The agreed exponents (and the check values). False: the engine has failed. */
-static bool take_exponents(struct io_thread *x, struct tree *t, struct part *p, uint32_t chunk, const uint32_t *wire)
+static void fail_mismatch(struct io_thread *x, const struct part *p)
 {
-    uint32_t n = x->worker->config.values;
-    bool gather = p->operation->layout.kind == INART_GATHER;
-    if (gather) /* has none: all are there, and data may go */
-        memset(p->exponents, 0, p->order.data * sizeof *p->exponents);
+    const struct operation *o = p->operation;
+    if (p->smallest < p->largest)
+        fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in size: the smallest has %d elements, the largest %d, "
+             "this worker's %llu", (long long)o->id, p->smallest, p->largest, (unsigned long long)o->elements);
+    else
+        fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in %sdtype or operation (sum, mean), or their agents are of "
+             "different versions", (long long)o->id, p->smallest == p->largest ? "" : "size, ");
+}
+
+enum taken { TAKEN, NOT_RIGHT, FAILED };
+
+/* One word of the exponents that came back, at `place` of the part's. */
+static enum taken take_exponent(struct io_thread *x, struct tree *t, struct part *p, uint64_t place, int32_t exponent)
+{
+    uint64_t index;
+    if (place < CHECK_VALUES) {
+        if (exponent == (int32_t)operation_mark(p->operation, (uint32_t)place - 2))
+            return TAKEN;
+        fail_mismatch(x, p);
+        return FAILED;
+    }
+    bool one = numbering_word(place, &index);
+    if (index >= p->order.data || p->operation->layout.kind == INART_GATHER)
+        return TAKEN;
+    int8_t *mixed = &p->mixed[index / EXPONENT_GROUP];
+    int16_t *agreed = &p->exponents[index];
+    if (one ? *agreed < NOT_AGREED && exponent < own_of(p, (uint32_t)index) : exponent > 1 || (*mixed == OWN_MIXED && !exponent))
+        return NOT_RIGHT; /* not a maximum in which this worker is */
+    if (one && !inart_exponent_valid(exponent)) {
+        fail(x, STATUS_PROTOCOL, "tree %u (root %s): an impossible exponent came back (%d)", t->config.tree, t->config.root, exponent);
+        return FAILED;
+    }
+    if (one)
+        *agreed = (int16_t)exponent;
+    else
+        *mixed = (int8_t)exponent;
+    return TAKEN;
+}
+
+/* The agreed exponents, and what all workers must have alike. */
+static enum taken take_exponents(struct io_thread *x, struct tree *t, struct part *p, uint32_t chunk, uint32_t number, uint32_t complete,
+                                 const uint32_t *wire)
+{
+    const struct check *check = x->worker->check;
+    uint32_t n = x->worker->data;
+    if (check_written(check, wire) != check_seal(check, complete, number) || !check_maximum_right(check, wire, number))
+        return NOT_RIGHT;
     for (uint32_t j = 0; j < n; j++) {
-        uint64_t position = (uint64_t)chunk * n + j;
-        int32_t value = (int32_t)__builtin_bswap32(wire[j]);
-        if (position == 0 || position == 2) {
-            int32_t opposite = (int32_t)__builtin_bswap32(wire[j + 1]);
-            if (value != -opposite) {
-                if (position == 0)
-                    fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in size: the smallest has %d elements, the largest %d, "
-                         "this worker's %llu", (long long)p->operation->id, -opposite, value, (unsigned long long)p->operation->elements);
-                else
-                    fail(x, STATUS_MISMATCH, "operation %lld: the workers' tensors differ in dtype or operation (sum, mean), or their "
-                         "agents are of different versions",
-                         (long long)p->operation->id);
-                return false;
-            }
-        } else if (position >= CHECK_VALUES && position - CHECK_VALUES < p->order.data && !gather) {
-            if (!inart_exponent_valid(value)) {
-                fail(x, STATUS_PROTOCOL, "tree %u (root %s): chunk %llu came back with an impossible exponent (%d)", t->config.tree,
-                     t->config.root, (unsigned long long)(p->base + chunk), value);
-                return false;
-            }
-            p->exponents[position - CHECK_VALUES] = (int16_t)value;
+        uint64_t place = (uint64_t)chunk * n + j;
+        uint32_t word = __builtin_bswap32(wire[j]);
+        if (place < 2 && word >> 31)
+            *(place ? &p->smallest : &p->largest) = place ? INT32_MAX - (int32_t)(word & INT32_MAX) : (int32_t)(word & INT32_MAX);
+        else if (place >= 2 && word >> 31)
+            return NOT_RIGHT;
+        else if (place >= 2) {
+            enum taken taken = take_exponent(x, t, p, place, (int32_t)(word >> CHECK_CODE_BITS));
+            if (taken != TAKEN)
+                return taken;
         }
     }
-    return true;
+    if (p->operation->layout.kind == INART_GATHER) { /* has none: all are there, and data may go */
+        memset(p->exponents, 0, p->order.data * sizeof *p->exponents);
+        memset(p->mixed, 0, (p->order.data + EXPONENT_GROUP - 1) / EXPONENT_GROUP * sizeof *p->mixed);
+    }
+    return TAKEN;
+}
+
+/* Is a data chunk's result what the workers have sent? */
+static bool values_right(struct io_thread *x, struct tree *t, const struct part *p, uint64_t sequence, uint32_t index, uint32_t complete,
+                         const uint32_t *wire)
+{
+    const struct check *check = x->worker->check;
+    uint8_t kind = data_kind(t, p, index);
+    uint64_t who = kind & INART_FLAG_SINGLE ? check->worker[inart_owner(&p->operation->layout, sequence)] : check->everyone;
+    return check_result_right(check, wire, who, check_number(check, &t->received_recent[DATA], t->config.tree, kind, sequence), complete);
 }
 
 static void take_values(struct io_thread *x, struct part *p, uint32_t index, const uint32_t *wire)
@@ -92,7 +137,7 @@ static void take_values(struct io_thread *x, struct part *p, uint32_t index, con
     }
     bool stream = o->dtype == INART_FLOAT32 && o->elements * sizeof(float) >= INART_STREAM_LEAST;
     float *values = o->dtype == INART_FLOAT32 && !stream ? (float *)data : x->scratch;
-    inart_dequantise(wire, count, p->exponents[index], x->worker->fraction_bits, o->divisor, values);
+    inart_dequantise(wire, count, exponent_of(p, index), x->worker->config.workers, o->divisor, values);
     if (stream)
         inart_stream(data, values, count * sizeof(float));
     else if (o->dtype != INART_FLOAT32)
@@ -169,6 +214,16 @@ static void hear(struct io_thread *x, struct tree *t, uint64_t complete, uint64_
         c->due = now + reorder_window(t);
 }
 
+/* Something on the way has changed the result: it is as if it were lost, and asked for again. */
+static void refuse_result(struct tree *t, struct chunk *c, uint64_t now)
+{
+    t->stats.check_failures++;
+    if (c->state != SENT || c->list == LIST_RESEND)
+        return;
+    c->gap = 1;
+    resend_at(t, c, now);
+}
+
 static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_t now)
 {
     struct inart_header h;
@@ -211,9 +266,17 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
-    if (kind == DATA)
+    enum taken taken = TAKEN;
+    if (kind == EXPONENT) {
+        uint32_t number = check_number(x->worker->check, &t->received_recent[EXPONENT], t->config.tree, INART_FLAG_MAXIMUM, h.sequence);
+        taken = take_exponents(x, t, p, index, number, (uint32_t)(h.bitmap >> 32), wire);
+    } else if (!values_right(x, t, p, h.sequence, index, (uint32_t)(h.bitmap >> 32), wire))
+        taken = NOT_RIGHT;
+    else
         take_values(x, p, index, wire);
-    else if (!take_exponents(x, t, p, index, wire))
+    if (taken == NOT_RIGHT)
+        refuse_result(t, c, now);
+    if (taken != TAKEN)
         return;
     measure(t, c, now);
     recovery_go_on(t, c, now);

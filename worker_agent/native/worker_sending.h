@@ -24,7 +24,7 @@ static size_t chunk_elements(const struct part *p, uint32_t index, size_t n)
 /* Values in a chunk. */
 static size_t chunk_values(const struct io_thread *x, const struct operation *o)
 {
-    return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->config.values : x->worker->config.values;
+    return o->dtype == INART_BYTES ? INART_VALUE_BYTES * (size_t)x->worker->data : x->worker->data;
 }
 
 static uint64_t sequence_in(const struct part *p, int kind, uint32_t index) { return p->base + numbering_place(&p->order, kind, index); }
@@ -84,6 +84,23 @@ static double cost_of(const struct tree *t, const struct part *p, uint32_t index
     return l->kind == INART_GATHER && l->source < 0 && !everybodys(t, p, index) ? 1 / t->config.gather_speed : 1;
 }
 
+/* Are its exponent, and whether anybody has NaN or Inf there, agreed? */
+static bool agreed(const struct part *p, uint32_t index) { return p->exponents[index] >= 0 && p->mixed[index / EXPONENT_GROUP] >= 0; }
+
+static int32_t exponent_of(const struct part *p, uint32_t index)
+{
+    return p->exponents[index] + (p->mixed[index / EXPONENT_GROUP] ? INART_NONFINITE : 0);
+}
+
+/* The flags of a data chunk that all its packets have, whoever sends them. */
+static uint8_t data_kind(const struct tree *t, const struct part *p, uint32_t index)
+{
+    int kind = p->operation->layout.kind;
+    if (kind == INART_ALL_REDUCE || everybodys(t, p, index))
+        return 0;
+    return kind == INART_REDUCE_SCATTER ? INART_FLAG_SCATTER : INART_FLAG_SINGLE;
+}
+
 /* The flags of a data chunk beyond those of an all-reduce. */
 static uint8_t data_flags(const struct tree *t, const struct part *p, uint32_t index)
 {
@@ -106,23 +123,81 @@ static void write_bytes(struct io_thread *x, const struct part *p, uint32_t inde
     memset(wire + count, 0, size - count);
 }
 
-static void write_exponents(struct io_thread *x, const struct part *p, uint32_t chunk, int32_t *wire)
+/* This worker's own exponents of a group of data chunks, kept until all have agreed: resends are what was sent first. */
+static void own_exponents(struct io_thread *x, struct part *p, uint32_t first)
+{
+    uint32_t group = first / EXPONENT_GROUP;
+    for (uint32_t i = first; i < p->order.data && i < first + EXPONENT_GROUP; i++) {
+        size_t count;
+        if (p->exponents[i] != NOT_AGREED)
+            continue;
+        const float *values = load_chunk(x, p, i, &count);
+        int32_t own = inart_exponent(values, count);
+        if (own >= INART_NONFINITE && p->mixed[group] == NOT_AGREED)
+            p->mixed[group] = OWN_MIXED;
+        p->exponents[i] = (int16_t)(NOT_AGREED - 1 - own % INART_NONFINITE);
+    }
+}
+
+static int32_t own_of(const struct part *p, uint32_t index) { return NOT_AGREED - 1 - p->exponents[index]; }
+
+/* What all workers must have alike, 11 bits of it and their complement by turns: so the maximum over all is everybody's own. */
+static uint32_t operation_mark(const struct operation *o, uint32_t position)
+{
+    uint64_t h = (uint64_t)o->tag << 32 | o->elements;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdull;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53ull;
+    uint32_t bits = h >> (11 * (position / 2)) & 2047;
+    return CHECK_MARK + (position % 2 ? 2047 - bits : bits);
+}
+
+static void write_exponents(struct io_thread *x, struct part *p, uint32_t chunk, uint32_t number, uint32_t *wire)
 {
     const struct operation *o = p->operation;
-    uint32_t n = x->worker->config.values;
-    int32_t check[CHECK_VALUES] = {(int32_t)o->elements, -(int32_t)o->elements, (int32_t)o->tag, -(int32_t)o->tag};
+    uint32_t n = x->worker->data;
     for (uint32_t j = 0; j < n; j++) {
-        uint64_t position = (uint64_t)chunk * n + j;
-        int32_t value = 0;
-        if (position < CHECK_VALUES)
-            value = check[position];
-        else if (position - CHECK_VALUES < p->order.data && o->layout.kind != INART_GATHER) {
-            size_t count;
-            const float *values = load_chunk(x, p, (uint32_t)(position - CHECK_VALUES), &count);
-            value = inart_exponent(values, count);
+        uint64_t place = (uint64_t)chunk * n + j, index;
+        uint32_t exponent = 0;
+        if (place < 2) { /* sizes: the largest, and the smallest; negative, which no exponent is */
+            wire[j] = __builtin_bswap32((1u << 31) + (uint32_t)(place ? INT32_MAX - o->elements : o->elements));
+            continue;
         }
-        wire[j] = (int32_t)__builtin_bswap32((uint32_t)value);
+        if (place < CHECK_VALUES)
+            exponent = operation_mark(o, (uint32_t)place - 2);
+        else if (o->layout.kind != INART_GATHER) {
+            bool one = numbering_word(place, &index);
+            if (index < p->order.data) {
+                own_exponents(x, p, (uint32_t)index / EXPONENT_GROUP * EXPONENT_GROUP);
+                int8_t mixed = p->mixed[index / EXPONENT_GROUP];
+                if (!one)
+                    exponent = mixed == OWN_MIXED || mixed == 1;
+                else
+                    exponent = (uint32_t)(p->exponents[index] >= 0 ? p->exponents[index] : own_of(p, (uint32_t)index));
+            }
+        }
+        wire[j] = __builtin_bswap32(check_exponent(x->worker->check, number, j, exponent));
     }
+    wire[n] = 0;
+}
+
+/* The words of a packet with these flags, the check word the last of them. */
+static void write_words(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, int kind, uint32_t index, uint8_t flags,
+                        uint32_t *wire)
+{
+    const struct inart_worker *w = x->worker;
+    uint32_t number = check_number(w->check, &t->sent_recent[kind], t->config.tree, flags & CHECK_KINDS, sequence);
+    if (kind == EXPONENT) {
+        write_exponents(x, p, index, number, wire);
+        return;
+    }
+    if (p->operation->layout.kind == INART_GATHER)
+        write_bytes(x, p, index, (uint8_t *)wire);
+    else {
+        size_t count;
+        const float *values = load_chunk(x, p, index, &count);
+        inart_quantise(values, count, w->data, exponent_of(p, index), w->config.workers, wire);
+    }
+    check_write(w->check, wire, w->check->worker[w->config.index], number);
 }
 
 /* Builds the packet of one chunk; there is room. */
@@ -138,15 +213,9 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
     bool sends = resend || kind == EXPONENT || !awaited(t, p, index);
     if (kind == DATA)
         h.flags |= data_flags(t, p, index);
-    int32_t *wire = sends ? inart_values(io_build(x->engine.io, t->lane, &h)) : NULL;
-    if (kind == EXPONENT)
-        write_exponents(x, p, index, wire);
-    else if (p->operation->layout.kind != INART_GATHER) {
-        size_t count;
-        const float *values = load_chunk(x, p, index, &count);
-        inart_quantise(values, count, x->worker->config.values, p->exponents[index], x->worker->fraction_bits, (uint32_t *)wire);
-    } else if (sends)
-        write_bytes(x, p, index, (uint8_t *)wire);
+    uint32_t *wire = sends ? (uint32_t *)inart_values(io_build(x->engine.io, t->lane, &h)) : NULL;
+    if (sends)
+        write_words(x, t, p, sequence, kind, index, h.flags, wire);
     struct chunk *c = chunk_of(t, sequence);
     c->sent_at = now;
     if (how == FIRST) {
@@ -212,7 +281,7 @@ static bool send_next(struct io_thread *x, struct tree *t, uint64_t now)
     while (p && (pass_answered(t, p), p->sent[DATA] == p->order.data))
         p = p->next;
     t->cursor[DATA] = p;
-    if (!p || p->exponents[p->sent[DATA]] < 0)
+    if (!p || !agreed(p, p->sent[DATA]))
         return false;
     if (next_of(p, DATA) >= limit_of(t, p))
         return false;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 
+#include "check.h"
 #include "collectives.h"
 #include "engine.h"
 #include "labels.h"
@@ -34,6 +35,8 @@
 #define CATCH_UP 2.0                   /* times the tree's rate */
 #define ARRAY_FETCH 4096               /* bytes: how far ahead of what is read of an array; more than the processor does by itself */
 #define NONE UINT32_MAX
+#define NOT_AGREED (-1)
+#define OWN_MIXED (-2)
 
 enum { UNSENT, SENT, ANSWERED };
 enum { LIST_NONE, LIST_FIRST, LIST_RESEND };
@@ -51,6 +54,7 @@ struct inart_tree_config {
 };
 struct inart_worker_config {
     uint32_t job, epoch, workers, values, trees, index;
+    uint8_t key[CHECK_KEY_BYTES]; /* of the epoch: check.h */
     double timeout_seconds;
     const struct inart_tree_config *tree;
 };
@@ -65,7 +69,7 @@ struct inart_completion {
     char message[MESSAGE_BYTES];
 };
 struct inart_tree_stats {
-    uint64_t chunks_sent, resent_gap, resent_timeout, resent_recovery, answers, duplicates, refused;
+    uint64_t chunks_sent, resent_gap, resent_timeout, resent_recovery, answers, duplicates, refused, check_failures;
     uint64_t first_send_ns, last_answer_ns, busy_ns, next_sequence, oldest_unanswered;
     double rtt_seconds, rtt_lowest; /* lowest of the last second; of all */
 };
@@ -97,7 +101,9 @@ struct part {
     uint64_t base, offset, count;
     struct numbering order;
     uint32_t sent[KINDS], answered;
-    int16_t *exponents; /* of each data chunk; -1: not yet agreed */
+    int16_t *exponents; /* of each data chunk; NOT_AGREED - this worker's own and below: not yet agreed */
+    int8_t *mixed; /* of each group of them: 1: somebody has NaN or Inf there; 0: nobody; below: not yet agreed, OWN_MIXED: this worker has */
+    int32_t largest, smallest; /* of all workers' sizes of the operation; for messages */
     struct part *next;
 };
 
@@ -145,6 +151,7 @@ struct tree {
     uint64_t resend_tokens_at, resend_share_cut;
     uint32_t recovery, recovering; /* chunks that are to be resent together, at recovery_due; of the last such, unanswered */
     uint64_t recovery_due, recovery_since; /* since: what was sent once before it is answered when nothing was lost */
+    struct check_recent sent_recent[KINDS], received_recent[KINDS];
     unsigned reorder;          /* how tolerant of reordering: grows when a gap's resend was needless */
     struct inart_tree_stats stats;
 };
@@ -164,7 +171,8 @@ struct inart_worker {
     struct inart_worker_config config;
     struct inart_io_config io;
     struct io_thread *threads;
-    int fraction_bits;
+    struct check *check;
+    uint32_t data; /* words of a packet that are data */
     atomic_bool failed; /* nothing works until the next configuration */
     pthread_mutex_t mutex; /* covers the rest */
     pthread_cond_t finished;

@@ -36,7 +36,7 @@ static bool has_next(const struct tree *t)
     p = t->cursor[DATA];
     while (p && p->sent[DATA] == p->order.data)
         p = p->next;
-    return p && p->exponents[p->sent[DATA]] >= 0 && next_of(p, DATA) < limit_of(t, p);
+    return p && agreed(p, p->sent[DATA]) && next_of(p, DATA) < limit_of(t, p);
 }
 
 /* Neither the window nor tokens hold it up: there is nothing to send, or nothing whose exponents are known. */
@@ -49,7 +49,7 @@ static bool has_nothing(const struct tree *t)
         return false;
     while (p && p->sent[DATA] == p->order.data)
         p = p->next;
-    return !p || (p->exponents[p->sent[DATA]] < 0 && (!later || next_of(p, DATA) < limit_of(t, p)));
+    return !p || (!agreed(p, p->sent[DATA]) && (!later || next_of(p, DATA) < limit_of(t, p)));
 }
 
 /* Answers open a full window for as many packets again. Where more is under way than the round trip needs, queues hold it, and

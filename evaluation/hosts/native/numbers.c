@@ -14,13 +14,13 @@ int32_t numbers_exponent(const void *data, size_t n, int dtype)
 void numbers_quantise(const void *data, size_t n, int dtype, int32_t biased, int workers, uint32_t *wire)
 {
     float scratch[INART_MAX_VALUES];
-    inart_quantise(inart_load(data, n, dtype, scratch), n, n, biased, inart_fraction_bits(workers), wire);
+    inart_quantise(inart_load(data, n, dtype, scratch), n, n, biased, (uint32_t)workers, wire);
 }
 
 void numbers_dequantise(const uint32_t *wire, size_t n, int32_t biased, int workers, int mean, int dtype, void *data)
 {
     float scratch[INART_MAX_VALUES];
-    inart_dequantise(wire, n, biased, inart_fraction_bits(workers), mean ? (float)workers : 1.0f, scratch);
+    inart_dequantise(wire, n, biased, (uint32_t)workers, mean ? (float)workers : 1.0f, scratch);
     inart_store(scratch, n, dtype, data);
 }
 
@@ -35,13 +35,13 @@ void numbers_exponent_all(const float *x, size_t chunks, size_t values, int32_t 
 void numbers_quantise_all(const float *x, size_t chunks, size_t values, int32_t biased, int workers, uint32_t *wire)
 {
     for (size_t c = 0; c < chunks; c++)
-        inart_quantise(x + c * values, values, values, biased, inart_fraction_bits(workers), wire + c * values);
+        inart_quantise(x + c * values, values, values, biased, (uint32_t)workers, wire + c * values);
 }
 
 void numbers_dequantise_all(const uint32_t *wire, size_t chunks, size_t values, int32_t biased, int workers, float *x)
 {
     for (size_t c = 0; c < chunks; c++)
-        inart_dequantise(wire + c * values, values, biased, inart_fraction_bits(workers), 1.0f, x + c * values);
+        inart_dequantise(wire + c * values, values, biased, (uint32_t)workers, 1.0f, x + c * values);
 }
 
 /* From floats to packets in a super-frame's buffer, over and over: what the engine does before the system call.
@@ -58,7 +58,7 @@ int numbers_packetise(const void *data, size_t chunks, size_t values, int32_t bi
         inart_write_header(packet, &h);
         uint32_t *restrict wire = (uint32_t *)inart_values(packet);
         if (quantise)
-            inart_quantise((const float *)data + c * values, values, values, biased, inart_fraction_bits(workers), wire);
+            inart_quantise((const float *)data + c * values, values, values, biased, (uint32_t)workers, wire);
         else {
             const uint32_t *restrict integers = (const uint32_t *)data + c * values;
             for (size_t i = 0; i < values; i++)

@@ -1,0 +1,95 @@
+"""Python face of native/check.c: the engines' check word (worker_agent/native/check.h), for tests; and its speed.
+
+python -m evaluation.hosts.checks
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.native_build import load
+from evaluation.hosts.numbers import best_seconds
+from worker_agent.native_engine import NATIVE
+
+Wire = NDArray[np.int32]
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = load(Path(__file__).resolve().parent / "native" / "check.c", include=[NATIVE])
+    library.checks_make.restype = ctypes.c_void_p
+    for name in ("prime", "result", "seal", "exponent"):
+        getattr(library, f"checks_{name}").restype = ctypes.c_uint32
+    library.checks_free.restype = None
+    return library
+
+
+class NativeCheck:
+    """As checkword.Check, by the C engine; words are a packet's, the check word included."""
+
+    def __init__(self, key: bytes, workers: int, values: int) -> None:
+        self.values = values
+        self._made = ctypes.c_void_p(_library().checks_make(key, workers, values))
+        weakref.finalize(self, _library().checks_free, self._made)
+
+    @property
+    def prime(self) -> int:
+        return int(_library().checks_prime(self._made))
+
+    def _given(
+        self, words: Sequence[int] | Wire, workers: Sequence[int]
+    ) -> tuple[NDArray[np.uint32], tuple[object, ...]]:
+        wire = np.array(np.asarray(words, np.int64) % (1 << 32), ">u4")
+        set_ = (ctypes.c_uint32 * len(workers))(*workers)
+        return wire, (self._made, ctypes.c_void_p(wire.ctypes.data), set_, len(workers))
+
+    def word(self, data: Sequence[int] | Wire, workers: Sequence[int], tree: int, kind: int, sequence: int) -> int:
+        wire, given = self._given([*data, 0], workers)
+        _library().checks_write(*given, tree, int(kind), ctypes.c_uint64(sequence))
+        return int(wire[-1])
+
+    def right(self, words: Sequence[int] | Wire, workers: Sequence[int], tree: int, kind: int, sequence: int) -> bool:
+        _wire, given = self._given(words, workers)
+        return bool(_library().checks_right(*given, tree, int(kind), ctypes.c_uint64(sequence)))
+
+    def result(
+        self, data: Sequence[int] | Wire, workers: Sequence[int], tree: int, kind: int, sequence: int, *, complete: int
+    ) -> int:
+        _wire, given = self._given([*data, 0], workers)
+        return int(_library().checks_result(*given, tree, int(kind), ctypes.c_uint64(sequence), complete))
+
+    def seal(self, tree: int, sequence: int, complete: int) -> int:
+        return int(_library().checks_seal(self._made, tree, ctypes.c_uint64(sequence), complete))
+
+    def exponent_word(self, tree: int, sequence: int, position: int, exponent: int) -> int:
+        return int(_library().checks_exponent(self._made, tree, ctypes.c_uint64(sequence), position, exponent))
+
+    def maximum_right(self, words: Sequence[int] | Wire, tree: int, sequence: int) -> bool:
+        wire, _ = self._given(words, ())
+        pointer = ctypes.c_void_p(wire.ctypes.data)
+        return bool(_library().checks_maximum_right(self._made, pointer, tree, ctypes.c_uint64(sequence)))
+
+
+def nanoseconds(values: int = 256, packets: int = 60, workers: int = 4) -> float:
+    """What the check word of one packet costs whose words are in a near cache."""
+    check = NativeCheck(bytes(range(16)), workers, values)
+    wire = np.random.default_rng(1).integers(-(2**31), 2**31, packets * values).astype(">i4")
+    rounds = 200
+
+    def write() -> None:
+        for _ in range(rounds):
+            _library().checks_write_all(check._made, ctypes.c_void_p(wire.ctypes.data), packets)
+
+    return best_seconds(write, 15) / rounds / packets * 1e9
+
+
+if __name__ == "__main__":
+    for size in (64, 256):
+        print(f"{size} values: {nanoseconds(size):.1f} ns a packet")

@@ -1,0 +1,140 @@
+"""The check word in numpy: the reference for native/check.h, which says how it works. docs/protocol.md, "Every sum is
+checked", says what it detects and with what probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p4src.protocol import Flag, HostFlag
+
+KEY_BYTES = 16
+COEFFICIENT = 1 << 24
+MERSENNE = (1 << 31) - 1
+CODE_BITS = 18
+MARK = 6144
+"""Exponents from here on are no exponents, but say what an operation is."""
+KINDS = Flag.MAXIMUM | HostFlag.SCATTER | HostFlag.SINGLE
+"""Flags that are alike in all packets of a chunk, and are checked with it."""
+_CONSTANTS = (0x61707865, 0x3120646E, 0x79622D36, 0x6B206574)
+_COEFFICIENTS, _WORKERS, _PRIME, _SLOPES, _PADS, _CHUNKS = range(1, 7)
+_QUARTERS = (
+    (0, 4, 8, 12),
+    (1, 5, 9, 13),
+    (2, 6, 10, 14),
+    (3, 7, 11, 15),
+    (0, 5, 10, 15),
+    (1, 6, 11, 12),
+    (2, 7, 8, 13),
+    (3, 4, 9, 14),
+)
+
+Words = NDArray[np.int32]
+
+
+def _rotated(x: int, by: int) -> int:
+    return (x << by | x >> (32 - by)) & 0xFFFFFFFF
+
+
+def block(key: bytes, counter: int, purpose: int, tree: int = 0, kind: int = 0) -> list[int]:
+    """16 numbers: one block of ChaCha with 8 rounds and a 128-bit key (RFC 8439 has the block of 20 rounds)."""
+    words = [int.from_bytes(key[at : at + 4], "little") for at in range(0, KEY_BYTES, 4)]
+    start = [*_CONSTANTS, *words, *words, counter, purpose, tree, kind]
+    x = list(start)
+    for _ in range(4):
+        for a, b, c, d in _QUARTERS:
+            for left, right, by in ((a, b, 16), (c, d, 12), (a, b, 8), (c, d, 7)):
+                x[left] = (x[left] + x[right]) & 0xFFFFFFFF
+                turned = d if left == a else b
+                x[turned] = _rotated(x[turned] ^ x[left], by)
+    return [(a + b) & 0xFFFFFFFF for a, b in zip(x, start, strict=True)]
+
+
+def _is_prime(n: int) -> bool:
+    if n < 4 or n % 2 == 0:
+        return n in (2, 3)
+    return bool(np.all(n % np.arange(3, int(n**0.5) + 2, 2) != 0)) if n > 9 else n in (5, 7)
+
+
+class Check:
+    """All that follows from an epoch's key: values is the number of a packet's words, the check word included."""
+
+    def __init__(self, key: bytes, workers: int, values: int) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+        self.key, self.workers, self.values = key, workers, values
+        random = block(key, 0, _PRIME)
+        most = (1 << 32) // workers
+        prime = most // 2 + random[0] % (most - most // 2)
+        while not _is_prime(prime):
+            prime -= 1
+        self.prime = prime
+        self.complete = 1 + random[1] % (prime - 1)
+        self.coefficients = self._draw(_COEFFICIENTS, values, min(prime, COEFFICIENT))[: values - 1]
+        self.numbers = self._draw(_WORKERS, workers + 1, prime)
+        self._slopes = self._draw(_SLOPES, values, MERSENNE)
+        self._pads = self._draw(_PADS, values, MERSENNE)
+
+    def _draw(self, purpose: int, count: int, below: int) -> list[int]:
+        blocks = [block(self.key, counter, purpose) for counter in range(-(-count // 16))]
+        return [1 + number % (below - 1) for numbers in blocks for number in numbers][:count]
+
+    def number(self, tree: int, kind: int, sequence: int) -> int:
+        """r of one chunk. kind: those of KINDS that its packets have."""
+        return _numbers(self.key, sequence // 16, tree, int(kind))[sequence % 16]
+
+    def word(self, data: Words | Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int) -> int:
+        """The check word of data words (all but the last) which are the sum of these workers' contributions."""
+        total = sum(c * int(v) for c, v in zip(self.coefficients, data, strict=True))
+        who = sum(self.numbers[worker] for worker in workers)
+        return (total + who * self.number(tree, kind, sequence)) % self.prime
+
+    def right(self, words: Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int) -> bool:
+        """Whether a packet's words, the last of them the sum of check words, are the sum of these workers'."""
+        return words[-1] % (1 << 32) % self.prime == self.word(words[:-1], workers, tree, kind, sequence)
+
+    def header(self, complete: int) -> int:
+        """What the number of complete chunks in a result's header adds to its check word."""
+        return self.complete * complete % self.prime
+
+    def result(
+        self, data: Words | Sequence[int], workers: Sequence[int], tree: int, kind: int, sequence: int, *, complete: int
+    ) -> int:
+        """The check word of a result."""
+        return (self.word(data, workers, tree, kind, sequence) + self.header(complete)) % self.prime
+
+    def seal(self, tree: int, sequence: int, complete: int) -> int:
+        """The last word of a MAXIMUM chunk's result."""
+        return (self.number(tree, Flag.MAXIMUM, sequence) % self.prime + self.header(complete)) % self.prime
+
+    def code(self, tree: int, sequence: int, position: int, exponent: int) -> int:
+        """What proves an exponent at its place in a MAXIMUM chunk."""
+        number = self.number(tree, Flag.MAXIMUM, sequence) % MERSENNE
+        mixed = (self._slopes[position] * (exponent + 1) + self._pads[position] * number) % MERSENNE
+        return mixed >> (31 - CODE_BITS)
+
+    def exponent_word(self, tree: int, sequence: int, position: int, exponent: int) -> int:
+        """An exponent (13 bits) as it travels."""
+        return exponent << CODE_BITS | self.code(tree, sequence, position, exponent)
+
+    def exponent_of(self, tree: int, sequence: int, position: int, word: int) -> int:
+        """The exponent of a word; -1: the word is not right."""
+        exponent = word >> CODE_BITS
+        return exponent if word >= 0 and word == self.exponent_word(tree, sequence, position, exponent) else -1
+
+    def maximum_right(self, words: Sequence[int], tree: int, sequence: int) -> bool:
+        """Whether all words of a MAXIMUM chunk are right. The first two of an operation are sizes, for messages alone:
+        negative, without a code."""
+        mark = self.exponent_of(tree, sequence, 2, words[2])
+        return all(
+            (position < 2 and mark >= MARK and word < 0) or self.exponent_of(tree, sequence, position, word) >= 0
+            for position, word in enumerate(words[:-1])
+        )
+
+
+@lru_cache(maxsize=4096)
+def _numbers(key: bytes, counter: int, tree: int, kind: int) -> tuple[int, ...]:
+    return tuple(block(key, counter, _CHUNKS, tree, kind))

@@ -1,0 +1,338 @@
+/* The check word of every packet (docs/protocol.md, "Every sum is checked"; worker_agent/checkword.py is the reference in
+ * numpy, which must give the same bits).
+ *
+ * The last value of a packet is its check word; switches add it like any other value. With p a prime and W workers, W * p
+ * <= 2^32, worker w's check word of data words v_j (signed 32-bit integers) is
+ *
+ *     t_w = ( sum_j c_j * v_j  +  a_w * r )  mod p,    r = r(tree, kind, sequence)
+ *
+ * so that the sum of check words never wraps, and the sum S_j of a set of workers is right if and only if (but by chance)
+ *
+ *     T mod p  ==  ( sum_j c_j * S_j  +  (sum of a_w over the set) * r )  mod p.
+ *
+ * The coefficients c_j show bits that changed, the workers' numbers a_w who is in the sum twice or not at all, r a chunk in
+ * another place. All of them, and p itself, come from the epoch's key by ChaCha with 8 rounds (RFC 8439 has its block).
+ * A result's check word also covers the number of complete chunks in the result's header.
+ *
+ * Words of MAXIMUM chunks are not added, so each proves itself: 13 bits of exponent above an 18-bit code of tree, sequence,
+ * position and exponent.
+ */
+#ifndef INART_CHECK_H
+#define INART_CHECK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "packet.h"
+
+#define CHECK_KEY_BYTES 16
+#define CHECK_BLOCK 256           /* words: so many products of 2^55 fit into 63 bits */
+#define CHECK_COEFFICIENT (1u << 24)
+#define CHECK_LANES 16            /* blocks of ChaCha at once: as many as a vector has lanes */
+#define CHECK_RECENT (16 * CHECK_LANES)
+#define CHECK_MERSENNE 0x7fffffffu
+#define CHECK_CODE_BITS 18
+#define CHECK_CODE ((1u << CHECK_CODE_BITS) - 1)
+#define CHECK_MARK 6144           /* exponents from here on are no exponents, but say what an operation is */
+#define CHECK_KINDS (INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE) /* alike in all packets of a chunk */
+
+enum { CHECK_FOR_COEFFICIENTS = 1, CHECK_FOR_WORKERS, CHECK_FOR_PRIME, CHECK_FOR_SLOPES, CHECK_FOR_PADS, CHECK_FOR_CHUNKS };
+
+/* All that follows from a key. `even`, `odd`: the coefficients as the processor multiplies them, those of words 2i and 2i + 1 in
+ * the lower halves of 64 bits; that of the check word itself is 0. */
+struct check {
+    uint32_t key[4], values, workers, prime, complete;
+    uint64_t reciprocal, positive; /* of prime: 2^64 / prime; a multiple of it from 2^63 on */
+    uint64_t everyone;             /* the sum of all workers' numbers, modulo prime */
+    uint32_t *worker;              /* a_w; after the workers the root's own */
+    uint32_t *slope, *pad;         /* of the codes, by position */
+    uint64_t *even, *odd;
+};
+
+/* r of CHECK_RECENT chunks that follow each other: packets come about in order. */
+struct check_recent {
+    uint64_t blocks; /* which, + 1; 0: none yet */
+    uint32_t kind, number[16][CHECK_LANES]; /* by sequence % 16, and by block */
+};
+
+static inline uint32_t check_rotate(uint32_t x, int n) { return x << n | x >> (32 - n); }
+
+#define CHECK_QUARTER(a, b, c, d) \
+    (a += b, d = check_rotate(d ^ a, 16), c += d, b = check_rotate(b ^ c, 12), a += b, d = check_rotate(d ^ a, 8), c += d, \
+     b = check_rotate(b ^ c, 7))
+
+#define CHECK_QUARTERS(a, b, c, d) \
+    for (int lane = 0; lane < CHECK_LANES; lane++) \
+        CHECK_QUARTER(x[a][lane], x[b][lane], x[c][lane], x[d][lane])
+
+/* CHECK_LANES blocks of ChaCha8 with a 128-bit key, from block `counter` on: 16 numbers each, out[number][block]. */
+static inline void check_blocks(const uint32_t key[4], uint32_t counter, uint32_t purpose, uint32_t tree, uint32_t kind,
+                                uint32_t out[16][CHECK_LANES])
+{
+    uint32_t start[16] = {0x61707865, 0x3120646e, 0x79622d36, 0x6b206574, key[0], key[1], key[2], key[3],
+                          key[0], key[1], key[2], key[3], counter, purpose, tree, kind};
+    uint32_t x[16][CHECK_LANES];
+    for (int i = 0; i < 16; i++)
+        for (int lane = 0; lane < CHECK_LANES; lane++)
+            x[i][lane] = start[i] + (i == 12 ? (uint32_t)lane : 0);
+    for (int i = 0; i < 4; i++) {
+        CHECK_QUARTERS(0, 4, 8, 12);
+        CHECK_QUARTERS(1, 5, 9, 13);
+        CHECK_QUARTERS(2, 6, 10, 14);
+        CHECK_QUARTERS(3, 7, 11, 15);
+        CHECK_QUARTERS(0, 5, 10, 15);
+        CHECK_QUARTERS(1, 6, 11, 12);
+        CHECK_QUARTERS(2, 7, 8, 13);
+        CHECK_QUARTERS(3, 4, 9, 14);
+    }
+    for (int i = 0; i < 16; i++)
+        for (int lane = 0; lane < CHECK_LANES; lane++)
+            out[i][lane] = x[i][lane] + start[i] + (i == 12 ? (uint32_t)lane : 0);
+}
+
+/* r of one chunk. */
+static inline uint32_t check_number(const struct check *k, struct check_recent *recent, uint32_t tree, uint32_t kind, uint64_t sequence)
+{
+    uint64_t blocks = sequence / CHECK_RECENT + 1;
+    if (recent->blocks != blocks || recent->kind != kind) {
+        check_blocks(k->key, (uint32_t)(sequence / CHECK_RECENT * CHECK_LANES), CHECK_FOR_CHUNKS, tree, kind, recent->number);
+        recent->blocks = blocks;
+        recent->kind = kind;
+    }
+    return recent->number[sequence % 16][sequence / 16 % CHECK_LANES];
+}
+
+static inline uint32_t check_modulo(const struct check *k, uint64_t x)
+{
+    uint64_t rest = x - (uint64_t)((unsigned __int128)x * k->reciprocal >> 64) * k->prime;
+    rest -= rest >= k->prime ? k->prime : 0;
+    rest -= rest >= k->prime ? k->prime : 0;
+    return (uint32_t)rest;
+}
+
+static inline uint32_t check_plus(const struct check *k, uint32_t a, uint32_t b)
+{
+    uint64_t sum = (uint64_t)a + b;
+    return (uint32_t)(sum >= k->prime ? sum - k->prime : sum);
+}
+
+/* ---- sum_j c_j * v_j over at most CHECK_BLOCK words as they are on the wire ---- */
+
+static inline int64_t check_coefficient(const struct check *k, uint32_t j) { return (int64_t)(j & 1 ? k->odd[j / 2] : k->even[j / 2]); }
+
+static inline int64_t check_block_sum(const struct check *restrict k, const uint32_t *restrict wire, uint32_t first, uint32_t count)
+{
+    uint32_t j = 0;
+    int64_t sum = 0;
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    const __m512i swap = _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
+    __m512i even = _mm512_setzero_si512(), odd = even;
+    for (; j + 16 <= count; j += 16) {
+        __m512i v = _mm512_shuffle_epi8(_mm512_loadu_si512(wire + first + j), swap);
+        even = _mm512_add_epi64(even, _mm512_mul_epi32(v, _mm512_loadu_si512(k->even + (first + j) / 2)));
+        odd = _mm512_add_epi64(odd, _mm512_mul_epi32(_mm512_srli_epi64(v, 32), _mm512_loadu_si512(k->odd + (first + j) / 2)));
+    }
+    sum = _mm512_reduce_add_epi64(_mm512_add_epi64(even, odd));
+#elif defined(__AVX2__)
+    const __m256i swap = _mm256_broadcastsi128_si256(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
+    __m256i even = _mm256_setzero_si256(), odd = even;
+    for (; j + 8 <= count; j += 8) {
+        __m256i v = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(const void *)(wire + first + j)), swap);
+        __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(k->even + (first + j) / 2));
+        __m256i d = _mm256_loadu_si256((const __m256i *)(const void *)(k->odd + (first + j) / 2));
+        even = _mm256_add_epi64(even, _mm256_mul_epi32(v, c));
+        odd = _mm256_add_epi64(odd, _mm256_mul_epi32(_mm256_srli_epi64(v, 32), d));
+    }
+    int64_t lanes[4];
+    _mm256_storeu_si256((__m256i *)(void *)lanes, _mm256_add_epi64(even, odd));
+    sum = lanes[0] + lanes[1] + lanes[2] + lanes[3];
+#endif
+    for (; j < count; j++)
+        sum += check_coefficient(k, first + j) * (int32_t)__builtin_bswap32(wire[first + j]);
+    return sum;
+}
+
+/* sum_j c_j * v_j modulo p of a packet's words; the check word itself does not count. */
+static inline uint32_t check_sum(const struct check *k, const uint32_t *wire)
+{
+    if (k->values <= CHECK_BLOCK)
+        return check_modulo(k, (uint64_t)check_block_sum(k, wire, 0, k->values) + k->positive);
+    uint32_t sum = 0;
+    for (uint32_t at = 0; at < k->values; at += CHECK_BLOCK) {
+        uint32_t count = k->values - at < CHECK_BLOCK ? k->values - at : CHECK_BLOCK;
+        sum = check_plus(k, sum, check_modulo(k, (uint64_t)check_block_sum(k, wire, at, count) + k->positive));
+    }
+    return sum;
+}
+
+/* The check word of a packet with these words; `who`: a worker's number, or a sum of some modulo p. */
+static inline uint32_t check_word(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number)
+{
+    return check_plus(k, check_sum(k, wire), check_modulo(k, who * number));
+}
+
+static inline void check_write(const struct check *k, uint32_t *wire, uint64_t who, uint32_t number)
+{
+    wire[k->values - 1] = __builtin_bswap32(check_word(k, wire, who, number));
+}
+
+static inline uint32_t check_written(const struct check *k, const uint32_t *wire) { return __builtin_bswap32(wire[k->values - 1]); }
+
+static inline bool check_right(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number)
+{
+    return check_modulo(k, check_written(k, wire)) == check_word(k, wire, who, number);
+}
+
+/* ---- results ---- */
+
+/* What the number of complete chunks in a result's header adds to its check word. */
+static inline uint32_t check_header(const struct check *k, uint32_t complete) { return check_modulo(k, (uint64_t)k->complete * complete); }
+
+/* Of a MAXIMUM chunk's result the check word is the root's alone. */
+static inline uint32_t check_seal(const struct check *k, uint32_t complete, uint32_t number)
+{
+    return check_plus(k, check_modulo(k, number), check_header(k, complete));
+}
+
+static inline bool check_result_right(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number, uint32_t complete)
+{
+    return check_written(k, wire) == check_plus(k, check_word(k, wire, who, number), check_header(k, complete));
+}
+
+/* ---- words of MAXIMUM chunks ---- */
+
+static inline uint32_t check_code(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent)
+{
+    uint64_t x = (uint64_t)k->slope[position] * (exponent + 1) + (uint64_t)k->pad[position] * (number % CHECK_MERSENNE);
+    x = (x & CHECK_MERSENNE) + (x >> 31);
+    x = (x & CHECK_MERSENNE) + (x >> 31);
+    x -= x >= CHECK_MERSENNE ? CHECK_MERSENNE : 0;
+    return (uint32_t)(x >> (31 - CHECK_CODE_BITS));
+}
+
+/* An exponent (13 bits) as it travels. */
+static inline uint32_t check_exponent(const struct check *k, uint32_t number, uint32_t position, uint32_t exponent)
+{
+    return exponent << CHECK_CODE_BITS | check_code(k, number, position, exponent);
+}
+
+/* The exponent of a word; -1: the word is not right. */
+static inline int32_t check_exponent_of(const struct check *k, uint32_t number, uint32_t position, uint32_t word)
+{
+    uint32_t exponent = word >> CHECK_CODE_BITS;
+    return word >> 31 || (word & CHECK_CODE) != check_code(k, number, position, exponent) ? -1 : (int32_t)exponent;
+}
+
+/* Are all words of a MAXIMUM chunk right? The first two of an operation are sizes, for messages alone: negative, without a code. */
+static inline bool check_maximum_right(const struct check *k, const uint32_t *wire, uint32_t number)
+{
+    int32_t mark = check_exponent_of(k, number, 2, __builtin_bswap32(wire[2]));
+    for (uint32_t j = 0; j + 1 < k->values; j++) {
+        uint32_t word = __builtin_bswap32(wire[j]);
+        bool size = j < 2 && mark >= CHECK_MARK && word >> 31;
+        if (!size && check_exponent_of(k, number, j, word) < 0)
+            return false;
+    }
+    return true;
+}
+
+/* ---- making ---- */
+
+static inline bool check_is_prime(uint32_t n)
+{
+    if (n < 4 || n % 2 == 0)
+        return n == 2 || n == 3;
+    for (uint32_t d = 3; (uint64_t)d * d <= n; d += 2)
+        if (n % d == 0)
+            return false;
+    return true;
+}
+
+/* Between half of 2^32 / W and that: a secret, because a change by a multiple of p is not seen. */
+static inline uint32_t check_prime(uint32_t workers, uint32_t random)
+{
+    uint64_t most = (1ull << 32) / workers, least = most / 2;
+    uint32_t n = (uint32_t)(least + random % (most - least));
+    while (!check_is_prime(n))
+        n--;
+    return n;
+}
+
+static inline void check_free(struct check *k)
+{
+    if (!k)
+        return;
+    free(k->worker);
+    free(k->slope);
+    free(k->pad);
+    free(k->even);
+    free(k->odd);
+    free(k);
+}
+
+/* `count` numbers for one purpose, each from 1 to `below` - 1. */
+static inline uint32_t *check_draw(const struct check *k, uint32_t purpose, uint32_t count, uint32_t below)
+{
+    uint32_t *numbers = malloc(count * sizeof *numbers), drawn[16][CHECK_LANES];
+    for (uint32_t i = 0; numbers && i < count; i++) {
+        if (i % CHECK_RECENT == 0)
+            check_blocks(k->key, i / 16, purpose, 0, 0, drawn);
+        numbers[i] = 1 + drawn[i % 16][i / 16 % CHECK_LANES] % (below - 1);
+    }
+    return numbers;
+}
+
+/* NULL: out of memory. */
+static inline struct check *check_make(const uint8_t key[CHECK_KEY_BYTES], uint32_t workers, uint32_t values)
+{
+    struct check *k = calloc(1, sizeof *k);
+    uint32_t random[16][CHECK_LANES], *coefficient = NULL;
+    if (!k)
+        return NULL;
+    memcpy(k->key, key, sizeof k->key);
+    k->values = values;
+    k->workers = workers;
+    check_blocks(k->key, 0, CHECK_FOR_PRIME, 0, 0, random);
+    k->prime = check_prime(workers, random[0][0]);
+    k->complete = 1 + random[1][0] % (k->prime - 1);
+    k->reciprocal = UINT64_MAX / k->prime;
+    k->positive = ((1ull << 63) / k->prime + 1) * k->prime;
+    coefficient = check_draw(k, CHECK_FOR_COEFFICIENTS, values, k->prime < CHECK_COEFFICIENT ? k->prime : CHECK_COEFFICIENT);
+    k->worker = check_draw(k, CHECK_FOR_WORKERS, workers + 1, k->prime);
+    k->slope = check_draw(k, CHECK_FOR_SLOPES, values, CHECK_MERSENNE);
+    k->pad = check_draw(k, CHECK_FOR_PADS, values, CHECK_MERSENNE);
+    size_t bytes = ((values + 1) / 2 * sizeof(uint64_t) + 63) & ~(size_t)63;
+    k->even = aligned_alloc(64, bytes);
+    k->odd = aligned_alloc(64, bytes);
+    if (!coefficient || !k->worker || !k->slope || !k->pad || !k->even || !k->odd) {
+        free(coefficient);
+        check_free(k);
+        return NULL;
+    }
+    memset(k->even, 0, bytes);
+    memset(k->odd, 0, bytes);
+    for (uint32_t j = 0; j + 1 < values; j++)
+        (j & 1 ? k->odd : k->even)[j / 2] = coefficient[j];
+    free(coefficient);
+    for (uint32_t w = 0; w < workers; w++)
+        k->everyone = check_modulo(k, k->everyone + k->worker[w]);
+    return k;
+}
+
+/* The sum of the numbers of a set of workers, a bit each, modulo p. */
+static inline uint64_t check_of_set(const struct check *k, const uint64_t *set, uint32_t words)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < words; i++)
+        for (uint64_t bits = set[i]; bits; bits &= bits - 1)
+            sum += k->worker[64 * i + (uint32_t)__builtin_ctzll(bits)];
+    return check_modulo(k, sum);
+}
+
+#endif
