@@ -12,7 +12,7 @@ from controlplane.agentconfig import AgentConfig, RepairedTree, Role
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import Identity, Membership
 from controlplane.rpc.tls import Tls, credentials
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from worker_agent.address import addresses, check_interface, interface_of
 from worker_agent.errors import AgentError, NotReadyError
 from worker_agent.forked import abandon_when_forked, why
@@ -70,7 +70,7 @@ class Member(ABC):
             except ValueError as error:
                 raise AgentError(str(error)) from None
         self._tls = tls
-        identity = Identity(node or "", tuple(addresses()), self.role, VERSION, take_over=take_over)
+        identity = Identity(node or "", tuple(addresses()), self.role, ENCODING, take_over=take_over)
         if job is not None:
             identity = replace(identity, job=job)
         self._membership = Membership(controller, identity, self, tls)

@@ -1,13 +1,17 @@
-"""Epoch numbers: 32 bits, strictly increasing over the life of an installation, also across controller restarts."""
+"""Epoch numbers: 32 bits, strictly increasing over the life of an installation, also across controller restarts; and
+the secret of the installation, from which the key of each epoch comes."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import secrets
 import time
 from pathlib import Path
 
 LAST_EPOCH = (1 << 32) - 1
+SECRET_BYTES = 32
 
 
 def default_file() -> Path:
@@ -34,6 +38,7 @@ class EpochStore:
         """Raises OSError when the file could not be written, or holds something else."""
         try:
             self._advance(lambda last: last)
+            self._secret()
         except OSError as error:
             if error.errno is None:
                 raise
@@ -43,6 +48,31 @@ class EpochStore:
     def adopt(self, epoch: int) -> None:
         """An epoch that agents already run: later ones are larger."""
         self._advance(lambda last: max(last, epoch))
+
+    def key(self, epoch: int) -> str:
+        """The key of an epoch, with which its agents check all sums: 32 hexadecimal digits, the same after a restart of
+        the controller. Raises OSError when the secret can neither be read nor kept."""
+        return self._derived("epoch", epoch, 16)
+
+    def _derived(self, purpose: str, number: int, size: int) -> str:
+        text = f"{purpose} {number}".encode()
+        return hashlib.blake2b(text, digest_size=size, key=self._secret()).hexdigest()
+
+    def _secret(self) -> bytes:
+        """Drawn once and kept beside the last epoch, in a file that only this user can read."""
+        path = self.path.with_name(f"{self.path.name}.secret")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            secret = file.read()
+            if not secret:
+                secret = secrets.token_bytes(SECRET_BYTES)
+                file.write(secret)
+                file.flush()
+                os.fsync(file.fileno())
+        if len(secret) != SECRET_BYTES:
+            raise OSError(f"{path} does not hold a secret of {SECRET_BYTES} bytes: remove it, and a new one is drawn")
+        return secret
 
     def _advance(self, rule) -> int:  # type: ignore[no-untyped-def]
         self.path.parent.mkdir(parents=True, exist_ok=True)

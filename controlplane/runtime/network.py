@@ -28,7 +28,7 @@ from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kinds import Kind
 from controlplane.terms import USUAL, Terms
 from controlplane.topology import Topology, TopologyError
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
@@ -99,7 +99,7 @@ class Network:
         roster = Roster(
             deployment.agents,
             self._epochs,
-            VERSION,
+            ENCODING,
             self.log,
             known=self._known(whole),
             spare=lambda left: _suffice(whole, left),

@@ -295,7 +295,7 @@ class Roster:
             epoch = self._epochs.next()
             handover = Handover(
                 epoch,
-                {node: replace(config, epoch=epoch) for node, config in configs.items()},
+                {node: replace(config, epoch=epoch, key=self._epochs.key(epoch)) for node, config in configs.items()},
                 again=again or bool(self._gone) or self._stopped,
                 fewer=any(node not in configs for node, one in self.configs.items() if one.role == "worker"),
             )
@@ -497,7 +497,7 @@ class Roster:
             raise Refused(f"{node} is a {wanted} of this job, not a {got}")
         if request.version != self._version:
             raise Refused(
-                f"{node} speaks version {request.version} of the wire format, the controller {self._version}: "
+                f"{node} speaks version {request.version} of the packets' encoding, the controller {self._version}: "
                 "install the same version on both"
             )
         return node
@@ -543,11 +543,12 @@ class Roster:
             self.epoch = self._epochs.next()
             self._log(f"all {len(self.configs)} agents have joined: epoch {self.epoch} begins")
         self._running = True
+        key = self._epochs.key(self.epoch)
         for node, member in self._members.items():
             config = self.configs[node]
             member.begin(self.epoch, config.digest)
             event = pb.Event()
-            event.configuration.agent_config = replace(config, epoch=self.epoch).dumps()
+            event.configuration.agent_config = replace(config, epoch=self.epoch, key=key).dumps()
             event.configuration.digest = member.running[1]
             member.events.put(event)
 

@@ -13,12 +13,14 @@ from controlplane import rules
 from controlplane.generators import fattree, leaf_spine, testbed
 from controlplane.job import Job, JobError, parse_job, place_job
 from controlplane.plan.cost import cost_of, data_packets, packet_seconds, packets
+from controlplane.plan.follow import exponent_words
 from controlplane.plan.limits import DoesNotFit, Limits, check_fits, copies, fan_in, held, label_entries, limited
 from controlplane.routing import Unreachable
 from controlplane.rules import Aggregate
 from controlplane.strategies import Infeasible, get_strategy
 from controlplane.strategies.fabric.folding import folded
 from controlplane.topology import Topology, TopologyError
+from p4src.protocol import data_values
 from tests.controlplane.instances import examples, instances, random_plan
 from tests.controlplane.test_strategies import check_plan
 from worker_agent.split import chunk_counts
@@ -232,9 +234,9 @@ def test_packets_are_dealt_as_the_agents_do(instance, seed, model_bytes):
     topology, job = instance
     plan = random_plan(topology, replace(job, model_bytes=model_bytes), seed)
     values = -(-model_bytes // 4)
-    counts = chunk_counts(-(-values // 64), [tree.share for tree in plan.trees])
+    counts = chunk_counts(-(-values // data_values(64)), [tree.share for tree in plan.trees])
     assert data_packets(plan, 64) == counts
-    assert packets(plan, 64) == [n + -(-(n + 4) // 64) if n else 0 for n in counts]
+    assert packets(plan, 64) == [n + -(-exponent_words(n) // data_values(64)) if n else 0 for n in counts]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import threading
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.runtime.members import Member
 from controlplane.runtime.roster import Roster
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 
 
 class Agents:
@@ -38,7 +38,7 @@ class Agents:
         self.threads[-1].start()
 
     def _join(self, node: str) -> None:
-        request = pb.JoinRequest(node=node, role=self.roles[node], version=VERSION, agent=f"agent-{node}")
+        request = pb.JoinRequest(node=node, role=self.roles[node], version=ENCODING, agent=f"agent-{node}")
         self.members[node] = self.roster.join(request)
 
     def _live(self, node: str) -> None:

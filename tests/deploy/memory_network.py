@@ -13,7 +13,7 @@ from controlplane.runtime.room import split
 from controlplane.runtime.running import RunningJob
 from controlplane.targets.kinds import P4RuntimeKind
 from controlplane.topology import Topology
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from tests.deploy.memory import MemoryTarget
 
 
@@ -44,7 +44,7 @@ class MemoryNetwork:
     def join(self, job: RunningJob) -> dict[str, object]:
         roster = job.roster
         return {
-            node: roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION))
+            node: roster.join(pb.JoinRequest(node=node, role=config.role, version=ENCODING))
             for node, config in roster.configs.items()
         }
 

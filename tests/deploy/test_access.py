@@ -35,7 +35,7 @@ from controlplane.serve import make_parser
 from controlplane.targets.base import TargetError
 from controlplane.targets.p4runtime.session import ask
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 from tests.deploy.switch import DEVICE_ID, Switch
 from tests.deploy.test_controller import Listener
@@ -48,7 +48,7 @@ WANTED = Wanted(
     switches=(("127.0.0.1:9559", ("V1", "V2")), ("127.0.0.1:9560", ("V3",))),
 )
 REQUESTS = {
-    "join": pb.JoinRequest(node="w1", role="worker", version=VERSION, agent="w1's agent"),
+    "join": pb.JoinRequest(node="w1", role="worker", version=ENCODING, agent="w1's agent"),
     "leave": pb.LeaveRequest(agent="ps1's agent"),
     "report": pb.ReportRequest(node="ps1", epoch=1, statistics={"packets": 1e9}),
     "report_update": pb.UpdateReport(agent="ps1's agent", failure="I cannot"),
@@ -107,12 +107,12 @@ class Rig:
         arguments = make_parser().parse_args(["--topology", "testbed", "--listen", "127.0.0.1:0", *options])
         listening = open_listening(arguments, "127.0.0.1:0")
         self.log: list[str] = []
-        self.roster = Roster(configs(), EpochStore(where / "epoch"), VERSION, self.log.append)
+        self.roster = Roster(configs(), EpochStore(where / "epoch"), ENCODING, self.log.append)
         job = RunningJob(PlanSummary("test", "star", 100.0), self.roster)
         self.controller = Controller(job, log=self.log.append, access=listening.access)
         self.address = f"127.0.0.1:{self.controller.start(listening.bound)}"
         self.listener = Listener()
-        identity = Identity("ps1", (), "parameter_server", VERSION, agent="ps1's agent")
+        identity = Identity("ps1", (), "parameter_server", ENCODING, agent="ps1's agent")
         self.member = Membership(self.address, identity, self.listener, ps1)
         self.member.start()
 
@@ -219,7 +219,7 @@ def token_rig(folder, tmp_path_factory) -> Iterator[Rig]:
 def test_agent_that_is_denied_ends_its_tries_with_the_reason(rig, folder, until):
     listener = Listener()
     other = credentials(folder / "ours/nodes/w2")
-    member = Membership(rig.address, Identity("w1", (), "worker", VERSION), listener, other)
+    member = Membership(rig.address, Identity("w1", (), "worker", ENCODING), listener, other)
     member.start()
     until(lambda: listener.refused, "the reason")
     assert listener.refused == "node w2 may not join as w1"
@@ -231,7 +231,7 @@ def test_node_is_found_by_its_certificate_and_not_by_an_address(rig, folder, unt
     listener = Listener()
     address = configs()["w1"].address
     member = Membership(
-        rig.address, Identity("", (address,), "worker", VERSION), listener, credentials(folder / "ours/nodes/w2")
+        rig.address, Identity("", (address,), "worker", ENCODING), listener, credentials(folder / "ours/nodes/w2")
     )
     member.start()
     try:
@@ -244,7 +244,7 @@ def test_node_is_found_by_its_certificate_and_not_by_an_address(rig, folder, unt
 def test_controller_is_checked_by_those_who_come(folder, tmp_path, until):
     """Nobody gives a token or an order to a server that another role's certificate runs."""
     ours = folder / "ours"
-    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION)
+    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING)
     for impostor in (ours / "nodes/w2", ours / "operators/alice", ours / "switches/V1", folder / "theirs/controller"):
         tls = Tls(impostor / "certificate.pem", impostor / "key.pem", ours / "controller/authority.pem")
         controller = Controller(RunningJob(PlanSummary("test", "star", 100.0), roster))

@@ -23,7 +23,7 @@ from controlplane.runtime.controller import Controller
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.roster import Roster
 from controlplane.runtime.running import PlanSummary, RunningJob
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from tests.deploy.certificates import make_certificates
 from tests.deploy.job import configs
 from worker_agent.agent import controller_address
@@ -88,7 +88,7 @@ class Job:
         self.port = 0
 
     def start(self, port: int = 0, tls: Tls | None = None) -> None:
-        roster = Roster(self.configs, EpochStore(self.folder / "epoch"), VERSION, self.log.append, grace=0.2)
+        roster = Roster(self.configs, EpochStore(self.folder / "epoch"), ENCODING, self.log.append, grace=0.2)
         self.controller = Controller(RunningJob(PlanSummary("test", "star", 100.0), roster), log=self.log.append)
         self.port = self.controller.start(f"127.0.0.1:{port}", tls)
 
@@ -99,7 +99,7 @@ class Job:
     def join(self, node: str, tls: Tls | None = None) -> tuple[Membership, Listener]:
         listener = Listener()
         role = self.configs[node].role if node in self.configs else "worker"
-        membership = Membership(self.address, Identity(node, (), role, VERSION), listener, tls)
+        membership = Membership(self.address, Identity(node, (), role, ENCODING), listener, tls)
         membership.start()
         self.memberships.append(membership)
         return membership, listener
@@ -176,11 +176,11 @@ from pathlib import Path
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.channels import open_channel
 from controlplane.rpc.stubs import ControllerStub
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from tests.deploy.test_controller import Job
 job = Job(Path(sys.argv[1]))
 job.start()
-request = pb.JoinRequest(node="w1", role="worker", version=VERSION, agent="a")
+request = pb.JoinRequest(node="w1", role="worker", version=ENCODING, agent="a")
 for number in range(50):
     channel = open_channel(job.address)
     call = ControllerStub(channel).join(request)

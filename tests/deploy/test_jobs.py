@@ -46,7 +46,7 @@ from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.terms import Terms
 from controlplane.topology import TopologyError
 from p4src.artifacts import find
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
 from tests.deploy.fake_switch import FakeSwitch
 
@@ -172,9 +172,9 @@ def test_agents_find_their_job(rig):
     rig.add(ONE)
     rig.add(TWO)
     node = TWO.workers[0]
-    join = pb.JoinRequest(node=node, role="worker", version=VERSION)
+    join = pb.JoinRequest(node=node, role="worker", version=ENCODING)
     assert rig.network.jobs.of(join).name == "two"
-    by_address = pb.JoinRequest(addresses=[TREE.address(node)], role="worker", version=VERSION)
+    by_address = pb.JoinRequest(addresses=[TREE.address(node)], role="worker", version=ENCODING)
     assert rig.network.jobs.of(by_address).name == "two"
     rig.add(Job("three", (node, SERVERS[6]), SERVERS[7:8], 1_000_000))
     with pytest.raises(Refused, match=r"is in several jobs \(two, three\): say which with INART_JOB=NAME"):
@@ -193,7 +193,7 @@ def test_agents_of_a_job_that_is_removed_are_told_and_no_others(rig):
     members = {}
     for job in (one, two):
         for node, config in job.roster.configs.items():
-            members[node] = job.roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION))
+            members[node] = job.roster.join(pb.JoinRequest(node=node, role=config.role, version=ENCODING))
     assert one.roster.running
     assert two.roster.running
     assert one.roster.epoch != two.roster.epoch, "no two jobs ever have an epoch in common"
@@ -204,7 +204,7 @@ def test_agents_of_a_job_that_is_removed_are_told_and_no_others(rig):
     assert said[-1].refused.reason == "job one was removed"
     assert two.roster.running
     with pytest.raises(Refused, match="job one was removed"):
-        one.roster.join(pb.JoinRequest(node=ONE.workers[0], role="worker", version=VERSION))
+        one.roster.join(pb.JoinRequest(node=ONE.workers[0], role="worker", version=ENCODING))
 
 
 def test_controller_that_starts_again_finds_its_jobs_as_they_were(rig):
@@ -460,7 +460,7 @@ def test_job_that_lost_all_its_servers_begins_with_the_first_that_is_back(rig, u
     until(lambda: running.without, "the first was done without")
     (first,) = running.without
     with running.mending:
-        running.roster.join(pb.JoinRequest(node=first, role="parameter_server", version=VERSION))
+        running.roster.join(pb.JoinRequest(node=first, role="parameter_server", version=ENCODING))
     failures.Watch(rig.network)._look_at_lost_agents()
     until(lambda: running.roster.running, "and begins again")
     assert running.updater.plan.job.parameter_servers == (first,)
@@ -497,7 +497,7 @@ def test_worker_that_is_lost_for_good_is_back_when_an_operator_says_so(rig, unti
     assert "abort" not in agents.events[SERVERS[0]]
     assert rig.network.state.kept_off == {lost: "lost, job may-lose"}
     until(lambda: rig.network.answers["agents gone on without"] == 1, "it is counted")
-    back = running.roster.join(pb.JoinRequest(node=lost, role="worker", version=VERSION))
+    back = running.roster.join(pb.JoinRequest(node=lost, role="worker", version=ENCODING))
     with pytest.raises(JobsError, match="h9 is not kept off; kept off: h3"):
         rig.network.replan(restored=["h9"])
     rig.network.replan(restored=[lost])

@@ -14,20 +14,20 @@ from controlplane.runtime.epochs import LAST_EPOCH, EpochStore
 from controlplane.runtime.handover import HandoverError
 from controlplane.runtime.members import Member, Refused
 from controlplane.runtime.roster import SILENT_AT_FIRST_SECONDS, SILENT_REPORTS, SILENT_SECONDS, Roster
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 
 
 @pytest.fixture
 def roster(tmp_path):
-    made = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION, grace=0.05, patience=0.05)
+    made = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING, grace=0.05, patience=0.05)
     yield made
     made.close()
 
 
 def request(node: str, /, **changes) -> pb.JoinRequest:
     role = "parameter_server" if node.startswith("ps") else "worker"
-    return pb.JoinRequest(**{"node": node, "role": role, "version": VERSION, "agent": f"agent-{node}"} | changes)
+    return pb.JoinRequest(**{"node": node, "role": role, "version": ENCODING, "agent": f"agent-{node}"} | changes)
 
 
 def join_all(roster: Roster) -> dict[str, Member]:
@@ -61,7 +61,8 @@ def test_configuration_comes_when_all_are_there(roster):
     epochs = set()
     for member in (first, second, third):
         config = configuration(member)
-        assert config == replace(roster.configs[member.node], epoch=config.epoch)
+        assert config == replace(roster.configs[member.node], epoch=config.epoch, key=config.key)
+        assert len(bytes.fromhex(config.key)) == 16 and config.key not in repr(config), "a secret of the epoch"
         epochs.add(config.epoch)
     assert epochs == {roster.epoch}
     assert roster.status().state == "running"
@@ -125,7 +126,7 @@ def test_agent_that_gives_up_tells_the_others_why(roster):
 
 
 def test_next_run_may_start_before_the_grace_of_the_last_one_ends(tmp_path):
-    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION, grace=60)
+    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING, grace=60)
     members = join_all(roster)
     before = roster.epoch
     for node in ("w1", "w2"):
@@ -186,7 +187,7 @@ def test_agents_are_found_by_address(roster):
         ({"node": "", "addresses": ["192.0.2.1"]}, "no node of the job at the agent's addresses .192.0.2.1."),
         ({"node": "", "addresses": ["10.0.0.1", "10.0.0.2"]}, "several nodes of the job .*Give the name with --node"),
         ({"role": "parameter_server"}, "w1 is a worker of this job, not a parameter server"),
-        ({"version": VERSION + 1}, "install the same version"),
+        ({"version": ENCODING + 1}, "install the same version"),
     ],
 )
 def test_wrong_agents_are_refused_with_the_reason(roster, changes, message):
@@ -198,7 +199,7 @@ def test_wrong_agents_are_refused_with_the_reason(roster, changes, message):
 def test_restarted_controller_adopts_what_runs(tmp_path, roster):
     join_all(roster)
     running = {node: (roster.epoch, config.digest) for node, config in roster.configs.items()}
-    later = Roster(configs(), EpochStore(tmp_path / "other"), VERSION)
+    later = Roster(configs(), EpochStore(tmp_path / "other"), ENCODING)
     for node, (epoch, digest) in running.items():
         member = later.join(request(node, running_epoch=epoch, running_digest=digest))
     assert configuration(member).epoch == roster.epoch
@@ -211,7 +212,7 @@ def test_restarted_controller_adopts_what_runs(tmp_path, roster):
 
 def test_restarted_controller_begins_anew_when_one_agent_does_not_run(tmp_path, roster):
     join_all(roster)
-    later = Roster(configs(), EpochStore(tmp_path / "epoch"), VERSION)
+    later = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING)
     for node, config in roster.configs.items():
         running = {} if node == "w2" else {"running_epoch": roster.epoch, "running_digest": config.digest}
         later.join(request(node, **running))
@@ -221,7 +222,7 @@ def test_restarted_controller_begins_anew_when_one_agent_does_not_run(tmp_path, 
 
 def test_restarted_controller_begins_anew_when_the_plan_changed(tmp_path, roster):
     join_all(roster)
-    later = Roster(configs("10.0.0.9"), EpochStore(tmp_path / "epoch"), VERSION)
+    later = Roster(configs("10.0.0.9"), EpochStore(tmp_path / "epoch"), ENCODING)
     for node, config in roster.configs.items():
         later.join(request(node, running_epoch=roster.epoch, running_digest=config.digest))
     assert later.epoch > roster.epoch
@@ -316,7 +317,7 @@ def pair(tmp_path):
     """A roster that goes on without one of two parameter servers, and who was said to be lost."""
     lost: list[str] = []
     made = Roster(
-        two_roots(), EpochStore(tmp_path / "epoch"), VERSION, spare=lambda left: {"w1", "w2"} <= set(left) and
+        two_roots(), EpochStore(tmp_path / "epoch"), ENCODING, spare=lambda left: {"w1", "w2"} <= set(left) and
         bool({"ps1", "ps2"} & set(left)), on_lost=lambda node, reason: lost.append(node),
     )  # fmt: skip
     members = join_all(made)

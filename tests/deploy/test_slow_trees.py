@@ -11,7 +11,7 @@ from controlplane.runtime import slow_trees
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.roster import Roster
 from controlplane.runtime.slow_trees import SlowTrees
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from tests.deploy.job import configs
 
 WORKERS = ("w1", "w2")
@@ -23,9 +23,9 @@ class Job:
     def __init__(self, folder, monkeypatch) -> None:  # type: ignore[no-untyped-def]
         self.now = 1000.0
         monkeypatch.setattr("time.monotonic", lambda: self.now)
-        self.roster = Roster(configs(), EpochStore(folder / "epoch"), VERSION)
+        self.roster = Roster(configs(), EpochStore(folder / "epoch"), ENCODING)
         for node, config in self.roster.configs.items():
-            self.roster.join(pb.JoinRequest(node=node, role=config.role, version=VERSION, agent=node))
+            self.roster.join(pb.JoinRequest(node=node, role=config.role, version=ENCODING, agent=node))
         self.plan = SimpleNamespace(version=1)
         self.name = "one"
         self.counted = {node: [0.0, 0.0] for node in WORKERS}  # seconds busy, bytes

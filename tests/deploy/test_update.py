@@ -32,7 +32,7 @@ from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from controlplane.topology import Topology, TopologyError
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
 from tests.deploy.fake_switch import FakeSwitch
 
@@ -52,7 +52,7 @@ class Rig:
         fabric.connect(targets, 5.0)
         fabric.install(targets, self.deployment.rulesets)
         self.log: list[str] = []
-        self.roster = Roster(self.deployment.agents, EpochStore(folder / "epoch"), VERSION, self.log.append)
+        self.roster = Roster(self.deployment.agents, EpochStore(folder / "epoch"), ENCODING, self.log.append)
         installed = {1: self.deployment.rulesets}
         self.kept = Switches(targets, self.deployment.rulesets, installed, self.log.append)
         self.kept.watch()
@@ -221,7 +221,7 @@ def test_agent_lost_in_the_middle_stops_the_job_and_leaves_one_plan_installed(ri
     until(lambda: "abort" in rig.agents.events["W1"], "the others are told")
     # Back again: everybody gets what is on the switches.
     rig.agents.members["W2"] = rig.roster.join(
-        pb.JoinRequest(node="W2", role="worker", version=VERSION, agent="agent-W2")
+        pb.JoinRequest(node="W2", role="worker", version=ENCODING, agent="agent-W2")
     )
     assert rig.roster.running
     installed = rig.updater._deployment.agents["W1"]

@@ -18,7 +18,7 @@ from controlplane.runtime.running import PlanSummary, RunningJob
 from evaluation.hosts.network import StarNetwork
 from evaluation.hosts.star import Star, TreeShape, star
 from evaluation.hosts.switch import Switch
-from p4src.protocol import VERSION
+from p4src.protocol import ENCODING
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ class Network:
         self.processes: list[subprocess.Popen] = []
         switch.renew(job.rules, 256)
         self.began = time.monotonic()
-        roster = Roster(self.configs, EpochStore(folder / "epoch"), VERSION, self.note, grace=0.5, patience=0.5)
+        roster = Roster(self.configs, EpochStore(folder / "epoch"), ENCODING, self.note, grace=0.5, patience=0.5)
         self.controller = Controller(RunningJob(PlanSummary("star", "star", 400.0), roster), log=self.note)
         self.address = f"unix:{folder}/controller.sock"
         self.controller.start(self.address)

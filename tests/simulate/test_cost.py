@@ -19,7 +19,7 @@ from controlplane.plan.slots import under_way, with_host_ms
 from controlplane.simulate.plans import run_plan, synchronisation_seconds
 from controlplane.strategies import get_strategy
 from controlplane.topology import Topology
-from p4src.protocol import frame_bytes
+from p4src.protocol import data_values, frame_bytes
 from tests.controlplane.instances import examples, random_plan
 from tests.controlplane.test_strategies import REFUSALS
 from tests.simulate.packets import all_reduce_seconds
