@@ -163,7 +163,7 @@ def test_float16_results_beyond_its_range_are_infinite() -> None:
 
 def test_nan_survives_the_narrow_formats() -> None:
     chunk, rest = np.array([np.nan, np.inf, -np.inf], np.float32), np.zeros(3, np.float32)
-    code = sum(fixedpoint.quantise(each, NONFINITE, 4) for each in (chunk, rest, rest, rest))
+    code = np.sum([fixedpoint.quantise(each, NONFINITE, 4) for each in (chunk, rest, rest, rest)], 0, np.int32)
     half = numbers.dequantise(code, NONFINITE, 4, dtype="float16")
     assert np.isnan(half[0]) and half[1:].tolist() == [np.inf, -np.inf]
     brain = numbers.dequantise(code, NONFINITE, 4, dtype="bfloat16")
