@@ -100,7 +100,11 @@ def part_of_time(part: float) -> Iterator[Deadline]:
         yield outer
         return
     with limited_time(left * part, outer.report, clock=outer.clock) as limit:
-        yield limit
+        try:
+            yield limit
+        except OutOfTime:  # a solver may have ended because of it, which nobody else notes
+            limit.cut_short = True
+            raise
 
 
 @contextmanager
