@@ -223,6 +223,7 @@ def test_the_best_in_hand_is_never_dropped(monkeypatch):
     """Time ends in the search, or while its trees are copied, on a fabric where no copies may be made after that: the
     plan is as good as the best that was reported."""
     monkeypatch.setattr("controlplane.strategies.fabric.inart.COPIED_LATE", 0)
+    monkeypatch.setattr("controlplane.strategies.fabric.inart.LARGE", 0)
     topology = parse_topology("leafspine:leaves=20,spines=4,servers=11,uplink=1")
     job = place_job(topology, 200, 4, seed=1)
     for looks in (1200, 1900, 2500):

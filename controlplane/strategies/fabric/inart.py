@@ -44,6 +44,7 @@ SMALL = 100  # workers times servers times switches up to which all baselines ar
 FEW_COPIES = 0.8  # of the smaller network's rate: a plan that takes little time may have more than copies with less
 LIFTING_S = 5.0  # for the copies' rates
 LIFTING_LATE_S = 0.5  # the same when time is over
+LARGE = 20_000  # workers times switches from which on copying trees takes time that the search has to leave
 SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
 COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
 COPIED_LATE = 40_000  # trees times workers of a smaller network's plan that are also copied when time is over
@@ -218,7 +219,8 @@ def _lifted(
     """(a plan of the smaller network's trees, where there is one; the smaller network's rate)."""
     found: list[Plan] = []
     try:
-        with part_of_time(SEARCHED):
+        large = len(job.workers) * len(network.topology.switches) > LARGE
+        with part_of_time(SEARCHED) if large else nullcontext():
             small = _many_trees(Network(merged.topology), job, seed, frozen_split, found)
     except (Infeasible, Unreachable):
         return [], 0.0
