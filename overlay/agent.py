@@ -129,7 +129,7 @@ class Agent:
         """Brings these values; the future ends when they have been replaced by the result.
 
         tensor: float32, one dimension, contiguous; not to be touched meanwhile. The future raises PeerLost or
-        OverlayError; the values are undefined then.
+        OverlayError; the values are then again what was brought.
         """
         if tensor.dtype != np.float32 or tensor.ndim != 1 or not tensor.flags.c_contiguous or not tensor.size:
             raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
@@ -192,6 +192,7 @@ class Agent:
         server.close()
         self._neighbours.close()
         self._multicast.close()
+        self._tasks.abort_all(f"{self.node}: the agent was closed")
         self._brought.fail_all(OverlayError(f"{self.node}: the agent was closed"))
         self._membership.close()
         await end_all()

@@ -111,6 +111,7 @@ class Execution:
         self.parts = [self._part(index) for index in range(len(task.trees))]
         self.left = sum(part.chunks for part in self.parts if part.receiver)
         self.source: Values | None = None  # what is sent: a copy where it must outlast the result
+        self.replaced: dict[tuple[int, int], Values] = {}  # what was brought, of the chunks that results have replaced
         self.early: list[tuple[int, int, Values]] = []  # results that came before this agent's own values
         self.mixes = 1 + sum(part.receiver for part in self.parts)
         self.began = clock()
@@ -166,6 +167,7 @@ class Execution:
         part = self.parts[tree]
         replaced = kind == Kind.DOWN and part.receiver and chunk not in part.answered and self.task.op != "mix"
         if replaced and self.tensor is not None:
+            self._keep(tree, chunk)
             return self.tensor[start:end]
         return np.empty(end - start, np.float32)
 
@@ -313,18 +315,33 @@ class Execution:
         self.feeding.discard(to)
 
     def restore(self) -> None:
-        """The tensor is again as it was brought (a task with `keep`)."""
-        if self.tensor is not None and self.source is not None:
+        """The tensor is again as it was brought, where this agent has not got all of its result: a task that is given
+        up must not leave sums in a part of it. What has all of its result is the trainer's again, and stays."""
+        if self.tensor is None or self.source is None or self.over:
+            return
+        if self.source is not self.tensor:
             self.tensor[:] = self.source
+        for (tree, chunk), values in reversed(self.replaced.items()):
+            start, end = self.task.chunk(tree, chunk)
+            self.tensor[start:end] = values
+        self.replaced.clear()
 
     def close(self) -> None:
         """Nothing more is sent or taken."""
         self.closed = True
         self.tensor = self.source = None
+        self.replaced.clear()
         self.came.clear()
         self.unmoved.clear()
 
     # --- what follows ---
+
+    def _keep(self, tree: int, chunk: int) -> None:
+        """What was brought of a chunk that a result is going to replace, where nothing else has it. A copy that another
+        agent sends (SelMcast, SSP) goes into memory that nobody has brought."""
+        if self.tensor is not None and self.source is self.tensor and self.task.op != "copy":
+            start, end = self.task.chunk(tree, chunk)
+            self.replaced.setdefault((tree, chunk), self.tensor[start:end].copy())
 
     def _take(self, tree: int, chunk: int, values: Values) -> None:
         if self.tensor is None:
@@ -335,6 +352,7 @@ class Execution:
         if self.task.op == "mix":
             there += values
         elif there.ctypes.data != values.ctypes.data:
+            self._keep(tree, chunk)
             there[:] = values
         self.left -= 1
         if not self.left:
@@ -344,6 +362,7 @@ class Execution:
         if self.task.op == "mix" and self.tensor is not None:
             np.multiply(self.tensor, np.float32(1 / self.mixes), out=self.tensor)
         self.over = True
+        self.replaced.clear()
         self.finished()
 
     def _complete(self, tree: int, chunk: int) -> None:

@@ -104,13 +104,17 @@ class Neighbours:
         values: Values,
         sent: Callable[[], None] = lambda: None,
         wanted: Callable[[], bool] = lambda: True,
+        dropped: Callable[[], None] = lambda: None,
     ) -> None:
         """To whom the header is for now (`Peer.send`)."""
         name = self._names[header.path[header.hop]]
         try:
-            self._peer(name).send(priority, header, values, sent, wanted)
+            peer = self._peer(name)
         except PeerLost as error:
+            dropped()
             self._lost(name, str(error))
+        else:
+            peer.send(priority, header, values, sent, wanted, dropped)
 
     def control(self, kind: Kind, task: Task, receiver: str, tree: int, values: Values) -> None:
         """What agents say to each other about a task, directly."""

@@ -75,8 +75,7 @@ class Tasks:
 
     def begin_anew(self) -> None:
         """It knows nothing of these, and has numbers of its own."""
-        for number in list(self.running):
-            self.abort(number, "another coordinator has taken over")
+        self.abort_all("another coordinator has taken over")
         self._newest = 0
         self._ended.clear()
 
@@ -162,8 +161,8 @@ class Tasks:
         self._newest = max(self._newest, number)
         execution = self.running.get(number)
         alone = execution is not None and execution.task.keep and self._brought.may_go_alone
-        self._neighbours.divert(number)
-        if execution is not None and (again or alone):
+        self._neighbours.divert(number)  # before the tensor is restored: what still comes must not get into it
+        if execution is not None:
             execution.restore()
         self._forget(number)
         self._unannounced.take_packets(self._neighbours.epoch, number)
@@ -173,6 +172,11 @@ class Tasks:
             self._brought.alone(number)
         else:
             self._brought.fail(number, PeerLost(reason))
+
+    def abort_all(self, reason: str) -> None:
+        """This agent gives up all that it is in: its trainer gets its values back as it brought them."""
+        for number in list(self.running):
+            self.abort(number, reason)
 
     # --- what goes wrong here ---
 
@@ -210,8 +214,10 @@ class Tasks:
                 through()
                 execution.sent(post)
 
-            if not execution.closed:
-                self._send(execution, post, way, taken)
+            if execution.closed:
+                through()  # it is given up: the way is free for others
+            else:
+                self._send(execution, post, way, taken, through)
 
         if post.edge is not None:
             self._ways.send(execution.task, post.edge, go)
@@ -221,14 +227,16 @@ class Tasks:
         except OverlayError as error:
             self._tell(type="failed", task=execution.task.number, reason=str(error))
 
-    def _send(self, execution: Execution, post: Post, edge: Edge, sent: Callable[[], None]) -> None:
+    def _send(
+        self, execution: Execution, post: Post, edge: Edge, sent: Callable[[], None], dropped: Callable[[], None]
+    ) -> None:
         task, epoch = execution.task, self._neighbours.epoch
         path = self._neighbours.path(self._node, *edge.via, edge.receiver)
         header = Header(
             post.kind, epoch, task.number, path, 1, post.tree, post.chunk, len(post.values), post.contributors
         )
         self._neighbours.send(
-            task.priority, header, post.values, sent, wanted=lambda: execution.sends_to(edge.receiver)
+            task.priority, header, post.values, sent, wanted=lambda: execution.sends_to(edge.receiver), dropped=dropped
         )
 
     def _finished(self, execution: Execution) -> None:

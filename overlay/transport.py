@@ -201,6 +201,10 @@ class _Outbound(asyncio.Protocol):
         self.peer.broken(exc)
 
 
+_Message = tuple[int, int, Header, Values, Callable[[], None], Callable[[], bool], Callable[[], None]]
+"""Priority, order, header, values, and what to call: sent, wanted, dropped (see `Peer.send`)."""
+
+
 class Peer:
     """Everything that goes to one other agent, over `connections` connections, the most urgent first.
 
@@ -222,7 +226,7 @@ class Peer:
         self.name, self.address = name, address
         self.hello, self._clock, self._on_lost, self._security = hello, clock, on_lost, security
         self._lines = [_Outbound(self) for _ in range(connections)]
-        self._queue: list[tuple[int, int, Header, Values, Callable[[], None], Callable[[], bool]]] = []
+        self._queue: list[_Message] = []
         self._order = count()
         self._closed = False
         self.used = False
@@ -248,10 +252,15 @@ class Peer:
         values: Values,
         sent: Callable[[], None] = lambda: None,
         wanted: Callable[[], bool] = lambda: True,
+        dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        """`sent`: called when a connection has taken the message, or when its turn comes and it is `wanted` no more."""
+        """`sent`: called when a connection has taken the message, or when its turn comes and it is `wanted` no more.
+        `dropped`: called instead when the peer is given up before that."""
+        if self._closed:
+            dropped()
+            return
         self.expect()
-        heapq.heappush(self._queue, (priority, next(self._order), header, values, sent, wanted))
+        heapq.heappush(self._queue, (priority, next(self._order), header, values, sent, wanted, dropped))
         self.flush()
 
     def flush(self) -> None:
@@ -261,7 +270,7 @@ class Peer:
             free = [line for line in self._lines if line.free and line.transport is not None]
             if not free:
                 return
-            _, _, header, values, sent, wanted = heapq.heappop(self._queue)
+            _, _, header, values, sent, wanted, _ = heapq.heappop(self._queue)
             if not wanted():
                 sent()
                 continue
@@ -299,7 +308,9 @@ class Peer:
 
     def close(self) -> None:
         self._closed = True
-        self._queue.clear()
+        queue, self._queue = self._queue, []
+        for *_, dropped in queue:
+            dropped()
         for task in self._opening:
             task.cancel()
         for line in self._lines:
