@@ -6,6 +6,6 @@ agent.synchronise(values)     # in place; who sums with whom, and where, is the 
 
 from overlay.agent import Agent, Done
 from overlay.coordinator import Coordinator
-from overlay.errors import OverlayError, PeerLost
+from overlay.errors import Late, OverlayError, PeerLost
 
-__all__ = ["Agent", "Coordinator", "Done", "OverlayError", "PeerLost"]
+__all__ = ["Agent", "Coordinator", "Done", "Late", "OverlayError", "PeerLost"]

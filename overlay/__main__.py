@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 
 def address(text: str) -> tuple[str, int]:
-    """HOST:PORT."""
+    """HOST:PORT; of IPv6, [HOST]:PORT."""
     host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if not host or not port.isdigit() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return host, int(port)
@@ -70,6 +72,7 @@ def trial(arguments: argparse.Namespace) -> None:
         arguments.coordinator,
         arguments.node,
         listen=arguments.listen,
+        advertise=arguments.advertise,
         connections=arguments.connections,
         most_connections=arguments.most_connections,
         backups=arguments.backup,
@@ -169,7 +172,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     agent.add_argument("--node", required=True, help="this agent's name: a worker of the job")
     agent.add_argument("--backup", type=address, action="append", default=[], metavar="HOST:PORT",
                        help="a coordinator that may take the other one's place; may be given again")  # fmt: skip
-    agent.add_argument("--listen", type=address, default=("0.0.0.0", 0), metavar="HOST:PORT", help="for other agents")
+    agent.add_argument(
+        "--listen", type=address, default=("0.0.0.0", 0), metavar="HOST:PORT",
+        help="for other agents, who are told the address that the coordinator sees (default: all, at any port)",
+    )
+    agent.add_argument("--advertise", type=address, metavar="HOST:PORT",
+                       help="where other agents reach this one, if elsewhere; port 0: the one of --listen")  # fmt: skip
     agent.add_argument("--values", type=amount, default=1_000_000, help="float32 values a round (4M; default 1M)")
     agent.add_argument("--rounds", type=int, default=1, help="synchronisations (default: %(default)s)")
     agent.add_argument("--connections", type=int, default=1, help="TCP connections to each neighbour, to begin with")

@@ -17,7 +17,7 @@ import numpy as np
 from controlplane.plan.task import Task
 from overlay.brought import Bringing, Brought, Done
 from overlay.early import Early
-from overlay.errors import OverlayError
+from overlay.errors import Late, OverlayError
 from overlay.execution import Execution, Values
 from overlay.incoming import Incoming
 from overlay.loop import new_event_loop
@@ -34,6 +34,8 @@ from overlay.unannounced import Unannounced
 __all__ = ["Agent", "Copy", "Done"]
 
 JOIN_SECONDS = 30.0
+ANSWER_SECONDS = 3.0
+"""For which a trainer that waits no longer waits for the coordinator to say who is missing."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +53,9 @@ class Agent:
     """One agent, in a thread of its own. Methods may be called from any thread.
 
     coordinator: (host, port). backups: of coordinators that may take its place, in turn. listen: where other agents
-    reach this one; port 0: any. connections: TCP connections to each neighbour; where packets are lost, up to
+    reach this one; port 0: any; at all addresses (0.0.0.0): under the one that the coordinator sees this agent come
+    from. advertise: where others are told to reach it instead (behind a translation of addresses); port 0: where it
+    listens. connections: TCP connections to each neighbour; where packets are lost, up to
     `most_connections` of them. security: TLS (overlay/tls.py); None: plaintext. clock: seconds since any time; agents'
     clocks need not agree.
     """
@@ -62,6 +66,7 @@ class Agent:
         node: str,
         *,
         listen: tuple[str, int],
+        advertise: tuple[str, int] | None = None,
         connections: int = 1,
         most_connections: int = MOST_CONNECTIONS,
         backups: Sequence[tuple[str, int]] = (),
@@ -70,6 +75,7 @@ class Agent:
         log: Callable[[str], None] | None = None,
     ) -> None:
         self.node, self.coordinator, self.listen, self.connections = node, coordinator, listen, connections
+        self.advertise = advertise
         self.most_connections = most_connections
         self.counters: Counter[str] = Counter()
         self._security = security
@@ -131,6 +137,9 @@ class Agent:
         tensor: float32, one dimension, contiguous; not to be touched meanwhile. The future raises PeerLost or
         OverlayError; the values are then again what was brought.
         """
+        return self._hand_in(tensor).future
+
+    def _hand_in(self, tensor: Values) -> Bringing:
         if tensor.dtype != np.float32 or tensor.ndim != 1 or not tensor.flags.c_contiguous or not tensor.size:
             raise ValueError("synchronise needs a contiguous float32 array of one dimension with values in it")
         bringing = Bringing(tensor)
@@ -138,11 +147,22 @@ class Agent:
             self._loop.call_soon_threadsafe(self._bring, bringing)
         except RuntimeError:  # the loop is closed
             bringing.future.set_exception(OverlayError(f"{self.node}: the agent was closed"))
-        return bringing.future
+        return bringing
 
     def synchronise(self, tensor: Values, timeout: float | None = None) -> Done:
-        """The same, and waits. Raises TimeoutError too."""
-        return self.synchronise_async(tensor).result(timeout)
+        """The same, and waits. timeout: seconds after which the round is given up, for all who take part; then raises
+        Late, a TimeoutError that says who is missing."""
+        bringing = self._hand_in(tensor)
+        try:
+            return bringing.future.result(timeout)
+        except TimeoutError:
+            if bringing.future.done():
+                return bringing.future.result()
+        try:
+            self._loop.call_soon_threadsafe(self._give_up, bringing, f"no result within {timeout:g} s")
+            return bringing.future.result()
+        except (OverlayError, RuntimeError) as error:
+            raise Late(str(error)) from None
 
     def copies(self) -> list[Copy]:
         """What others have sent since the last call, in the order in which it was complete."""
@@ -207,6 +227,35 @@ class Agent:
             return
         self._brought.bring(bringing)
 
+    def _give_up(self, bringing: Bringing, reason: str) -> None:
+        """The trainer waits no longer. The coordinator says who is missing, where one answers."""
+        if bringing.future.done():
+            return
+        number = self._brought.task_of(bringing)
+        if self._membership.there and (number is not None or bringing.announced):
+            self._membership.tell(type="withdraw", turn=bringing.turn, task=number, reason=reason)
+            alone = f"{reason}, and no coordinator answers"
+            self._loop.call_later(ANSWER_SECONDS, self._give_up_alone, bringing, alone)
+        else:
+            self._give_up_alone(bringing, f"{reason}: there is no coordinator at {self._membership.known}")
+
+    def _give_up_alone(self, bringing: Bringing, reason: str) -> None:
+        number = self._brought.task_of(bringing)
+        if bringing.future.done():
+            return
+        if number is not None:
+            self._tasks.discard(number, reason, alone=True)
+        else:
+            self._brought.withdraw(bringing, OverlayError(f"{self.node}: {reason}"))
+
+    def _unmet(self, turn: int | None, reason: str) -> None:
+        """No task comes for what was brought. turn: which; None: what waits longest."""
+        error = OverlayError(f"{self.node}: {reason}")
+        if not self._brought.unmet(turn, error) and turn is not None:
+            number = self._brought.task_by_turn(turn)
+            if number is not None:  # it has begun since the trainer gave up
+                self._membership.tell(type="withdraw", turn=turn, task=number, reason=reason)
+
     def _lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
         if not self._closing:
             self._tasks.lost(name, address, reason)
@@ -217,6 +266,8 @@ class Agent:
         """Who joins, and what a coordinator needs that takes over from another one."""
         self._brought.forget_announcements()
         host, port = self.listen
+        if self.advertise is not None:
+            host, port = self.advertise[0], self.advertise[1] or port
         return {
             "node": self.node, "host": host, "port": port, "epoch": self._neighbours.epoch, **self._tasks.report(),
         }  # fmt: skip
@@ -248,9 +299,14 @@ class Agent:
             self._brought.go(message["task"])
         elif kind == "alone":
             self._brought.first_alone()
+        elif kind == "unmet":
+            self._unmet(message["turn"], message["reason"])
+        elif kind == "waits":
+            self._log(f"{self.node}: waits for others: {message['reason']}")
         elif kind == "refused":
             self._refusal = message["reason"]
             self._joined.set()
+            self._tasks.abort_all(f"the coordinator refused this agent: {self._refusal}")
             self._brought.fail_all(OverlayError(f"{self.node}: the coordinator refused this agent: {self._refusal}"))
 
     def _begun(self, execution: Execution | None) -> None:

@@ -27,7 +27,7 @@ class Done:
     seconds: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Bringing:
     """Values, and who waits for them. turn: its number, this agent's own, once the coordinator has heard of it."""
 
@@ -86,6 +86,29 @@ class Brought:
             bringing.turn = next(self._turns)
             self._membership.tell(type="ready", values=bringing.tensor.size, turn=bringing.turn)
             self._early.send(bringing.turn, bringing.tensor)
+
+    def unmet(self, turn: int | None, error: OverlayError) -> bool:
+        """No task comes for these values (None: those that wait longest); whether they waited."""
+        for bringing in self.waiting:
+            if turn is None or bringing.turn == turn:
+                self.withdraw(bringing, error)
+                return True
+        return False
+
+    def withdraw(self, bringing: Bringing, error: OverlayError) -> None:
+        """These values wait for no task any more."""
+        if bringing in self.waiting:
+            self.waiting.remove(bringing)
+            self._early.stop()
+            bringing.future.set_exception(error)
+
+    def task_of(self, bringing: Bringing) -> int | None:
+        """The number of the task that it is in; None: of none."""
+        return next((number for number, each in self._in_task.items() if each is bringing), None)
+
+    def task_by_turn(self, turn: int) -> int | None:
+        """The same, of the values of this turn."""
+        return next((number for number, each in self._in_task.items() if each.turn == turn), None)
 
     # --- without a task ---
 

@@ -33,11 +33,16 @@ from controlplane.strategies.wan.policy import (
     Progress,
     Ready,
     Start,
+    Unmet,
+    Withdrawn,
 )
 from controlplane.targets.base import TargetError
+from overlay import liveness
 from overlay.errors import OverlayError
+from overlay.liveness import ALIVE_SECONDS, Silence
 from overlay.loop import new_event_loop
 from overlay.multicast import Seal
+from overlay.pending import Pending
 from overlay.succession import Standby, State, alive, inherit
 from overlay.tls import Security
 from overlay.transport import end_all
@@ -45,7 +50,12 @@ from overlay.transport import end_all
 if TYPE_CHECKING:
     from overlay.replication import Replication
 
-LOST_SECONDS = 5.0
+REMIND_SECONDS = 10.0
+"""After which who waits for others is told for whom, so that its log says so."""
+
+ANYWHERE = ("", "0.0.0.0", "::")
+"""Where agents listen that listen at all addresses: others reach such a one where it comes from."""
+
 GATHER_SECONDS = 5.0
 """Who takes over from another coordinator waits so long for all agents."""
 
@@ -53,7 +63,8 @@ GATHER_SECONDS = 5.0
 class _Member:
     def __init__(self, node: str, address: tuple[str, int], writer: asyncio.StreamWriter, state: State) -> None:
         self.node, self.address, self.writer, self.state = node, address, writer, state
-        self.joined = self.heard = time.monotonic()
+        self.joined = time.monotonic()
+        self.silence = Silence()
         self.latest: Task | None = None  # that it was told
 
     def tell(self, message: bytes) -> None:
@@ -99,6 +110,8 @@ class Coordinator:
         self._members: dict[str, _Member] = {}
         self._tasks: dict[int, tuple[Task, set[str], float]] = {}
         self._newest = -1  # the highest number of a task that has begun
+        self._pending = Pending(policy.nodes)
+        self._reminded = ""  # what was said last to those who wait
         self._loop = new_event_loop()
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -157,19 +170,31 @@ class Coordinator:
 
     async def _watch(self) -> None:
         while True:
-            slept = time.monotonic()
-            await asyncio.sleep(LOST_SECONDS / 5)
-            if time.monotonic() - slept > LOST_SECONDS / 2:
-                continue  # this thread was busy (planning): what agents have said meanwhile is still to be read
-            late = time.monotonic() - LOST_SECONDS
-            for member in [m for m in self._members.values() if m.heard < late]:
-                self._gone(member, f"nothing heard of {member.node} for {LOST_SECONDS:.0f} s")
+            await asyncio.sleep(ALIVE_SECONDS)
+            for member in list(self._members.values()):
+                member.silence.tick()
+                if member.silence.seconds > liveness.FROZEN_SECONDS:
+                    self._gone(member, f"{member.node}'s host is there, and nothing was heard of {member.node} for "
+                               f"{liveness.FROZEN_SECONDS:.0f} s")  # fmt: skip
+            self._remind()
+
+    def _remind(self) -> None:
+        """Whoever has waited for a while for others to bring values hears for whom, once for each of them."""
+        late = self._pending.waiting(time.monotonic() - REMIND_SECONDS)
+        reason = self._pending.missing(self._members) if late else ""
+        if reason and reason != self._reminded:
+            self._log(f"{', '.join(late)} wait: {reason}")
+            self._tell(late, type="waits", reason=reason)
+        self._reminded = reason
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         member: _Member | None = None
+        ended = "has left"
         try:
             while line := await reader.readline():
                 message = json.loads(line)
+                if not isinstance(message, dict):
+                    raise ValueError(f"a message is an object with a type, got {line[:40]!r}")
                 if member is None and message.get("type") == "watch":
                     writer.write(alive(message, active=self.active))
                 elif member is None:
@@ -180,16 +205,18 @@ class Coordinator:
                 elif self._members.get(member.node) is not member:
                     break  # it has come again, or was given up: what it said before then counts no more
                 else:
-                    member.heard = time.monotonic()
+                    member.silence.heard()
                     self._said(member.node, message)
-        except (asyncio.CancelledError, OSError):
-            pass  # the coordinator ends, or the agent has
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except asyncio.CancelledError:
+            pass  # the coordinator ends
+        except OSError as error:
+            ended = f"cannot be reached any more: {error}"
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             self._log(f"{member.node if member else 'someone'} said what cannot be read: {error!r}")
         finally:
             writer.close()
             if member is not None and self._members.get(member.node) is member:
-                self._gone(member, f"{member.node} has left")
+                self._gone(member, f"{member.node} {ended}")
 
     # --- members ---
 
@@ -203,7 +230,8 @@ class Coordinator:
             writer.write(b'{"type": "standby"}\n')
             return None
         node = str(message["node"])
-        address = str(message["host"]), int(message["port"])
+        host = str(message["host"])
+        address = str(writer.get_extra_info("peername")[0]) if host in ANYWHERE else host, int(message["port"])
         before = self._members.get(node)
         reason = None
         if message.get("type") != "join":
@@ -223,6 +251,7 @@ class Coordinator:
         state = State.of(message)
         if before is not None:  # the same agent: it gave its connection up before this end has heard of that
             self._gone(before, f"{node} comes again")
+        liveness.watch(writer.transport, liveness.UNREACHED_SECONDS)
         member = _Member(node, address, writer, state)
         self._members[node] = member
         self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
@@ -304,6 +333,7 @@ class Coordinator:
         del self._members[member.node]
         member.writer.close()
         self._log(reason)
+        self._pending.forget(member.node)
         if self._gathering is None:
             self._introduce()
             self._handle(Lost(member.node))
@@ -323,7 +353,11 @@ class Coordinator:
         elif self._gathering is not None:
             self._unheard.append((time.monotonic(), node, message))
         elif kind == "ready":
-            self._handle(Ready(node, int(message["values"]), int(message.get("turn", 0))))
+            turn = int(message.get("turn", 0))
+            self._pending.brought(node, turn, time.monotonic())
+            self._handle(Ready(node, int(message["values"]), turn))
+        elif kind == "withdraw":
+            self._withdraw(node, int(message["turn"]), message["task"], str(message["reason"]))
         elif kind == "finished":
             self._finished(node, int(message["task"]), float(message["seconds"]))
         elif kind == "measured":
@@ -336,11 +370,25 @@ class Coordinator:
             if other is not None and list(other.address) == message["address"]:  # else it is back, as another process
                 self._handle(Lost(node, other.node))
         elif kind == "failed":
-            number, reason = int(message["task"]), f"{node}: {message['reason']}"
-            self._log(f"task {number}: {reason}")
-            self._handle(Failed(number, reason))
-            if number in self._tasks:  # the policy does not mind
-                self._carry_out([Abort(number, reason)])
+            self._fail(int(message["task"]), f"{node}: {message['reason']}")
+
+    def _fail(self, number: int, reason: str) -> None:
+        self._log(f"task {number}: {reason}")
+        self._handle(Failed(number, reason))
+        if number in self._tasks:  # the policy does not mind
+            self._carry_out([Abort(number, reason)])
+
+    def _withdraw(self, node: str, turn: int, number: int | None, reason: str) -> None:
+        """Its trainer waits no longer, for a task (None: for one to begin). It hears who is missing."""
+        if number is not None:
+            if number in self._tasks:
+                waiting = sorted(self._tasks[number][1])
+                self._fail(number, f"{node}: {reason}; without all of it: {', '.join(waiting)}")
+            return
+        missing = self._pending.missing(self._members)
+        self._pending.withdrawn(node, turn)
+        self._handle(Withdrawn(node, turn))
+        self._tell((node,), type="unmet", turn=turn, reason=f"{reason}: {missing}")
 
     def _finished(self, node: str, number: int, seconds: float) -> None:
         if number not in self._tasks:
@@ -364,11 +412,26 @@ class Coordinator:
     def _handle(self, event: Event) -> None:
         try:
             orders = self.policy.handle(event, time.monotonic())
-        except Exception as error:  # a plan that cannot be made: the trainers must hear of it
-            self._log(f"no task: {error}")
-            self._tell(self._members, type="refused", reason=f"{type(error).__name__}: {error}")
-            return
+        except Exception as error:  # of whatever kind: it may end what it is about, and not the job
+            self._log(f"no task: {type(error).__name__}: {error}")
+            orders = self._instead(event, f"no task can be made: {type(error).__name__}: {error}")
         self._carry_out(orders)
+
+    def _instead(self, event: Event, reason: str) -> list[Order]:
+        """Where the policy does not know what to do: trainers whose values wait get them back, and the policy is told
+        as if their agents had come again, so that it forgets what they had brought."""
+        orders: list[Order] = []
+        if isinstance(event, Ready):
+            waiting = self._pending.waiting()
+            orders.append(Unmet(tuple(waiting), reason))
+            for anew in [each for node in waiting for each in (Lost(node), Back(node))]:
+                try:
+                    orders += self.policy.handle(anew, time.monotonic())
+                except Exception as error:
+                    self._log(f"{type(error).__name__}: {error}")
+        elif isinstance(event, Lost):
+            orders += [Abort(number, reason) for number, (task, *_) in self._tasks.items() if event.node in task.nodes]
+        return orders
 
     def _replicated(self, task: Task) -> Task:
         """With what switches copy on the switches. Raises OverlayError."""
@@ -425,9 +488,12 @@ class Coordinator:
                     task = self._replicated(order.task)
                 except OverlayError as error:
                     self._log(f"no task: {error}")
-                    self._tell(self._members, type="refused", reason=str(error))
-                    return
+                    self._obey([Unmet(order.task.bringers, str(error))])
+                    self._handle(Failed(order.task.number, str(error)))
+                    continue
                 self._newest = task.number
+                for node in task.bringers:
+                    self._pending.taken(node)
                 self._tasks[task.number] = task, set(task.awaited), 0.0
                 self._announce(task, task.nodes)
             elif isinstance(order, Mend):
@@ -445,7 +511,13 @@ class Coordinator:
                     "blocks": order.blocks,
                 }  # fmt: skip
                 self._tell(self._members, **self._defaults[order.values])
+            elif isinstance(order, Unmet):
+                for node in order.nodes:
+                    self._pending.taken(node)
+                self._log(f"{', '.join(order.nodes)}: {order.reason}")
+                self._tell(order.nodes, type="unmet", turn=None, reason=order.reason)
             elif isinstance(order, Alone):
+                self._pending.taken(order.node)
                 self._tell((order.node,), type="alone", reason=order.reason)
             elif order.task not in self._tasks:
                 continue

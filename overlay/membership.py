@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any
 
+from overlay import liveness
 from overlay.awareness import ClockOffset
-from overlay.errors import OverlayError
+from overlay.liveness import ALIVE_SECONDS, Silence
 from overlay.tls import Security
-
-ALIVE_SECONDS = 1.0
-"""Agents and coordinators say so often that they are there."""
 
 SILENT_SECONDS = 10.0
 """Without a word from the coordinator: it is gone, or the way there. It may think for some seconds about a plan."""
@@ -55,6 +53,11 @@ class Membership:
         return math.nan if offset is None else self._clock() + offset
 
     @property
+    def known(self) -> str:
+        """Where coordinators may be, in words."""
+        return " or ".join(f"{host}:{port}" for host, port in self._addresses)
+
+    @property
     def there(self) -> bool:
         """Whether a coordinator listens."""
         return self._writer is not None and not self._writer.is_closing()
@@ -68,8 +71,9 @@ class Membership:
         for address in cycle(self._addresses):
             try:
                 await self._stay(address)
-            except (OSError, ValueError, OverlayError, TimeoutError) as error:
-                line = f"no coordinator at {address[0]}:{address[1]}: {error or 'it is silent'}"
+            except Exception as error:  # of whatever kind: what one message does may not end the membership
+                words = str(error) or ("it is silent" if isinstance(error, TimeoutError) else type(error).__name__)
+                line = f"no coordinator at {address[0]}:{address[1]}: {words}"
                 if line not in self._said:
                     self._said.add(line)
                     self._log(line)
@@ -83,32 +87,36 @@ class Membership:
             self._writer = None
 
     async def _stay(self, address: Address) -> None:
-        loop = asyncio.get_running_loop()
         context = self._security.connect if self._security else None
         async with asyncio.timeout(CONNECT_SECONDS) as limit:
             reader, self._writer = await asyncio.open_connection(*address, ssl=context, limit=LINE_BYTES)
             limit.reschedule(None)
         if self._security:
             self._security.check(self._writer.transport, "controller")
+        liveness.watch(self._writer.transport, liveness.UNREACHED_SECONDS)
         self.offset = ClockOffset()
         self.tell(type="join", **self._hello())
-        alive = asyncio.ensure_future(self._stay_alive())
+        silence = Silence()
+        alive = asyncio.ensure_future(self._stay_alive(self._writer, silence))
         try:
-            async with asyncio.timeout(SILENT_SECONDS) as limit:
-                while line := await reader.readline():
-                    limit.reschedule(loop.time() + SILENT_SECONDS)
-                    message = json.loads(line)
-                    if message["type"] == "alive":
-                        self.offset.answered(message["at"], message["now"], self._clock())
-                    elif message["type"] == "standby":
-                        break  # another one coordinates
-                    else:
-                        self._said.clear()
-                        self._told(message)
+            while line := await reader.readline():
+                silence.heard()
+                message = json.loads(line)
+                if message["type"] == "alive":
+                    self.offset.answered(message["at"], message["now"], self._clock())
+                elif message["type"] == "standby":
+                    break  # another one coordinates
+                else:
+                    self._said.clear()
+                    self._told(message)
+            if silence.seconds > SILENT_SECONDS:
+                raise TimeoutError(f"it said nothing for {SILENT_SECONDS:.0f} s")
         finally:
             alive.cancel()
 
-    async def _stay_alive(self) -> None:
-        while True:
+    async def _stay_alive(self, writer: asyncio.StreamWriter, silence: Silence) -> None:
+        while silence.seconds <= SILENT_SECONDS:
             self.tell(type="alive", at=self._clock())
             await asyncio.sleep(ALIVE_SECONDS)
+            silence.tick()
+        writer.transport.abort()

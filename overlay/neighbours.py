@@ -104,6 +104,7 @@ class Neighbours:
         values: Values,
         sent: Callable[[], None] = lambda: None,
         wanted: Callable[[], bool] = lambda: True,
+        *,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
         """To whom the header is for now (`Peer.send`)."""
@@ -114,7 +115,7 @@ class Neighbours:
             dropped()
             self._lost(name, str(error))
         else:
-            peer.send(priority, header, values, sent, wanted, dropped)
+            peer.send(priority, header, values, sent, wanted, dropped=dropped)
 
     def control(self, kind: Kind, task: Task, receiver: str, tree: int, values: Values) -> None:
         """What agents say to each other about a task, directly."""

@@ -27,6 +27,7 @@ from controlplane.plan.framing import MTU
 from controlplane.plan.task import Edge, Task
 from controlplane.routing import ways
 from controlplane.simulate import Simulator
+from controlplane.strategies.wan.errors import WanError
 from controlplane.strategies.wan.policy import (
     Alone,
     Back,
@@ -43,6 +44,7 @@ from controlplane.strategies.wan.policy import (
     Progress,
     Ready,
     Start,
+    Unmet,
 )
 from controlplane.topology import Topology
 from overlay.awareness import Throughput
@@ -266,6 +268,8 @@ class Simulation:
                 self.defaults[order.values] = order
             elif isinstance(order, Go | Alone):
                 self._train(order.node)
+            elif isinstance(order, Unmet):
+                raise WanError(order.reason)  # a figure without the rounds that could not be had would be wrong
             elif isinstance(order, Mend):
                 if order.task.number in self.tasks:
                     self._mend(order.task)

@@ -14,7 +14,8 @@ from typing import Any
 
 from controlplane.plan.task import Task
 from overlay.errors import OverlayError
-from overlay.membership import ALIVE_SECONDS, CONNECT_SECONDS, Address
+from overlay.liveness import ALIVE_SECONDS
+from overlay.membership import CONNECT_SECONDS, Address
 from overlay.tls import Security
 
 GONE_SECONDS = 3.0

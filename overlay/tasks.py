@@ -188,12 +188,13 @@ class Tasks:
                 if self._node in execution.task.participants and name in execution.task.nodes:
                     self.discard(number, f"{reason}, and there is no coordinator to mend it")
 
-    def discard(self, number: int, reason: str, *, pass_on: bool = True) -> None:
-        """Gives a task up: by the coordinator where there is one, else by telling the others and going on alone."""
+    def discard(self, number: int, reason: str, *, pass_on: bool = True, alone: bool = False) -> None:
+        """Gives a task up: by the coordinator where there is one, else (or with `alone`, where it does not answer) by
+        telling the others and going on alone."""
         execution = self.running.get(number)
         if execution is None or execution.over or self._node not in execution.task.participants:
             return
-        if self._membership.there:
+        if self._membership.there and not alone:
             self._tell(type="failed", task=number, reason=reason)
             return
         self._log(f"task {number} is discarded: {reason}")

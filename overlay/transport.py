@@ -252,6 +252,7 @@ class Peer:
         values: Values,
         sent: Callable[[], None] = lambda: None,
         wanted: Callable[[], bool] = lambda: True,
+        *,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
         """`sent`: called when a connection has taken the message, or when its turn comes and it is `wanted` no more.

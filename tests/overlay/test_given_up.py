@@ -97,8 +97,8 @@ MANY = 6_000_000  # more than the kernel holds between two agents
 class Detoured(Rounds):
     def task(self, number: int, values: int, now: float) -> Task:
         up, down = tuple(Edge(n, "a") for n in NODES[1:]), tuple(Edge("a", n) for n in NODES[1:])
-        part = SumTree("a", 0, values, up, down, NODES, NODES)
-        return Task(number, values, (part,), round=number, chunk_values=4096, window=0, detours=(Edge("b", "a", ("c",)),))
+        part, around = SumTree("a", 0, values, up, down, NODES, NODES), Edge("b", "a", ("c",))
+        return Task(number, values, (part,), round=number, chunk_values=4096, window=0, detours=(around,))
 
 
 @contextmanager
@@ -141,7 +141,8 @@ def test_ways_are_free_again_after_a_connection_that_broke():
     """Its queue ends with it: what waited there is through for nobody, and its way is free all the same."""
     with running(Detoured(NODES)) as (coordinator, agents):
         with stuck(coordinator, agents) as futures:
-            agents["b"]._loop.call_soon_threadsafe(agents["b"]._neighbours.peers["a"].broken, OSError("the test ends it"))
+            peer = agents["b"]._neighbours.peers["a"]
+            agents["b"]._loop.call_soon_threadsafe(peer.broken, OSError("the test ends it"))
             with pytest.raises(OverlayError, match="b and a cannot reach each other"):
                 futures["b"].result(SECONDS)
         for future in futures.values():

@@ -6,7 +6,7 @@ objects, so that what is measured beside what is simulated compares the network 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -98,7 +98,15 @@ class Failed:
     reason: str
 
 
-Event = Ready | Finished | Measured | Changed | Progress | Lost | Silent | Back | Failed
+@dataclass(frozen=True)
+class Withdrawn:
+    """An agent's trainer wants back what it brought and what is in no task yet. turn: as in `Ready`."""
+
+    node: str
+    turn: int
+
+
+Event = Ready | Withdrawn | Finished | Measured | Changed | Progress | Lost | Silent | Back | Failed
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,14 @@ class Alone:
 
 
 @dataclass(frozen=True)
+class Unmet:
+    """No task can be made of what these agents brought first: their trainers get it back, with the reason."""
+
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class Default:
     """Whoever is ready with so many values begins to send them: blocks of (who adds, first value, values)."""
 
@@ -168,7 +184,18 @@ class Default:
     blocks: tuple[tuple[str, int, int], ...]
 
 
-Order = Start | Abort | Mend | Drop | Pace | Go | Alone | Default
+Order = Start | Abort | Mend | Drop | Pace | Go | Alone | Unmet | Default
+
+
+def uneven(values: Mapping[str, int]) -> str | None:
+    """In words, who has brought another number of values than most; None: all have brought equally many."""
+    sizes = Counter(values.values())
+    if len(sizes) < 2:
+        return None
+    usual = max(sizes, key=lambda size: (sizes[size], -size))
+    others = [f"{node} has {size}" for node, size in values.items() if size != usual]
+    rest = [node for node, size in values.items() if size == usual]
+    return f"{', '.join(others)} values to synchronise, and {', '.join(rest)} {usual}"
 
 
 def rates_changed(before: nx.DiGraph, now: nx.DiGraph, part: float) -> bool:
@@ -206,7 +233,7 @@ class Rounds:
     def __init__(self, nodes: Sequence[str]) -> None:
         self.nodes = tuple(nodes)
         self.numbers = 0
-        self.ready: dict[str, deque[int]] = {node: deque() for node in self.nodes}
+        self.ready: dict[str, deque[Ready]] = {node: deque() for node in self.nodes}
         self.running: dict[int, set[str]] = {}  # task -> participants that are not finished
 
     def task(self, number: int, values: int, now: float) -> Task:
@@ -224,9 +251,11 @@ class Rounds:
 
     def handle(self, event: Event, now: float) -> Sequence[Order]:
         match event:
-            case Ready(node=node, values=values):
-                self.ready[node].append(values)
+            case Ready(node=node):
+                self.ready[node].append(event)
                 return self._begin(now)
+            case Withdrawn(node, turn):
+                self.ready[node] = deque(each for each in self.ready[node] if each.turn != turn)
             case Finished(node, task):
                 waiting = self.running.get(task)
                 if waiting is not None:
@@ -256,16 +285,20 @@ class Rounds:
         self.running = {each: set(waiting) for each, (_, waiting) in tasks.items()}
 
     def _begin(self, now: float) -> Sequence[Order]:
-        orders = []
+        """A round of which no task can be made fails by itself: the next one may do."""
+        orders: list[Order] = []
         while all(self.ready.values()):
-            values = {node: waiting[0] for node, waiting in self.ready.items()}
-            if len(set(values.values())) > 1:
-                few, many = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-                raise ValueError(f"{few} has {values[few]} values to synchronise and {many} {values[many]}")
-            for waiting in self.ready.values():
-                waiting.popleft()
+            values = {node: waiting.popleft().values for node, waiting in self.ready.items()}
             self.numbers += 1
-            task = self.task(self.numbers, values[self.nodes[0]], now)
+            reason = uneven(values)
+            if reason is not None:
+                orders.append(Unmet(self.nodes, reason))
+                continue
+            try:
+                task = self.task(self.numbers, values[self.nodes[0]], now)
+            except Exception as error:  # of whatever kind: strategies are many, and none may end the job
+                orders.append(Unmet(self.nodes, f"no task can be made: {type(error).__name__}: {error}"))
+                continue
             self.running[self.numbers] = set(task.participants)
             orders.append(Start(task))
         return orders

@@ -28,6 +28,7 @@ from controlplane.strategies.wan.policy import (
     Ready,
     Silent,
     Start,
+    Withdrawn,
 )
 
 SCHEMES = ("CREW", "OPR", "A2A")
@@ -102,6 +103,8 @@ class Crew:
                 self.away.discard(node)
                 self.queue.append((node, values, turn))
                 return [*self.preset(values), *self._group()]
+            case Withdrawn(node, turn):
+                self.queue = [entry for entry in self.queue if (entry[0], entry[2]) != (node, turn)]
             case Finished(node, number):
                 if number in self.running:
                     self.running[number][1].discard(node)
