@@ -9,7 +9,7 @@ from itertools import count
 
 from controlplane.agentconfig import AgentConfig, Role, RootFlow, RootTree, WorkerTree
 from controlplane.frontpanel import FrontPanelPort
-from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in
+from controlplane.plan.limits import DoesNotFit, Limits, Resource, check_fits, fan_in, held
 from controlplane.plan.model import Multicast, Plan, PlanError, Tree
 from controlplane.plan.slots import place_slots
 from controlplane.routing import next_hops
@@ -123,14 +123,23 @@ class Taken:
                 slots.append((first, end))
         return cls(len(rules.labels), frozenset(group.group for group in rules.groups), tuple(slots))
 
-    def gaps(self, slots: int) -> list[tuple[int, int]]:
-        """The ranges between, of a memory of so many slots."""
+    def gaps(self, slots: int, declared: int | None = None) -> list[tuple[int, int]]:
+        """The ranges between, of a memory of so many slots. declared: how many of them may be used in all (None: each);
+        the first gaps are left where that is less."""
         found, end = [], 0
+        left = slots if declared is None else declared - self.used_slots
         for first, after in (*self.slots, (slots, slots)):
-            if end < min(first, slots):
-                found.append((end, min(first, slots)))
+            until = min(first, slots, end + left)
+            if end < until:
+                found.append((end, until))
+                left -= until - end
             end = max(end, after)
         return found
+
+    @property
+    def used_slots(self) -> int:
+        """How many slots the ranges have."""
+        return sum(end - first for first, end in self.slots)
 
 
 NOTHING = Taken()
@@ -244,6 +253,7 @@ class _Entries:
 
     def __init__(self, topology: Topology, limits: Limits, first_label: int, taken: Mapping[str, Taken]) -> None:
         self.topology, self.limits, self.taken = topology, limits, taken
+        self.declared = held(topology)
         self.first_label = self.next_label = first_label
         self.entries: dict[str, list[LabelEntry]] = {v: [] for v in topology.switches}
         self.groups: dict[str, dict[tuple[int, ...], int]] = {v: {} for v in topology.switches}
@@ -286,15 +296,22 @@ class _Entries:
             self.entries[node].append(LabelEntry(topology.port(node, parent[node]), label, action))
         return label
 
+    def new_groups(self, switch: str) -> list[int]:
+        """Numbers of groups that are not there already (what replaces something keeps the numbers that it had)."""
+        there = self.taken.get(switch, NOTHING).groups
+        return [number for number in self.groups[switch].values() if number not in there]
+
     def rulesets(self) -> dict[str, RuleSet]:
         """Of every switch, with its IPv4 routes. Raises DoesNotFit."""
         limits, rulesets = self.limits, {}
         ip = routes(self.topology)
         for v in self.topology.switches:
             taken = self.taken.get(v, NOTHING)
+            labels = min(limits.label_table_size, self.declared.label_entries.get(v, limits.label_table_size))
+            most = min(limits.multicast_groups, self.declared.multicast_groups.get(v, limits.multicast_groups))
             for resource, needed, available in (
-                (Resource.LABELS, len(self.entries[v]), limits.label_table_size - taken.labels),
-                (Resource.GROUPS, len(self.groups[v]), limits.multicast_groups - len(taken.groups)),
+                (Resource.LABELS, len(self.entries[v]), labels - taken.labels),
+                (Resource.GROUPS, len(self.new_groups(v)), most - len(taken.groups)),
                 (Resource.ROUTES, len(ip[v]), limits.route_table_size),
             ):
                 if needed > available:
@@ -328,7 +345,9 @@ class _Builder(_Entries):
         self.root_trees: dict[str, list[RootTree]] = {s: [] for s in plan.job.parameter_servers}
         self.others: dict[int, tuple[int, ...]] = {}
         if places is None:
-            free = {v: taken.get(v, NOTHING).gaps(limits.slots) for v in topology.switches}
+            free = {
+                v: taken.get(v, NOTHING).gaps(limits.slots, self.declared.slots.get(v)) for v in topology.switches
+            }
             self.slots, self.slot_base = place_slots(plan, topology, 8 * frame_bytes(limits.values_per_packet), free)
         else:
             self.slots, self.slot_base = places.sizes, dict(places.slots)

@@ -1,6 +1,7 @@
 """What switches can hold of a plan beside its rates: slots, table entries, multicast groups, flows of one sum.
 
-Attributes of a switch in the topology, all optional (absent: unlimited), whole numbers: what is free for this plan.
+Attributes of a switch in the topology, all optional (absent: unlimited), whole numbers: what all jobs' plans together
+may have of it.
 
 - slots: of the aggregation memory; a tree takes at least MINIMUM_SLOTS at each of its aggregation points;
 - label_entries: of the label table; multicast_groups: ways to copy results;

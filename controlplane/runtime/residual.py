@@ -80,16 +80,18 @@ def with_loads(topology: Topology, plans: Sequence[Plan]) -> Topology:
 
 
 def with_taken(topology: Topology, taken: Mapping[str, Taken], kind: Kind) -> Topology:
-    """The topology whose switches hold only what is not taken, where anything is."""
+    """The topology whose switches hold only what is not taken, where anything is. What a switch holds in all is what
+    its program does, or less, where the topology says so."""
     limits = kind.limits
     nodes: dict[str, dict[str, int]] = {}
     for switch, by in taken.items():
         if by != NOTHING and switch in topology:
-            free = {
-                "slots": sum(end - first for first, end in by.gaps(limits.slots)),
-                "label_entries": limits.label_table_size - by.labels,
-                "multicast_groups": limits.multicast_groups - len(by.groups),
-            }
             own = topology.graph.nodes[switch]
-            nodes[switch] = {name: max(0, min(count, own.get(name, count))) for name, count in free.items()}
+            there = {
+                "slots": (limits.slots, by.used_slots),
+                "label_entries": (limits.label_table_size, by.labels),
+                "multicast_groups": (limits.multicast_groups, len(by.groups)),
+            }
+            free = {name: min(most, own.get(name, most)) - used for name, (most, used) in there.items()}
+            nodes[switch] = {name: max(0, count) for name, count in free.items()}
     return topology.replace(nodes=nodes)

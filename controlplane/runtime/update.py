@@ -15,7 +15,7 @@ from controlplane.evaluate import evaluate
 from controlplane.gathers import with_speed
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
-from controlplane.plan.limits import DoesNotFit, Limits, limited
+from controlplane.plan.limits import DoesNotFit, Limits, held, limited
 from controlplane.plan.repair import CannotRepair, Repair, intact, repair, unbroken
 from controlplane.plan.replan import Difference, difference, replan
 from controlplane.plan.slots import aligned
@@ -238,9 +238,10 @@ class Updater:
             moved: list[tuple[int, str, str]] = []
             told: dict[str, list[RepairedTree]] = {}
             gaps: dict[str, list[tuple[int, int]]] = {}
+            declared = held(topology).slots
             for switch, taken in self._switches.taken().items():
                 used = Taken(slots=tuple(sorted((*taken.slots, *self._spent.get(switch, ())))))
-                gaps[switch] = used.gaps(self._limits.slots)
+                gaps[switch] = used.gaps(self._limits.slots, declared.get(switch))
             try:
                 after = []
                 for version in before:
@@ -361,13 +362,19 @@ class Updater:
             job_id=self._job_id,
             epoch=0,
             first_label=old.first_label,
-            taken=self._switches.taken(),
+            taken=self._beside_its_own(old),
             places=Places(sizes, slots, groups),
             gathers=any(tree.others_labels for agent in old.agents.values() for tree in agent.root_trees),
         )
         planned = version.planned_mbps or version.plan.rate_mbps
         slowed = self._slowed(replace(found.plan, rate_mbps=planned), topology)
         return Version(slowed, replace(made, agents=old.agents), planned), found
+
+    def _beside_its_own(self, old: Deployment) -> dict[str, Taken]:
+        """What is taken on every switch, without the labels of a deployment that is to be replaced."""
+        own = {switch: len(rules.labels) for switch, rules in old.rulesets.items()}
+        taken = self._switches.taken()
+        return {switch: replace(by, labels=max(0, by.labels - own.get(switch, 0))) for switch, by in taken.items()}
 
     def _slowed(self, plan: Plan, topology: Topology) -> Plan:
         """At the rate that its trees can have over these ways: where they do not carry more, it only costs packets."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.targets import fabric
 from controlplane.targets.base import NotPrimary, TargetError, difference
 from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.targets.p4runtime import session
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
 from p4src.artifacts import find
 from p4src.protocol import VERDICTS
@@ -92,6 +94,56 @@ def test_switch_of_a_controller_that_has_gone_is_free(switch, program):
         with pytest.raises(NotPrimary, match="has a controller that lives"):
             second.connect(20.0)
         target.close()
+
+
+YEAR_NS = 365 * 24 * 3600 * 1_000_000_000
+time_ns = time.time_ns
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_controller_whose_clock_was_ahead_once_locks_nobody_out(switch, program, monkeypatch, lives):
+    """It has gone: the switch is free to everybody. It lives: who takes over gets the switch, nobody else does."""
+    ahead = P4RuntimeTarget("s1", switch.address, 7, program)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.time, "time_ns", lambda: time_ns() + YEAR_NS)
+        ahead.connect(20.0)
+    polite = P4RuntimeTarget("s1", switch.address, 7, program)
+    polite.polite = True
+    if lives:
+        with pytest.raises(NotPrimary, match="has a controller that lives"):
+            polite.connect(20.0)
+        taking = P4RuntimeTarget("s1", switch.address, 7, program)
+        taking.connect(20.0)
+        taking.load_pipeline()
+        assert taking.runs_program()
+        taking.close()
+    ahead.close()
+    polite.connect(20.0)
+    polite.load_pipeline()
+    assert polite.runs_program()
+    polite.close()
+    ahead.close()
+
+
+def test_controller_that_reconnects_takes_the_switch_from_nobody(switch, target, program, until, monkeypatch):
+    later = P4RuntimeTarget("s1", switch.address, 7, program)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.time, "time_ns", lambda: time_ns() + YEAR_NS)
+        later.connect(20.0)
+    until(lambda: target.demoted, "the first controller hears of the second")
+    target.close()
+    with pytest.raises(NotPrimary, match="held by another controller"):
+        target.connect(20.0)
+    later.close()
+    target.connect(20.0)
+    assert target.alive
+
+
+def test_election_id_is_above_what_the_switch_has_seen():
+    seconds, _ = now = session.new_election_id()
+    assert session.new_election_id((seconds - 5, 7)) > now
+    assert session.new_election_id((seconds + 5, 7)) == (seconds + 5, 8)
+    assert session.new_election_id((seconds + 5, (1 << 64) - 1)) == (seconds + 6, 0)
 
 
 def test_killed_switch_is_filled_again(switch, target, until: Callable):

@@ -206,12 +206,16 @@ def test_later_controller_takes_over_and_the_earlier_notices(program, switches, 
         second.close()
 
 
-def test_switch_held_with_a_larger_election_id_is_refused(program, switches, monkeypatch):
+def test_switch_held_with_a_larger_election_id_is_refused_and_can_be_taken_over(program, switches):
     holder = session.Session("s1", 1, switches[0].address, (1 << 62, 0))
     target = P4RuntimeTarget("s1", switches[0].address, 1, program)
+    target.polite = True
     try:
-        with pytest.raises(NotPrimary, match="held by another controller"):
+        with pytest.raises(NotPrimary, match=r"has a controller that lives.* take over with --take-over"):
             target.connect(5.0)
+        target.polite = False
+        target.connect(5.0)
+        assert target.alive
     finally:
         target.close()
         holder.close()

@@ -30,14 +30,30 @@ CHANNEL_OPTIONS = (
 )
 
 
-class Outranked(NotPrimary):
-    """Nobody holds the switch, but somebody with a higher election id did: only such a one may."""
+ElectionId = tuple[int, int]
+"""The upper and the lower 64 bits of an election id: the controller with the highest one may write to the switch."""
 
 
-def new_election_id() -> tuple[int, int]:
-    """An election id that is larger than that of every controller started before on this machine."""
+class Held(NotPrimary):
+    """Another controller, with a higher election id, holds the switch. highest: that id."""
+
+    def __init__(self, words: str, highest: ElectionId) -> None:
+        super().__init__(words)
+        self.highest = highest
+
+
+class Outranked(Held):
+    """Nobody holds the switch, but somebody with a higher election id did: only one with a higher one still may."""
+
+
+def new_election_id(above: ElectionId = (0, 0)) -> ElectionId:
+    """An election id above this one, and larger than that of every controller that was started before on this machine,
+    as far as the clock was right. above: the highest that the switch has seen: a controller whose clock was ahead
+    leaves one there that the clock does not reach for long."""
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    return seconds, (nanoseconds << 32) | (os.getpid() & 0xFFFFFFFF)
+    high, low = above
+    following = (high, low + 1) if low + 1 < 1 << 64 else (high + 1, 0)
+    return max((seconds, (nanoseconds << 32) | (os.getpid() & 0xFFFFFFFF)), following)
 
 
 class Session:
@@ -56,7 +72,7 @@ class Session:
         switch: str,
         device_id: int,
         address: str,
-        election_id: tuple[int, int],
+        election_id: ElectionId,
         *,
         tls: Tls | None = None,
         on_lost: Callable[[str], None] = lambda reason: None,
@@ -101,7 +117,7 @@ class Session:
         self.on_lost(reason)
 
     def _become_primary(self) -> None:
-        """Arbitration. Raises TargetError when the switch does not answer, NotPrimary when another holds it."""
+        """Arbitration. Raises TargetError when the switch does not answer, Held when another has a higher id."""
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self.device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
@@ -118,12 +134,14 @@ class Session:
         if answer is None:
             raise TargetError(f"{self.where} closed the P4Runtime stream; is device id {self.device_id} right?")
         code, held = answer.arbitration.status.code, answer.arbitration.election_id
+        highest = held.high, held.low
         if code == code_pb2.NOT_FOUND:
-            raise Outranked(f"{self.where} is free, but had a controller with a higher election id: check the clocks")
+            raise Outranked(f"{self.where} is free, and had a controller with election id {highest}", highest)
         if code != code_pb2.OK:
-            raise NotPrimary(
+            raise Held(
                 f"{self.where} is held by another controller (election id {held.high}, {held.low}): "
-                "end that one first, or check that the clocks agree"
+                "end that one first, or take over with --take-over",
+                highest,
             )
         self._primary = True
 

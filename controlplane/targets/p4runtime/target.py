@@ -14,7 +14,7 @@ from controlplane.rules import RuleSet
 from controlplane.targets.base import RPC_SECONDS, Change, Counters, NotPrimary, TargetError
 from controlplane.targets.connecting import SessionTarget
 from controlplane.targets.p4runtime.program import LABEL_TABLE, VERDICT_COUNTER, Program
-from controlplane.targets.p4runtime.session import Outranked, Session, new_election_id
+from controlplane.targets.p4runtime.session import ElectionId, Held, Outranked, Session, new_election_id
 from controlplane.targets.p4runtime.stubs import p4runtime_pb2
 from p4src.protocol import VERDICTS
 
@@ -43,6 +43,7 @@ class P4RuntimeTarget(SessionTarget[Session]):
         self.program = program
         self.polite = False
         self._patience = 0.0
+        self._connected = False  # ever
 
     @property
     def demoted(self) -> bool:
@@ -52,14 +53,22 @@ class P4RuntimeTarget(SessionTarget[Session]):
     def connect(self, timeout: float) -> None:
         self._patience = time.monotonic() + LEAVING_SECONDS
         super().connect(timeout)
-        self.polite = False
+        self.polite, self._connected = False, True
 
     def _open(self, left: float) -> Session:
+        """With an election id above all that the switch has seen, where nobody holds it or it is to be taken over."""
         if self.polite:
             self._ask_whether_free()
-        return Session(
-            self.name, self.device_id, self.address, new_election_id(), tls=self.tls, on_lost=self._lost
-        )
+        try:
+            return self._session_with(new_election_id())
+        except Held as error:
+            # Who reconnects takes the switch from nobody: two controllers would take it from each other for ever.
+            if not isinstance(error, Outranked) and (self.polite or self._connected):
+                raise
+            return self._session_with(new_election_id(above=error.highest))
+
+    def _session_with(self, election_id: ElectionId) -> Session:
+        return Session(self.name, self.device_id, self.address, election_id, tls=self.tls, on_lost=self._lost)
 
     def _ask_whether_free(self) -> None:
         """Ask with the lowest election id, which takes the switch from nobody. Raises NotPrimary."""

@@ -1,0 +1,97 @@
+"""What the topology says that a switch holds is what all jobs have of it together, not each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controlplane.generators import leaf_spine
+from controlplane.job import Job
+from controlplane.plan.limits import DoesNotFit
+from controlplane.runtime.disabled import Why
+from controlplane.runtime.running import JobsError
+from controlplane.runtime.update import UpdateError
+from controlplane.strategies import Infeasible
+from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.topology import Topology
+from p4src.artifacts import find
+from tests.deploy.memory_network import MemoryNetwork
+
+PLAIN = leaf_spine(2, 2, 6, 300.0, uplink_mbps=3000.0, aggregation_mbps=None, ingress_mbps=None)
+SERVERS = PLAIN.servers
+JOBS = [
+    Job(f"job{n}", (SERVERS[n], SERVERS[n + 6]), (SERVERS[n + 3],), 1_000_000)
+    for n in range(3)
+]  # fmt: skip
+DECLARED = {"label_entries": 8, "multicast_groups": 2, "slots": 128}
+"""Of each switch: enough for one of these jobs, or two, and not for three."""
+
+
+def declaring(**limits: int) -> Topology:
+    return PLAIN.replace(nodes={switch: dict(limits) for switch in PLAIN.switches})
+
+
+@pytest.fixture(scope="module")
+def kind() -> P4RuntimeKind:
+    return P4RuntimeKind(find("v1model", 4))
+
+
+@pytest.fixture
+def networks(tmp_path, kind) -> Iterator[list[MemoryNetwork]]:
+    made: list[MemoryNetwork] = []
+
+    def make(topology: Topology) -> MemoryNetwork:
+        made.append(MemoryNetwork(tmp_path, kind, topology))
+        return made[-1]
+
+    yield make  # type: ignore[misc]
+    for one in made:
+        print("\n".join(one.log))
+        one.network.close()
+
+
+def held(rig: MemoryNetwork, resource: str) -> int:
+    """The most that a switch holds of it."""
+    taken = rig.network.switches.taken().values()
+    counts = {
+        "label_entries": lambda one: one.labels,
+        "multicast_groups": lambda one: len(one.groups),
+        "slots": lambda one: sum(end - first for first, end in one.slots),
+    }
+    return max(counts[resource](one) for one in taken)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("resource", sorted(DECLARED))
+def test_jobs_together_have_no_more_of_a_switch_than_it_is_said_to_hold(networks, resource, together):
+    free, most = networks(PLAIN), DECLARED[resource]
+    for job in JOBS:
+        free.add(job)
+    assert held(free, resource) > most, "else this test tests nothing"
+    rig = networks(declaring(**{resource: most}))
+    refused = 0
+    for job in JOBS:
+        try:
+            rig.add(job, together=together)
+        except (DoesNotFit, Infeasible, JobsError, UpdateError):
+            refused += 1
+        assert held(rig, resource) <= most
+    assert refused < len(JOBS)
+    assert refused or resource == "slots", "a tree makes do with fewer slots, and with nothing else"
+    assert rig.as_wanted()
+
+
+def test_job_is_led_around_a_failure_though_its_switches_are_nearly_full(networks):
+    """What replaces its own entries needs no second room beside them."""
+    job = JOBS[0]
+    probe = networks(PLAIN)
+    running = probe.add(job)
+    most = held(probe, "label_entries")
+    rig = networks(declaring(label_entries=most + 2))
+    running = rig.add(job)
+    assert running.updater is not None
+    used = {node for tree in running.updater.plan.trees for flow in tree.flows for node in flow.route}
+    (spine,) = used.intersection({"s1", "s2"})
+    assert rig.network.failover.lose({spine: "it died"}, Why.SILENT), rig.log
+    assert held(rig, "label_entries") <= most + 2
