@@ -91,11 +91,12 @@ void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void 
     event->device = device->id;
     if (len) memcpy(event->data, data, len);
     pthread_mutex_lock(&fabric->event_lock);
-    bool full = fabric->n_events[type] >= SS_EVENT_LIMIT;
+    bool full = fabric->n_events[type] >= SS_EVENT_LIMIT || fabric->event_bytes[type] + len > SS_EVENT_BYTES;
     if (!full) {
         *fabric->events_tail = event;
         fabric->events_tail = &event->next;
         fabric->n_events[type]++;
+        fabric->event_bytes[type] += len;
         pthread_cond_signal(&fabric->event_ready);
     }
     pthread_mutex_unlock(&fabric->event_lock);
@@ -104,6 +105,13 @@ void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void 
             ss_drop(device, NULL, SS_DROP_HOST_QUEUE_FULL);
         free(event);
     }
+}
+
+uint32_t ss_events_waiting(struct ss_fabric *fabric, uint32_t type) {
+    pthread_mutex_lock(&fabric->event_lock);
+    uint32_t n = fabric->n_events[type];
+    pthread_mutex_unlock(&fabric->event_lock);
+    return n;
 }
 
 /* The next event, or NULL once the fabric is freed; the caller frees it with ss_free. Waits. */
@@ -115,6 +123,7 @@ SS_API struct ss_event *ss_event_wait(struct ss_fabric *fabric) {
         fabric->events = event->next;
         if (!fabric->events) fabric->events_tail = &fabric->events;
         fabric->n_events[event->type]--;
+        fabric->event_bytes[event->type] -= event->len;
     }
     pthread_mutex_unlock(&fabric->event_lock);
     return event;

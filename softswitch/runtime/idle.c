@@ -119,7 +119,7 @@ struct batch {
 };
 
 static void post(struct ss_device *device, struct batch *batch) {
-    if (batch->bytes && device->fabric->n_events[SS_EVENT_IDLE] < EVENTS)
+    if (batch->bytes && ss_events_waiting(device->fabric, SS_EVENT_IDLE) < EVENTS)
         ss_post(device, SS_EVENT_IDLE, (uint32_t)(batch->table - device->state.tables), batch->data, batch->bytes);
     batch->bytes = 0;
 }

@@ -29,7 +29,8 @@
 #define SS_TX_BATCH 256
 #define SS_MAX_SEGMENTS 128u /* of a super-frame, in Linux */
 #define SS_INBOX_LIMIT 16384u
-#define SS_EVENT_LIMIT 16384u /* of each type */
+#define SS_EVENT_LIMIT 16384u /* of each type, */
+#define SS_EVENT_BYTES (64u << 20) /* ... which have so many bytes together at most */
 #define SS_TRACE_LIMIT (1u << 20) /* bytes of trace that one frame may cause */
 #define SS_PASSES 1024 /* resubmissions, recirculations and egress clones that one frame may cause */
 
@@ -274,6 +275,7 @@ struct ss_fabric {
     pthread_cond_t event_ready;
     struct ss_event *events, **events_tail;
     uint32_t n_events[SS_EVENT_TYPES];
+    uint64_t event_bytes[SS_EVENT_TYPES];
     bool events_closed;
 };
 
@@ -316,6 +318,7 @@ void ss_timers_changed(struct ss_thread *owner); /* by another thread, which has
 uint64_t ss_now_ns(void);
 uint64_t ss_random(uint64_t *state);
 void ss_post(struct ss_device *device, uint32_t type, uint32_t port, const void *data, uint32_t len);
+uint32_t ss_events_waiting(struct ss_fabric *fabric, uint32_t type);
 
 /* the switch (switch.c): all take over the buffer */
 void ss_switch_receive(struct ss_thread *thread, struct ss_device *device, uint16_t port, struct ss_buf *buf);

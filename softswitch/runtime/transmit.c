@@ -79,7 +79,11 @@ static void send_batch(struct ss_port *port, struct ss_buf **frames, unsigned n)
                 if (messages[i].frames > 1) atomic_fetch_add_explicit(&port->tx_super, 1, memory_order_relaxed);
             }
             if (sent > 0) continue;
-            if (messages[i].frames > 1) { /* the interface does not take it, or is busy: try one by one */
+            if (errno == EAGAIN || errno == ENOBUFS) { /* it is full: what comes on top is dropped, as in any queue */
+                at += messages[i++].frames;
+                continue;
+            }
+            if (messages[i].frames > 1) { /* the interface does not take it: try one by one */
                 mtu = 0;
                 port->plain_until = now + PLAIN_NS;
                 break;

@@ -48,7 +48,7 @@ static bool read_number(struct span *in, uint32_t *out) {
         uint8_t byte = *in->at++;
         value |= (uint64_t)(byte & 0x7f) << shift;
         if (byte & 0x80) continue;
-        if (value > UINT32_MAX) return false;
+        if (value > UINT32_MAX || (byte == 0 && shift > 0)) return false;
         *out = (uint32_t)value;
         return true;
     }

@@ -51,4 +51,3 @@ def test_an_interface_that_is_away_for_a_while_costs_few_attempts(make_rig: Make
     network.remake("w1")
     finish(works)
     check(before, after, starts(rig, 50_000), VALUES)
-    assert engine.stats().io.trouble == ""

@@ -302,6 +302,10 @@ static void repaired(struct tree *t, double rate_mbps, bool contributions, bool 
         t->packets_per_second = rate_mbps / packet_mbits(values);
         t->config.gather_speed = 1; /* was for the ways before */
     }
+    /* So were these: other ways have other delays, and another order. */
+    t->rtt_lowest = t->recent = t->before_recent = 0;
+    t->recent_since = 0;
+    t->reorder = 1;
     if ((!contributions && !results) || !t->parts)
         return;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -459,7 +463,7 @@ int64_t inart_worker_submit(struct inart_worker *w, const void *in, void *out, u
             continue;
         struct tree *t = tree_of(w, number[i], &x);
         engine_enter(&x->engine);
-        part_add(t, parts[i], now);
+        part_add(t, parts[i], inart_now()); /* the thread may have been here since `now` */
         engine_leave(&x->engine);
     }
     for (uint32_t i = 0; i < w->io.threads; i++)

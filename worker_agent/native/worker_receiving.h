@@ -12,13 +12,25 @@ static void evident(struct tree *t, const struct chunk *c, uint64_t now)
         *e = (struct evidence){sequence, now - c->sent_at, true};
 }
 
+/* Packets overtake each other while ways change or one link is broken, and later do not any more. */
+static void reorder_ages(struct tree *t, uint64_t now)
+{
+    if (t->reorder > 1 && now > t->reorder_since + REORDER_KEPT) {
+        t->reorder /= 2;
+        t->reorder_since = now;
+    }
+}
+
 static void measure(struct tree *t, const struct chunk *c, uint64_t now)
 {
+    reorder_ages(t, now);
     if (c->resends) {
         t->resend_share = t->resend_share + RESEND_SHARE_STEP < 1 ? t->resend_share + RESEND_SHARE_STEP : 1;
         /* which copy was answered? Only: much too soon for the resend means that it was needless */
-        if (t->rtt_lowest > 0 && (double)(now - c->sent_at) < t->rtt_lowest / 2 && t->reorder < 16)
-            t->reorder *= 2;
+        if (t->rtt_lowest > 0 && (double)(now - c->sent_at) < t->rtt_lowest / 2) {
+            t->reorder = t->reorder < REORDER_MOST ? 2 * t->reorder : REORDER_MOST;
+            t->reorder_since = now;
+        }
         return;
     }
     if (c->awaited || c->state == UNSENT)

@@ -23,6 +23,8 @@
 #define BACKOFF_LONGEST (250 * MS) /* unless the round trip is longer anyway */
 #define ROUND_TRIP_MOST (250 * MS)
 #define RECENT (500 * MS)
+#define REORDER_MOST 16
+#define REORDER_KEPT (2000 * MS) /* for which packets that overtake each other are remembered */
 #define BACKOFF_MOST 6
 #define RESEND_BURST 8.0
 #define RESEND_SHARE_STEP (1 / 16.0)
@@ -152,7 +154,8 @@ struct tree {
     uint32_t recovery, recovering; /* chunks that are to be resent together, at recovery_due; of the last such, unanswered */
     uint64_t recovery_due, recovery_since; /* since: what was sent once before it is answered when nothing was lost */
     struct check_recent sent_recent[KINDS], received_recent[KINDS];
-    unsigned reorder;          /* how tolerant of reordering: grows when a gap's resend was needless */
+    unsigned reorder;          /* how tolerant of reordering: doubles when a gap's resend was needless, halves when none was for a while */
+    uint64_t reorder_since;    /* when it last changed */
     struct inart_tree_stats stats;
 };
 

@@ -6,6 +6,8 @@
 
 static void refill(struct tree *t, uint64_t now)
 {
+    if (now < t->tokens_at) /* read before the lock was there: no time has passed */
+        return;
     if (t->packets_per_second > 0) {
         double fresh = (double)(now - t->tokens_at) * 1e-9 * t->packets_per_second;
         t->tokens = t->tokens + fresh < t->tokens_most ? t->tokens + fresh : t->tokens_most;

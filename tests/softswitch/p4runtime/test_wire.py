@@ -265,3 +265,28 @@ def test_common_entries_are_all_written_by_the_runtime(fabric: Fabric) -> None:
     assert [match.value for match in device.entries("MyIngress.wide")[0].match] == [
         int.from_bytes(b"\1" * size) for size in (25, 16)
     ]
+
+
+def test_numbers_with_more_bytes_than_needed_are_left_to_the_server(fabric: Fabric) -> None:
+    """No serialiser writes them. The server reads them as protobuf does."""
+    device = next(iter(fabric.devices.values()))
+    device.load(Program.load(JSON))
+    assert device.program is not None
+    writer = WireWriter(device, Schema(P4INFO, device.program))
+    match = [
+        p4rt.FieldMatch(field_id=1, lpm=p4rt.FieldMatch.LPM(value=b"\x0a\0\0\0", prefix_len=8)),
+        p4rt.FieldMatch(field_id=2, exact=p4rt.FieldMatch.Exact(value=b"\1")),
+    ]
+    rewrite = p4rt.TableAction(action=p4rt.Action(action_id=REWRITE))
+    for param in ACTIONS[REWRITE].params:
+        rewrite.action.params.add(param_id=param.id, value=as_bytes((1 << param.bitwidth) - 1))
+    entry = p4rt.TableEntry(table_id=ROUTES, match=match, action=rewrite).SerializeToString()
+    good = _varint(ROUTES)
+    longer = good[:-1] + bytes([good[-1] | 128, 0])
+    for table_id, written in ((longer, 0), (good, 1)):
+        strange = b"\x08" + table_id + entry[1 + len(good) :]
+        assert p4rt.TableEntry.FromString(strange) == p4rt.TableEntry.FromString(entry)
+        entity = b"\x12" + _varint(len(strange)) + strange
+        update = b"\x08\x01\x12" + _varint(len(entity)) + entity
+        data = b"\x22" + _varint(len(update)) + update
+        assert writer.write(data, 0, only_inserts=False) == (written, len(data))

@@ -1,0 +1,74 @@
+"""Parts of the C code by themselves, under sanitizers of addresses and undefined behaviour: what seldom shows."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RUNTIME = ROOT / "softswitch" / "runtime"
+NATIVE = ROOT / "worker_agent" / "native"
+SANITIZE = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
+FLAGS = ["-std=gnu11", "-O1", "-g", "-w", "-pthread", "-fno-strict-aliasing"]
+
+WORKER = (
+    "thread_that_cannot_start",
+    "time_that_goes_backwards",
+    "reordering_is_forgotten",
+    "super_frames_come_back",
+    "attempts_become_rarer",
+)
+SWITCH = ("full_is_not_refused", "events_have_a_limit_in_bytes")
+
+
+@pytest.fixture(scope="module")
+def compiler() -> list[str]:
+    """The compiler with what it can check."""
+    path = shutil.which("cc")
+    if path is None:
+        pytest.skip("there is no C compiler (cc)")
+    probe = [path, *SANITIZE, "-x", "c", "-", "-o", "/dev/null"]
+    can = subprocess.run(probe, input="int main(void) { return 0; }", text=True, capture_output=True, check=False)
+    return [path, *FLAGS, *(SANITIZE if can.returncode == 0 else [])]
+
+
+def build(compiler: list[str], output: Path, *arguments: object) -> Path:
+    """A program of this folder."""
+    command = [*compiler, f"-I{HERE}", "-o", str(output), *map(str, arguments), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+@pytest.fixture(scope="module")
+def worker(compiler: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("native") / "worker_checks"
+    return build(compiler, output, f"-I{NATIVE}", HERE / "worker_checks.c")
+
+
+@pytest.fixture(scope="module")
+def switch(compiler: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("native") / "switch_checks"
+    others = [source for source in sorted(RUNTIME.glob("*.c")) if source.name != "transmit.c"]
+    return build(compiler, output, f"-I{RUNTIME}", HERE / "switch_checks.c", *others)
+
+
+def run(program: Path, name: str) -> None:
+    done = subprocess.run([program, name], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    if done.stdout:
+        pytest.skip(done.stdout.strip())
+
+
+@pytest.mark.parametrize("name", WORKER)
+def test_worker(worker: Path, name: str) -> None:
+    run(worker, name)
+
+
+@pytest.mark.parametrize("name", SWITCH)
+def test_switch(switch: Path, name: str) -> None:
+    run(switch, name)
