@@ -35,7 +35,7 @@ def compile_program(source: str, quick: bool = False) -> tuple[Path, str]:
 
     ``quick``: soon ready rather than fast.
     """
-    headers = [RUNTIME / "ss_abi.h", RUNTIME / "ss_bits.h", RUNTIME / "ss_meter.h"]
+    headers = [RUNTIME / "ss_abi.h", RUNTIME / "ss_bits.h", RUNTIME / "ss_crc.h", RUNTIME / "ss_meter.h"]
     flags = tuple("-O1" if flag == "-O3" else flag for flag in FLAGS) if quick else FLAGS
     return _compile(source.encode(), [], headers, flags)
 

@@ -113,6 +113,7 @@ def _generate(program: P4Program, trace: bool) -> Generated:
         f"#define SS_LIMBS {limbs}",
         '#include "ss_abi.h"',
         '#include "ss_bits.h"',
+        *(['#include "ss_crc.h"'] if any("ss_crc" in part for part in body) else []),
     ]
     return Generated(
         source="\n".join([*head, *body]) + "\n",

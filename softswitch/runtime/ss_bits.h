@@ -264,30 +264,6 @@ static inline __attribute__((unused)) uint16_t ss_csum16(const uint8_t *p, uint3
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
     return (uint16_t)~sum;
 }
-static inline __attribute__((unused)) uint16_t ss_crc16(const uint8_t *p, uint32_t len) { /* ARC */
-    uint16_t crc = 0;
-    while (len--) {
-        crc ^= *p++;
-        for (int i = 0; i < 8; i++) crc = (uint16_t)(crc >> 1 ^ (crc & 1 ? 0xa001 : 0));
-    }
-    return crc;
-}
-static inline __attribute__((unused)) uint16_t ss_crc_ccitt(const uint8_t *p, uint32_t len) { /* CCITT-FALSE */
-    uint16_t crc = 0xffff;
-    while (len--) {
-        crc ^= (uint16_t)(*p++ << 8);
-        for (int i = 0; i < 8; i++) crc = (uint16_t)(crc << 1 ^ (crc & 0x8000 ? 0x1021 : 0));
-    }
-    return crc;
-}
-static inline __attribute__((unused)) uint32_t ss_crc32(const uint8_t *p, uint32_t len) { /* IEEE 802.3 */
-    uint32_t crc = 0xffffffff;
-    while (len--) {
-        crc ^= *p++;
-        for (int i = 0; i < 8; i++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-    }
-    return ~crc;
-}
 static inline __attribute__((unused)) uint16_t ss_xor16(const uint8_t *p, uint32_t len) {
     uint16_t x = 0;
     for (; len >= 2; p += 2, len -= 2) x ^= ss_load16(p);
