@@ -8,9 +8,9 @@ or without options and with $INART_CONTROLLER (or $INART_AGENT, "unix:/path"), o
     init_device_mesh("cuda", (4, 8), mesh_dim_names=("replicate", "shard"),
                      backend_override={"replicate": ("inart", BackendOptions(...))})
 
-Sums and means of float32, float16 and bfloat16 go through the network, with the hook's fallback: all-reduce and
-reduce-scatter; so do all-gather and broadcast of any dtype. Everything else, and what is too small to gain, goes to
-gloo (CPU) or NCCL (CUDA). So does a group in one node, which has nothing to gain.
+Sums (also of what is multiplied first) and means of float32, float16 and bfloat16 go through the network, with the
+hook's fallback: all-reduce and reduce-scatter; so do all-gather and broadcast of any dtype. Everything else, and what
+is too small to gain, goes to gloo (CPU) or NCCL (CUDA). So does a group in one node, which has nothing to gain.
 """
 
 from __future__ import annotations
@@ -153,7 +153,12 @@ class InArtProcessGroup(dist.ProcessGroup):
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         given = _reduction(opts)
-        op = _operation(opts)
+        factor = _factor(given)
+        if factor is not None and self._scales(tensors[0]):
+            for tensor in tensors:
+                tensor.detach().mul_(factor)
+            given = dist.ReduceOp.SUM
+        op = _operation(given)
         if op is not None and len(tensors) == 1 and self._suits(tensors[0]):
             return self._work(self._through_network(tensors[0], op))
         if op == "mean" and all(tensor.device.type == "cpu" for tensor in tensors):
@@ -164,6 +169,9 @@ class InArtProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
         """Through the network where it can be; see torch.distributed.reduce_scatter_tensor."""
+        factor = _factor(_reduction(opts))
+        if factor is not None and self._scales(given):
+            given, opts = given.detach() * factor, _scatter_options(dist.ReduceOp.SUM)
         op = _operation(opts)
         if op is not None and self._suits(given) and given.numel() == self.size() * output.numel():
             parts = self._parts()
@@ -218,6 +226,11 @@ class InArtProcessGroup(dist.ProcessGroup):
             and tensor.device.type in ("cpu", "cuda")
             and self._options.smallest <= size <= MOST_BYTES
         )
+
+    def _scales(self, tensor: torch.Tensor) -> bool:
+        """Whether what is multiplied before a sum (PREMUL_SUM, which FSDP2 asks for when it is given a divisor) is
+        multiplied here: gloo cannot, and the network adds only. What is small on CUDA is NCCL's, which can."""
+        return tensor.is_floating_point() and (tensor.device.type == "cpu" or self._suits(tensor))
 
     def _through_network(self, tensor: torch.Tensor, op: Operation) -> torch.futures.Future[Any]:
         assert self.network is not None, "it suits"
@@ -288,6 +301,11 @@ def _operation(opts: Any) -> Operation | None:
     return "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
 
 
+def _factor(op: Any) -> Any:
+    """By what PREMUL_SUM multiplies each contribution: a number or a tensor of one. None: another operator."""
+    return op.__getstate__()[1] if op == dist.ReduceOp.PREMUL_SUM else None
+
+
 def _scatter_options(op: Any) -> Any:
     options = dist.ReduceScatterOptions()
     options.reduceOp = op
@@ -304,6 +322,7 @@ _OTHERS = (
     "all_to_all_single",
     "barrier",
     "gather",
+    "monitored_barrier",
     "recv",
     "recv_anysource",
     "reduce",

@@ -72,6 +72,15 @@ def backend(rank: int, arguments: dict[str, Any], connection: Connection) -> dic
     for work, tensor in zip(works, (mean, small), strict=True):
         work.wait()
         compare("mean", tensor, torch.full_like(tensor, expected))
+    # What FSDP2 asks for with a divisor of its own (torchtitan's way): gloo has no such operator.
+    half = dist._make_nccl_premul_sum(0.5)
+    for values in (8000, 8):
+        whole = torch.full((values,), float(rank + 1))
+        dist.all_reduce(whole, half)
+        compare("premultiplied", whole, torch.full_like(whole, (expected + 1) * dist.get_world_size() / 2))
+        part = torch.empty(values // dist.get_world_size())
+        dist.reduce_scatter_tensor(part, torch.full((values,), float(rank + 1)), half)
+        compare("premultiplied part", part, torch.full_like(part, (expected + 1) * dist.get_world_size() / 2))
     gathered = [torch.empty(3) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, torch.full((3,), float(rank)))
     compare("all_gather", torch.stack(gathered)[:, 0], torch.arange(float(dist.get_world_size())))
