@@ -72,7 +72,8 @@ static inline uint32_t check_rotate(uint32_t x, int n) { return x << n | x >> (3
         CHECK_QUARTER(x[a][lane], x[b][lane], x[c][lane], x[d][lane])
 
 /* CHECK_LANES blocks of ChaCha8 with a 128-bit key, from block `counter` on: 16 numbers each, out[number][block]. */
-static inline void check_blocks(const uint32_t key[4], uint32_t counter, uint32_t purpose, uint32_t tree, uint32_t kind,
+/* Seldom called: inlined it would take registers from what is called for every packet. */
+__attribute__((noinline, unused)) static void check_blocks(const uint32_t key[4], uint32_t counter, uint32_t purpose, uint32_t tree, uint32_t kind,
                                 uint32_t out[16][CHECK_LANES])
 {
     uint32_t start[16] = {0x61707865, 0x3120646e, 0x79622d36, 0x6b206574, key[0], key[1], key[2], key[3],
@@ -171,10 +172,15 @@ static inline uint32_t check_sum(const struct check *k, const uint32_t *wire)
     return sum;
 }
 
-/* The check word of a packet with these words; `who`: a worker's number, or a sum of some modulo p. */
+/* The check word of a packet, given check_sum of its words; `who`: a worker's number, or a sum of some modulo p. */
+static inline uint32_t check_whole(const struct check *k, uint32_t sum, uint64_t who, uint32_t number)
+{
+    return check_plus(k, sum, check_modulo(k, who * number));
+}
+
 static inline uint32_t check_word(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number)
 {
-    return check_plus(k, check_sum(k, wire), check_modulo(k, who * number));
+    return check_whole(k, check_sum(k, wire), who, number);
 }
 
 static inline void check_write(const struct check *k, uint32_t *wire, uint64_t who, uint32_t number)
@@ -200,9 +206,9 @@ static inline uint32_t check_seal(const struct check *k, uint32_t complete, uint
     return check_plus(k, check_modulo(k, number), check_header(k, complete));
 }
 
-static inline bool check_result_right(const struct check *k, const uint32_t *wire, uint64_t who, uint32_t number, uint32_t complete)
+static inline bool check_result_right(const struct check *k, const uint32_t *wire, uint32_t sum, uint64_t who, uint32_t number, uint32_t complete)
 {
-    return check_written(k, wire) == check_plus(k, check_word(k, wire, who, number), check_header(k, complete));
+    return check_written(k, wire) == check_plus(k, check_whole(k, sum, who, number), check_header(k, complete));
 }
 
 /* ---- words of MAXIMUM chunks ---- */

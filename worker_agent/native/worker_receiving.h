@@ -126,34 +126,37 @@ static enum taken take_exponents(struct io_thread *x, struct tree *t, struct par
     return TAKEN;
 }
 
-/* Is a data chunk's result what the workers have sent? */
-static bool values_right(struct io_thread *x, struct tree *t, const struct part *p, uint64_t sequence, uint32_t index, uint32_t complete,
-                         const uint32_t *wire)
+/* Is a data chunk's result what the workers have sent? sum: check_sum of its words. */
+static bool values_right(struct io_thread *x, struct tree *t, const struct part *p, const struct inart_header *h, uint32_t index,
+                         const uint32_t *wire, uint32_t sum)
 {
     const struct check *check = x->worker->check;
     uint8_t kind = data_kind(t, p, index);
-    uint64_t who = kind & INART_FLAG_SINGLE ? check->worker[inart_owner(&p->operation->layout, sequence)] : check->everyone;
-    return check_result_right(check, wire, who, check_number(check, &t->received_recent[DATA], t->config.tree, kind, sequence), complete);
+    uint64_t who = kind & INART_FLAG_SINGLE ? check->worker[inart_owner(&p->operation->layout, h->sequence)] : check->everyone;
+    uint32_t number = check_number(check, &t->received_recent[DATA], t->config.tree, kind, h->sequence);
+    return check_result_right(check, wire, sum, who, number, (uint32_t)(h->bitmap >> 32));
 }
 
-static void take_values(struct io_thread *x, struct part *p, uint32_t index, const uint32_t *wire)
+/* The result of a data chunk: into the array, where it is right. */
+static enum taken take_values(struct io_thread *x, struct tree *t, struct part *p, const struct inart_header *h, uint32_t index, const uint32_t *wire)
 {
     struct operation *o = p->operation;
-    if (o->layout.kind == INART_REDUCE_SCATTER && !own(p, index))
-        return;
+    const struct check *check = x->worker->check;
+    bool raw = o->layout.kind == INART_GATHER, others = o->layout.kind == INART_REDUCE_SCATTER && !own(p, index);
     size_t count;
     uint8_t *data = o->out + data_at(x, p, index, &count);
-    if (o->layout.kind == INART_GATHER) {
+    uint32_t sum = raw || others ? check_sum(check, wire) : checked_dequantise(check, wire, count, exponent_of(p, index), o->divisor, x->scratch);
+    if (!values_right(x, t, p, h, index, wire, sum))
+        return NOT_RIGHT;
+    if (others)
+        return TAKEN;
+    if (raw)
         memcpy(data, wire, count);
-        return;
-    }
-    bool stream = o->dtype == INART_FLOAT32 && o->elements * sizeof(float) >= INART_STREAM_LEAST;
-    float *values = o->dtype == INART_FLOAT32 && !stream ? (float *)data : x->scratch;
-    inart_dequantise(wire, count, exponent_of(p, index), x->worker->config.workers, o->divisor, values);
-    if (stream)
-        inart_stream(data, values, count * sizeof(float));
-    else if (o->dtype != INART_FLOAT32)
-        inart_store(values, count, o->dtype, data);
+    else if (o->dtype == INART_FLOAT32 && o->elements * sizeof(float) >= INART_STREAM_LEAST)
+        inart_stream(data, x->scratch, count * sizeof(float));
+    else
+        inart_store(x->scratch, count, o->dtype, data);
+    return TAKEN;
 }
 
 static void part_finish(struct io_thread *x, struct tree *t, struct part *p, uint64_t now)
@@ -282,10 +285,8 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     if (kind == EXPONENT) {
         uint32_t number = check_number(x->worker->check, &t->received_recent[EXPONENT], t->config.tree, INART_FLAG_MAXIMUM, h.sequence);
         taken = take_exponents(x, t, p, index, number, (uint32_t)(h.bitmap >> 32), wire);
-    } else if (!values_right(x, t, p, h.sequence, index, (uint32_t)(h.bitmap >> 32), wire))
-        taken = NOT_RIGHT;
-    else
-        take_values(x, p, index, wire);
+    } else
+        taken = take_values(x, t, p, &h, index, wire);
     if (taken == NOT_RIGHT)
         refuse_result(t, c, now);
     if (taken != TAKEN)

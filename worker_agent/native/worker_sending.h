@@ -190,14 +190,16 @@ static void write_words(struct io_thread *x, struct tree *t, struct part *p, uin
         write_exponents(x, p, index, number, wire);
         return;
     }
-    if (p->operation->layout.kind == INART_GATHER)
+    uint32_t sum;
+    if (p->operation->layout.kind == INART_GATHER) {
         write_bytes(x, p, index, (uint8_t *)wire);
-    else {
+        sum = check_sum(w->check, wire);
+    } else {
         size_t count;
         const float *values = load_chunk(x, p, index, &count);
-        inart_quantise(values, count, w->data, exponent_of(p, index), w->config.workers, wire);
+        sum = checked_quantise(w->check, values, count, exponent_of(p, index), wire);
     }
-    check_write(w->check, wire, w->check->worker[w->config.index], number);
+    wire[w->data] = __builtin_bswap32(check_whole(w->check, sum, w->check->worker[w->config.index], number));
 }
 
 /* Builds the packet of one chunk; there is room. */

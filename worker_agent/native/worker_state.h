@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 
-#include "check.h"
+#include "checked_numbers.h"
 #include "collectives.h"
 #include "engine.h"
 #include "labels.h"
