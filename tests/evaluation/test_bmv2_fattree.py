@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from controlplane.strategies import get_strategy
 from evaluation.bmv2_fattree import plots
-from evaluation.bmv2_fattree.results import Load, Report, StrategyResult, Training
+from evaluation.bmv2_fattree.results import Checked, Load, Report, StrategyResult, Training
 from evaluation.bmv2_fattree.settings import MODEL_BYTES, Settings, parse
 from topologies import hosts
 from topologies.load import cpu_times
@@ -53,6 +53,7 @@ def training(difference: float = 1e-7, steps: int = 30) -> Training:
         parameters=49_265,
         test_accuracy_gloo=0.9,
         test_accuracy_inart=0.9,
+        sums=Checked(buckets=60, largest=0.4),
     )
 
 
@@ -110,6 +111,13 @@ def test_remarks_say_what_is_wrong() -> None:
     assert "different results" in remarks(replace(result(), identical=False))
     assert "above the bound" in remarks(replace(result(), largest_error=1e-5))
     assert "DO NOT AGREE" in remarks(result(), train=training(difference=0.1))
+    assert "60 all-reduces through the switches was within its bound" in good
+    wrong = replace(training(), sums=Checked(60, 0, 1, ["all-reduce 7: 1 of 100 values"], 9.0))
+    assert "WRONG: 1 of 60 all-reduces: all-reduce 7" in remarks(result(), train=wrong)
+    assert "WERE NOT CHECKED" in remarks(result(), train=replace(training(), sums=Checked()))
+    drifted = replace(training(difference=1.8e-3), loss_rounded=training(difference=1.2e-3).loss_inart)
+    assert "with fixed point's rounding errors they differ by 1.2e-03" in remarks(result(), train=drifted)
+    assert "DO NOT AGREE" not in remarks(result(), train=drifted)
 
 
 def test_a_wrong_sum_is_not_sound() -> None:

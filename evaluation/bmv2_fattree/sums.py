@@ -1,0 +1,144 @@
+"""Whether the sums that a training got through the switches are right; and what rounding alone does to a training.
+
+Losses cannot tell: each step builds on the last one, and training makes a difference in the last bit larger with every
+step. So every all-reduce of the training is checked by itself. Each worker keeps what it gave and what it got; when the
+training is over (its times are measured) they compute the exact sums over gloo, and compare value by value with the
+bound of `worker_agent.fixedpoint`, and the bits with each other's.
+"""
+
+# No "from __future__ import annotations" here: torch looks at the annotations of a communication hook.
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from scipy.ndimage import maximum_filter1d
+
+from evaluation.bmv2_fattree.results import Checked
+from p4src.protocol import PROTOCOL
+from worker_agent.fixedpoint import FLOAT32_BITS, fraction_bits
+
+Floats = npt.NDArray[np.float64]
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+
+MOST_BYTES = 256 << 20
+"""What a worker keeps at most; steps beyond that are not checked, and the report says how many."""
+SHOWN = 8
+NEIGHBOURS = 2 * PROTOCOL.targets["v1model"].values_per_packet - 1
+"""A value shares its exponent with those in its packet: all of them are among so many around it."""
+
+
+def steps_of(biggest: npt.NDArray[np.float32], nodes: int) -> Floats:
+    """By value, the largest step that fixed point may have rounded it to: 2^(e - F) of its packet. biggest: the largest
+    magnitude that any of the `nodes` contributions has there, 0 where all are 0."""
+    around = maximum_filter1d(biggest.astype(np.float64), size=NEIGHBOURS, mode="constant", cval=0.0)
+    result: Floats = np.where(around > 0, np.ldexp(1.0, np.frexp(around)[1] - fraction_bits(nodes)), 0.0)
+    return result
+
+
+def bounds(biggest: npt.NDArray[np.float32], magnitudes: Floats, nodes: int, ranks: int) -> Floats:
+    """How far each value of a mean over nodes x ranks may be from the exact one: fixed point's W/2 steps, and float32's
+    rounding of the sum, of the mean, and of what a node's ranks added up before. magnitudes: sums of all absolute
+    values."""
+    quantisation = nodes / 2 * steps_of(biggest * np.float32(ranks), nodes)
+    rounding = (magnitudes + quantisation) * 2.0**-FLOAT32_BITS + 2.0**-149
+    result: Floats = (quantisation + (2 + ranks - 1) * rounding) / (nodes * ranks) + 2.0**-149
+    return result
+
+
+def errors(result: npt.NDArray[np.float32], exact: Floats, allowed: Floats) -> Floats:
+    """By value, the error as a share of what is allowed: above 1 it is wrong. Where the exact one is not finite, the
+    result must not be either."""
+    finite = np.isfinite(exact)
+    with np.errstate(invalid="ignore"):
+        share: Floats = np.abs(result.astype(np.float64) - exact) / allowed
+    share[finite & ~np.isfinite(result)] = np.inf
+    share[~finite] = np.where(np.isfinite(result[~finite]), np.inf, 0.0)
+    return share
+
+
+class Recorder:
+    """Stands before a communication hook and keeps what each bucket gave and got."""
+
+    def __init__(self, hook: Hook, most_bytes: int = MOST_BYTES) -> None:
+        self._inner, self._room = hook, most_bytes
+        self._kept: list[list[torch.Tensor]] = []
+        self._unchecked = 0
+
+    def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        given = bucket.buffer()
+        needed = 2 * given.numel() * given.element_size()
+        if needed > self._room:
+            self._unchecked += 1
+            return self._inner(state, bucket)
+        self._room -= needed
+        kept = [given.detach().cpu().clone()]
+        self._kept.append(kept)  # in the order of the calls, which is the same on all ranks
+
+        def keep(done: torch.futures.Future[Any]) -> torch.Tensor:
+            value = done.value()
+            got: torch.Tensor = value[0] if isinstance(value, list) else value
+            kept.append(got.detach().cpu().clone())
+            return got
+
+        return self._inner(state, bucket).then(keep)
+
+    def check(self, nodes: int, ranks: int) -> Checked:
+        """By all ranks together, over the default process group, when the training is over."""
+        found = Checked(unchecked=self._unchecked)
+        for number, (given, got) in enumerate(self._kept):
+            share = self._shares(given, got, nodes, ranks)
+            worst = float(share.max(initial=0.0))
+            found.buckets += 1
+            found.largest = max(found.largest, worst) if np.isfinite(worst) else float("inf")
+            same = self._identical(got)
+            if worst <= 1.0 and same:
+                continue
+            found.wrong_buckets += 1
+            if len(found.wrong) < SHOWN:
+                many = int((share > 1.0).sum())
+                what = f"{many} of {len(share)} values, by up to {worst:.3g} times the bound" if many else ""
+                differ = "" if same else "not the same bits on all workers"
+                found.wrong.append(f"all-reduce {number}: " + "; ".join(filter(None, (what, differ))))
+        return found
+
+    @staticmethod
+    def _shares(given: torch.Tensor, got: torch.Tensor, nodes: int, ranks: int) -> Floats:
+        exact, magnitudes, biggest = given.double(), given.double().abs(), given.float().abs()
+        dist.all_reduce(exact)
+        dist.all_reduce(magnitudes)
+        dist.all_reduce(biggest, dist.ReduceOp.MAX)
+        allowed = bounds(biggest.numpy(), magnitudes.numpy(), nodes, ranks)
+        return errors(got.float().numpy(), exact.numpy() / (nodes * ranks), allowed)
+
+    @staticmethod
+    def _identical(got: torch.Tensor) -> bool:
+        digest = int.from_bytes(hashlib.sha256(got.numpy().tobytes()).digest()[:7], "big")
+        both = torch.tensor([digest, -digest])
+        dist.all_reduce(both, dist.ReduceOp.MAX)
+        return int(both[0]) == -int(both[1])
+
+
+def rounded_hook(seed: int, nodes: int) -> Hook:
+    """gloo's mean of a bucket with errors as fixed point makes them: for each of `nodes` contributions one that is
+    uniform within half a step. The same on all ranks; `seed` draws them."""
+    drawn = np.random.default_rng(seed)
+
+    def hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        # Drawn here, not below: buckets are called in the same order on all ranks, and done in any.
+        noise = np.clip(drawn.standard_normal(buffer.numel()) * np.sqrt(nodes / 12), -nodes / 2, nodes / 2)
+        biggest = buffer.detach().abs()
+        both = [dist.all_reduce(buffer, async_op=True), dist.all_reduce(biggest, dist.ReduceOp.MAX, async_op=True)]
+
+        def perturb(_done: torch.futures.Future[Any]) -> torch.Tensor:
+            error = torch.from_numpy(noise * steps_of(biggest.numpy(), nodes)).to(buffer.dtype)
+            return buffer.add_(error).div_(dist.get_world_size())
+
+        return torch.futures.collect_all([work.get_future() for work in both]).then(perturb)
+
+    return hook
