@@ -20,7 +20,7 @@ from scipy.ndimage import maximum_filter1d
 
 from evaluation.bmv2_fattree.results import Checked
 from p4src.protocol import PROTOCOL
-from worker_agent.fixedpoint import FLOAT32_BITS, fraction_bits
+from worker_agent.fixedpoint import FLOAT32_BITS, fraction_bits, mixed_bits
 
 Floats = npt.NDArray[np.float64]
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
@@ -32,19 +32,23 @@ NEIGHBOURS = 2 * PROTOCOL.targets["v1model"].values_per_packet - 1
 """A value shares its exponent with those in its packet: all of them are among so many around it."""
 
 
-def steps_of(biggest: npt.NDArray[np.float32], nodes: int) -> Floats:
+def steps_of(biggest: npt.NDArray[np.float32], nodes: int, mixed: bool = False) -> Floats:
     """By value, the largest step that fixed point may have rounded it to: 2^(e - F) of its packet. biggest: the largest
-    magnitude that any of the `nodes` contributions has there, 0 where all are 0."""
+    magnitude of a finite value in the `nodes` contributions there. mixed: some values are not finite, and those in the
+    same chunks have fewer bits."""
+    bits = mixed_bits(nodes) if mixed else fraction_bits(nodes)
     around = maximum_filter1d(biggest.astype(np.float64), size=NEIGHBOURS, mode="constant", cval=0.0)
-    result: Floats = np.where(around > 0, np.ldexp(1.0, np.frexp(around)[1] - fraction_bits(nodes)), 0.0)
+    result: Floats = np.where(around > 0, np.ldexp(1.0, np.frexp(around)[1] - bits), 0.0)
     return result
 
 
-def bounds(biggest: npt.NDArray[np.float32], magnitudes: Floats, nodes: int, ranks: int) -> Floats:
+def bounds(
+    biggest: npt.NDArray[np.float32], magnitudes: Floats, nodes: int, ranks: int, mixed: bool = False
+) -> Floats:
     """How far each value of a mean over nodes x ranks may be from the exact one: fixed point's W/2 steps, and float32's
-    rounding of the sum, of the mean, and of what a node's ranks added up before. magnitudes: sums of all absolute
-    values."""
-    quantisation = nodes / 2 * steps_of(biggest * np.float32(ranks), nodes)
+    rounding of the sum, of the mean, and of what a node's ranks added up before. magnitudes: sums of the absolute
+    values of all finite ones; biggest, mixed: as in `steps_of`."""
+    quantisation = nodes / 2 * steps_of(biggest * np.float32(ranks), nodes, mixed)
     rounding = (magnitudes + quantisation) * 2.0**-FLOAT32_BITS + 2.0**-149
     result: Floats = (quantisation + (2 + ranks - 1) * rounding) / (nodes * ranks) + 2.0**-149
     return result
@@ -108,11 +112,13 @@ class Recorder:
 
     @staticmethod
     def _shares(given: torch.Tensor, got: torch.Tensor, nodes: int, ranks: int) -> Floats:
-        exact, magnitudes, biggest = given.double(), given.double().abs(), given.float().abs()
+        exact, finite = given.double(), torch.nan_to_num(given, 0.0, 0.0, 0.0)
+        magnitudes, biggest = finite.double().abs(), finite.float().abs()
         dist.all_reduce(exact)
         dist.all_reduce(magnitudes)
         dist.all_reduce(biggest, dist.ReduceOp.MAX)
-        allowed = bounds(biggest.numpy(), magnitudes.numpy(), nodes, ranks)
+        mixed = not bool(torch.isfinite(exact).all())
+        allowed = bounds(biggest.numpy(), magnitudes.numpy(), nodes, ranks, mixed)
         return errors(got.float().numpy(), exact.numpy() / (nodes * ranks), allowed)
 
     @staticmethod

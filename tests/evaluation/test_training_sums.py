@@ -37,9 +37,10 @@ def mean_by_fixed_point(given: list[np.ndarray], first: int = 101) -> np.ndarray
 
 def shares(given: list[np.ndarray], result: np.ndarray) -> np.ndarray:
     exact = np.sum([one.astype(np.float64) for one in given], axis=0)
-    magnitudes = np.sum([np.abs(one.astype(np.float64)) for one in given], axis=0)
-    biggest = np.max([np.abs(one) for one in given], axis=0)
-    allowed = sums.bounds(biggest, magnitudes, len(given), 1)
+    finite = [np.nan_to_num(one, nan=0.0, posinf=0.0, neginf=0.0) for one in given]
+    magnitudes = np.sum([np.abs(one.astype(np.float64)) for one in finite], axis=0)
+    mixed = not np.isfinite(exact).all()
+    allowed = sums.bounds(np.max(np.abs(finite), axis=0), magnitudes, len(given), 1, mixed)
     return sums.errors(result, exact / len(given), allowed)
 
 
