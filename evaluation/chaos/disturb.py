@@ -352,6 +352,7 @@ class Disturber:
                     process.stdin.write(json.dumps(self._forged(node, run)) + "\n")
                     process.stdin.flush()
 
+        refused = run.refused(node)
         thread = threading.Thread(target=feed, daemon=True)
         thread.start()
         try:
@@ -368,7 +369,7 @@ class Disturber:
         if not said:
             one.problem = (process.stderr.read() if process.stderr is not None else "")[-300:]
         report = json.loads(said or "{}")
-        one.evidence |= report
+        one.evidence |= report | {"refused": f"{refused} -> {run.refused(node)}"}
         one.happened = report.get("sent", 0) > 0 and int(report.get("capabilities", "1"), 16) == 0
 
     def _forged(self, node: str, run: JobRun) -> Mapping[str, Any]:

@@ -54,7 +54,7 @@ def main() -> int:
                     except OSError:
                         refused += 1
                     time.sleep(PAUSE)
-    print(json.dumps({"uid": os.geteuid(), "capabilities": capabilities, "sent": sent, "refused": refused}))
+    print(json.dumps({"uid": os.geteuid(), "capabilities": capabilities, "sent": sent, "not sent": refused}))
     return 0
 
 

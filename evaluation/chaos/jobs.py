@@ -29,6 +29,8 @@ GIVEN_UP_SECONDS = 150.0
 ANSWER_SECONDS = 1e6  # the queue has the timeouts
 PAUSE_SECONDS = 0.02
 PLAN_SECONDS = 1.0
+DISBELIEVED = ("check", "unknown", "other_epoch", "refused", "malformed", "foreign", "stranger")
+"""What counters of packets that were not believed have in their names."""
 SHARES_OF_A_SECOND = (0.01, 0.05, 0.2)
 """How long the all-reduces take at the planned rate."""
 
@@ -300,6 +302,15 @@ class JobRun:
         words = [f"{status.state}, epoch {status.epoch}, plan {status.plan_version}"]
         words += [f"not joined: {', '.join(missing)}"] if missing else []
         return "; ".join([*words, *lacks, *(event.text for event in status.events[-3:])])
+
+    def refused(self, node: str) -> int | None:
+        """Packets that this node's agent has not believed, as it last reported; None: the controller cannot say."""
+        with suppress(ControllerError, OSError):
+            status = fetch_status(self._controller, timeout=PLAN_SECONDS, job=self.job.name)
+            found = [agent.statistics for agent in status.agents if agent.node == node]
+            counted = dict(found[0]) if found else {}
+            return int(sum(value for name, value in counted.items() if any(word in name for word in DISBELIEVED)))
+        return None
 
     def plan_version(self) -> int | None:
         with suppress(ControllerError, OSError):

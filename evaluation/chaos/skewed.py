@@ -4,7 +4,8 @@
 
 The first 8 bytes of FILE are the seconds (float64, little-endian) by which time.time() is ahead; whoever writes there
 makes the clock jump. The next 8 count how often the process has read a clock that was wrong (uint64). The machine's own
-clock is never touched, nor are the monotonic clocks by which processes wait.
+clock is never touched, nor are the monotonic clocks by which processes wait. gRPC's own modules get the right time:
+they make deadlines of it, which its core in C compares with the machine's clock.
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ def skew(file: Path) -> None:
         memory = mmap.mmap(opened.fileno(), SIZE)
     right = time.time_ns
 
-    def wrong_ns() -> int:
+    def wrong_ns(caller: int = 1) -> int:
         (ahead,) = struct.unpack_from("<d", memory, 0)
+        if sys._getframe(caller).f_globals.get("__name__", "").partition(".")[0] == "grpc":
+            return right()
         if ahead:
             (count,) = struct.unpack_from("<Q", memory, 8)
             struct.pack_into("<Q", memory, 8, count + 1)
         return right() + int(ahead * 1e9)
 
     time.time_ns = wrong_ns
-    time.time = lambda: wrong_ns() / 1e9
+    time.time = lambda: wrong_ns(2) / 1e9
 
 
 def main() -> None:
