@@ -11,7 +11,7 @@ STRATEGIES ?=
 STEPS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
+.PHONY: help setup test quick sanitize bmv2-fattree wan shell shell-environment doctor p4 p4-tofino clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test: setup shell-environment ## ruff, mypy and every test
 quick: setup ## ruff and the essential tests, in under two minutes
 	$(PY) -m ruff check .
 	$(PY) -m pytest -m quick
+
+sanitize: setup ## workers, parameter servers and softswitch under ASan, UBSan and TSan, with all that happens to a job
+	$(PY) -m tests.sanitize
 
 bmv2-fattree: setup ## train through P4 switches in an emulated fat-tree; writes results/bmv2-fattree/
 	$(PY) -m evaluation.bmv2_fattree --k $(K) $(if $(BANDWIDTH),--bandwidth $(BANDWIDTH)) --seed $(SEED) --steps $(STEPS) \

@@ -4,7 +4,8 @@ A wheel holds each library beside its source, for several levels of the processo
 was made from (`prebuild`, called by setup.py): the best one that this machine runs is taken, and a source that was
 changed never meets a library of before. Without one the system compiler makes it. That cache (``$INART_CACHE``, else
 ``$XDG_CACHE_HOME/inart``, else ``~/.cache/inart``) is keyed by the sources, the flags, the compiler's version and this
-machine's CPU features, because the code is built for exactly this CPU.
+machine's CPU features, because the code is built for exactly this CPU. ``$INART_CFLAGS`` has more flags (`make
+sanitize` sets them); with any, what came with the wheel is not taken.
 
 Imports nothing of this repository: setup.py loads it before anything is installed.
 """
@@ -141,10 +142,12 @@ def _prebuilt(source: Path, include: Sequence[Path], options: Sequence[str]) -> 
 def build(source: Path, *, include: Sequence[Path] = (), options: Sequence[str] = ENGINE) -> Path:
     """One C file as a shared library. `include`: directories of headers, which count as its sources, beside its own
     directory. Raises BuildError."""
-    ready = _prebuilt(source, include, options)
+    more = os.environ.get("INART_CFLAGS", "").split()
+    ready = None if more else _prebuilt(source, include, options)
     if ready is not None:
         return ready
     compiler = _compiler()
+    options = (*options, *more)
     command = [compiler, *options, "-shared", "-fPIC", *(f"-I{directory}" for directory in include)]
     digest = _digest(source, include)
     version = _run([compiler, "--version"])

@@ -67,6 +67,7 @@ def _cpu() -> str:
 
 def _compile(source: bytes, files: Sequence[Path], headers: Sequence[Path], flags: Sequence[str]) -> tuple[Path, str]:
     path, version = compiler()
+    flags = (*flags, *os.environ.get("SOFTSWITCH_CFLAGS", "").split())  # for sanitizers, say
     digest = hashlib.sha256()
     for part in (source, *(f.read_bytes() for f in (*files, *headers)), " ".join(flags).encode(), version.encode()):
         digest.update(len(part).to_bytes(8, "little"))

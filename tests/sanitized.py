@@ -1,0 +1,112 @@
+"""A whole job in one process, and softswitch in another, with what happens to jobs: run by tests/sanitize.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+
+from evaluation.hosts.network import StarNetwork
+from evaluation.hosts.star import TreeShape, star
+from evaluation.hosts.switch import Switch
+from tests.hosts.rig import Rig, finish, wait_until
+from worker_agent.errors import AllReduceError
+from worker_agent.io_options import IoOptions
+
+WORKERS, SERVERS, VALUES, ELEMENTS = 3, 2, 64, 60_000
+TREES = (TreeShape(0, 0.5, True), TreeShape(1, 0.3, False), TreeShape(1, 0.2, True))
+
+
+def reduce(rig: Rig, elements: int = ELEMENTS) -> None:
+    """A sum of whole numbers, which is exact."""
+    tensors = [np.full(elements, worker + 1, np.float32) for worker in range(WORKERS)]
+    finish(rig.submit(tensors))
+    assert all((tensor == sum(range(1, WORKERS + 1))).all() for tensor in tensors)
+
+
+def under_way(rig: Rig) -> list[np.ndarray]:
+    """Starts sums that will not end well, while the trainer writes into the tensors."""
+    tensors = [np.ones(20 * ELEMENTS, np.float32) for _ in range(WORKERS)]
+    before = rig.engines[0].stats().packets_sent
+    rig.submit(tensors)
+    for tensor in tensors:
+        tensor[::7] = 1e38
+        tensor[::11] = np.nan
+    wait_until(lambda: rig.engines[0].stats().packets_sent > before + 20, "packets are under way")
+    return tensors
+
+
+def fork(rig: Rig) -> None:
+    """A child that ends without having touched anything."""
+    child = os.fork()
+    if child == 0:
+        for agent in (*rig.engines, *rig.servers):
+            agent.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def life(network: StarNetwork, switch: Switch, io: IoOptions) -> None:
+    """From the first sum to the end in the middle of one."""
+    hosts = list(network.hosts)
+    job = star(WORKERS, SERVERS, TREES, values_per_packet=VALUES, slots=64, rate_mbps=40, hosts=hosts, gathers=True)
+    with Rig(network, switch, job, io=io) as rig:
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(0.001):
+                for agent in (*rig.engines, *rig.servers):
+                    agent.stats()
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            reduce(rig)
+            rig.faults(loss=0.03, duplicate=0.02, reorder=0.05, hold_seconds=0.002)
+            reduce(rig)
+            fork(rig)
+            parts = [np.ones(WORKERS * 3000, np.float32) for _ in range(WORKERS)]
+            finish(rig.submit(parts, "scatter sum"))
+            finish(rig.submit([np.ones(WORKERS * 3000, np.float32) for _ in range(WORKERS)], "gather"))
+            rig.faults()
+            network.remake("w1")
+            network.remake("s0")
+            reduce(rig)
+            kept = under_way(rig)
+            rig.renew(epoch=2)
+            reduce(rig)
+            kept += under_way(rig)
+            rig.engines[0].abort("enough")
+            rig.renew(epoch=3)
+            reduce(rig, 1000)
+            kept += under_way(rig)
+            for server in rig.servers:
+                server.reconfigure(replace(server.config, epoch=4))
+        finally:
+            ended.set()
+            watching.join()
+    try:
+        rig.engines[0].allreduce_async(np.ones(4, np.float32))
+    except AllReduceError:
+        return
+    raise AssertionError("a closed engine takes operations")
+
+
+def main() -> None:
+    job = star(WORKERS, SERVERS)
+    agents = job.workers + job.servers
+    names, addresses = [agent.node for agent in agents], [agent.address for agent in agents]
+    with (
+        StarNetwork("inart-sa", names, addresses) as network,
+        Switch(network.middle, network.ports(), VALUES) as switch,
+    ):
+        for number in range(int(sys.argv[1])):
+            life(network, switch, IoOptions(("udp", "raw")[number % 2], 1 + number % 3))
+    print("good")
+
+
+if __name__ == "__main__":
+    main()
