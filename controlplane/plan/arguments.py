@@ -11,6 +11,7 @@ from controlplane import command_line
 from controlplane.generators import parse_topology
 from controlplane.inputs import parse_part
 from controlplane.job import Job, parse_job
+from controlplane.plan.host_ways import HOST_WAYS
 from controlplane.plan.limits import Limits, limited
 from controlplane.plan.measured import load_measured, with_measured
 from controlplane.plan.model import Plan
@@ -126,6 +127,8 @@ def refuse_useless(arguments: argparse.Namespace) -> None:
             parse_part(getattr(arguments, name), f"--{name.replace('_', '-')}")
     named = arguments.strategies if command == "compare" else [arguments.strategy]
     for name in [] if named in (None, ["all"]) else named:
+        if name in HOST_WAYS and command == "compare":
+            continue
         if name not in tuple(STRATEGIES):  # asking the registry itself would import it
             raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
     if arguments.time_limit is not None and not arguments.time_limit > 0:

@@ -8,15 +8,24 @@ import math
 from typing import Any
 
 from controlplane.job import Job
+from controlplane.plan.host_collectives import (
+    HOST_WAYS,
+    MORE_SERVERS,
+    NOTABLY,
+    all_reduce_bound,
+    host_rows,
+    row_json,
+)
 from controlplane.plan.limits import held
 from controlplane.plan.planning import ERRORS, solve, timed
 from controlplane.plan.report import Planned, communication_seconds, packet_report, planned, ps_ingress_bytes
-from controlplane.strategies import STRATEGIES, get_strategy
+from controlplane.strategies import STRATEGIES
 from controlplane.strategies.fabric.bounds import Bound, cheap_bound
 from controlplane.topology import Topology
 from p4src.protocol import PROTOCOL
 
 COMPARED = STRATEGIES.below("fabric")
+WIDTH = 27  # of a name
 LIMIT_EACH_S = 60.0  # of compare, where no limit is given
 
 ONE_TREE_EACH = ("exact",)
@@ -26,8 +35,8 @@ ONE_TREE_EACH = ("exact",)
 def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None:
     """Print all strategies side by side, in Mbit/s and seconds of planning. Raises ValueError: no such strategy."""
     names = tuple(STRATEGIES) if arguments.strategies == ["all"] else tuple(arguments.strategies or COMPARED)
-    for name in names:
-        get_strategy(name)  # a name that does not exist is an error, not a row
+    among_hosts = HOST_WAYS if arguments.strategies in (None, ["all"]) else tuple(n for n in names if n in HOST_WAYS)
+    names = tuple(name for name in names if name not in HOST_WAYS)
     bound: Bound | None = None
     if arguments.prove:
         from controlplane.strategies.fabric.prove import proven_bound
@@ -43,6 +52,15 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         rows.append(row)
         if not arguments.json:
             print(_line(row, counted), flush=True)
+    any_kind = all_reduce_bound(topology, job)
+    host_part: list[dict[str, Any]] = []
+    if among_hosts:
+        with timed(arguments.time_limit or LIMIT_EACH_S):
+            made = [row for row in host_rows(topology, job) if row.strategy in among_hosts]
+        host_part = [row_json(row, job, any_kind) for row in made]
+        if not arguments.json:
+            for row in host_part:
+                print(_host_line(row, counted), flush=True)
     proven = {
         row["strategy"]: row["proven_mbps"]
         for row in rows
@@ -52,12 +70,27 @@ def command(arguments: argparse.Namespace, topology: Topology, job: Job) -> None
         if proven and row.get("trees"):
             row["gap"] = max(0.0, 1 - row["rate_mbps"] / min(row["bound_mbps"], *proven.values()))
     if arguments.json:
-        print(json.dumps({"topology": topology.name, "job": job.to_json(), "strategies": rows}, indent=2))
+        everything = {
+            "topology": topology.name,
+            "job": job.to_json(),
+            "all_reduce_bound_mbps": any_kind.mbps,
+            "all_reduce_bound": any_kind.what,
+            "strategies": [*rows, *host_part],
+        }
+        print(json.dumps(everything, indent=2))
         return
     if any(row.get("trees") for row in rows):
         best = cheap_bound(topology, job)
         best = bound if bound is not None and bound.mbps < best.mbps else best
-        print(f"bound for any scheme: {best.mbps:.4f} Mbit/s ({best.what})")
+        print(f"bound for any trees of these parameter servers: {best.mbps:.4f} Mbit/s ({best.what})")
+    print(f"bound for any all-reduce: {any_kind.mbps:.4f} Mbit/s ({any_kind.what})")
+    ours = max((row["rate_mbps"] for row in rows if "rate_mbps" in row), default=math.inf)
+    if topology.results_on_links and host_part and max(row["rate_mbps"] for row in host_part) > ours * NOTABLY:
+        winner = max(host_part, key=lambda row: row["rate_mbps"])
+        print(
+            f"note: {winner['strategy']}, without switches that add, is faster than all plans for these parameter "
+            f"servers: {winner['rate_mbps']:.4f} Mbit/s; {MORE_SERVERS}"
+        )
     for target in PROTOCOL.targets:
         no = [row["strategy"] for row in rows if target in row.get("cannot_be_deployed_on", {})]
         if no:
@@ -84,6 +117,7 @@ def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job,
         "bottleneck": found.evaluation.bottleneck.to_json(),
         "trees": len(plan.trees),
         "communication_seconds": communication_seconds(plan, rate),
+        "seconds": communication_seconds(plan, rate) if found.cost is None else found.cost.job_seconds(),
         **packet_report(found.cost),
         **({} if found.windows is None else {"window_mbps": found.windows.rate_mbps}),
         "ps_ingress_bytes": ps_ingress_bytes(plan),
@@ -96,14 +130,24 @@ def _row(arguments: argparse.Namespace, name: str, topology: Topology, job: Job,
 def _head(counted: bool) -> str:
     heads = f"{'rate Mbit/s':>12}{'gap':>9}{'trees':>7}{'time s':>10}"
     heads += f"{'in packets s':>14}" * counted + f"{'PS bytes':>12}{'solve s':>9}"
-    return f"{'strategy':<14}{heads}  bottleneck"
+    return f"{'strategy':<{WIDTH}}{heads}  bottleneck"
+
+
+def _host_line(row: dict[str, Any], counted: bool) -> str:
+    """As `_line`; the gap is to what no all-reduce can beat."""
+    full = row["bottleneck"]["name"] if "bottleneck" in row else "links"
+    return (
+        f"{row['strategy']:<{WIDTH}}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{'-':>7}{row['seconds']:>10.4f}"
+        + f"{'-':>14}" * counted
+        + f"{'-':>12}{'-':>9}  {full}"
+    )
 
 
 def _line(row: dict[str, Any], counted: bool) -> str:
     if "refused" in row:
-        return f"{row['strategy']:<14}  {row['refused']}"
+        return f"{row['strategy']:<{WIDTH}}  {row['refused']}"
     return (
-        f"{row['strategy']:<14}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{row['trees']:>7}"
+        f"{row['strategy']:<{WIDTH}}{row['rate_mbps']:>12.4f}{100 * row['gap']:>8.2f}%{row['trees']:>7}"
         f"{row['communication_seconds']:>10.4f}"
         + (f"{row.get('packet_seconds', math.nan):>14.4f}" if counted else "")
         + f"{row['ps_ingress_bytes']:>12.0f}{row['solve_seconds']:>9.3f}"

@@ -9,6 +9,7 @@ from typing import Any
 from controlplane.evaluate import Evaluation, Load, evaluate
 from controlplane.job import Job
 from controlplane.plan.cost import Cost, Windows, cost_of, packets
+from controlplane.plan.host_collectives import MORE_SERVERS, HostRow, all_reduce_bound, row_json
 from controlplane.plan.limits import held, unfit_for
 from controlplane.plan.model import Plan
 from controlplane.strategies.fabric.bounds import Bound, cheap_bound
@@ -23,7 +24,9 @@ EXAMPLES = (10**4, 10**6, 10**8)
 class Planned:
     """A plan with what is known of it. bound: the best that is cheap, or was asked for; seconds: from loaded inputs to
     the routed plan; cut_short: the time limit or Ctrl-C ended the search. windows, cost: None where no target is known.
-    unfit: by target, why its switches cannot hold the plan, where none is given.
+    unfit: by target, why its switches cannot hold the plan, where none is given. any_kind: what no all-reduce among the
+    workers can beat, whoever adds. faster: ways of hosts alone that are (host_collectives.py), where these were looked
+    at.
     """
 
     plan: Plan
@@ -34,6 +37,8 @@ class Planned:
     windows: Windows | None
     cost: Cost | None
     unfit: dict[str, str]
+    any_kind: Bound
+    faster: tuple[HostRow, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -56,7 +61,9 @@ def planned(plan: Plan, topology: Topology, seconds: float, cut_short: bool, bou
     rate = evaluation.rate_mbps
     cost = cost_of(plan, topology, rate)
     unfit = {} if plan.multicasts or held(topology).anything else unfit_for(plan, topology)
-    return Planned(plan, evaluation, least, seconds, cut_short, None if cost is None else cost.windows, cost, unfit)
+    windows = None if cost is None else cost.windows
+    any_kind = all_reduce_bound(topology, plan.job)
+    return Planned(plan, evaluation, least, seconds, cut_short, windows, cost, unfit, any_kind)
 
 
 def report(found: Planned, topology: Topology) -> dict[str, Any]:
@@ -76,6 +83,9 @@ def report(found: Planned, topology: Topology) -> dict[str, Any]:
         "solve_seconds": found.seconds,
         "cut_short": found.cut_short,
         "communication_seconds": communication_seconds(plan, evaluation.rate_mbps),
+        **({"faster": [row_json(row, plan.job, found.any_kind) for row in found.faster]} if found.faster else {}),
+        "all_reduce_bound_mbps": found.any_kind.mbps,
+        "all_reduce_bound": found.any_kind.what,
         **packet_report(found.cost),
         **({} if found.cost is None else {"cost": found.cost.to_json(plan.job.sizes or EXAMPLES)}),
         "ps_ingress_bytes": ps_ingress_bytes(plan),
@@ -150,6 +160,13 @@ def print_plan(found: Planned, topology: Topology) -> None:
     print(plan)
     print(f"rate        {evaluation.rate_mbps:.6g} Mbit/s per worker")
     print(f"bound       {found.bound.mbps:.6g} Mbit/s (gap {100 * found.gap:.2f} %): {found.bound.what}")
+    if not plan.multicasts:
+        print(f"any kind    {found.any_kind.mbps:.6g} Mbit/s ({found.any_kind.what})")
+    for row in found.faster[:1]:
+        print(
+            f"note        {row.strategy}, without switches that add, is faster: {row.rate_mbps:.6g} Mbit/s; "
+            f"{MORE_SERVERS}"
+        )
     if plan.proven_mbps is not None:
         gap = 100 * (1 - evaluation.rate_mbps / plan.proven_mbps)
         print(f"proven      {plan.proven_mbps:.6g} Mbit/s at most for any trees over these links (gap {gap:.2f} %)")

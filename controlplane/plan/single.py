@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from controlplane.inputs import parse_part
 from controlplane.job import Job
+from controlplane.plan.host_collectives import MOST_WORKERS, NOTABLY, HostRow, faster_rows, host_rows
 from controlplane.plan.model import Plan
 from controlplane.plan.pareto import fewest
 from controlplane.plan.planning import searching, solve, timed
@@ -58,7 +60,19 @@ def _made(arguments: argparse.Namespace, topology: Topology, job: Job) -> tuple[
             from controlplane.strategies.fabric.prove import proven_bound
 
             bound = proven_bound(topology, job)
-    return planned(plan, topology, seconds, limit.cut_short, bound), hard
+    found = planned(plan, topology, seconds, limit.cut_short, bound)
+    return replace(found, faster=_faster(found, topology)), hard
+
+
+def _faster(found: Planned, topology: Topology) -> tuple[HostRow, ...]:
+    """Ways of hosts alone that are faster than the plan. They are not looked at where nothing can be faster, where
+    results do not count on links (a plan is then of another model), and where time is over."""
+    job, rate = found.plan.job, found.evaluation.rate_mbps
+    if found.cut_short or found.plan.multicasts or not topology.results_on_links or len(job.workers) > MOST_WORKERS:
+        return ()
+    if rate * NOTABLY >= found.any_kind.mbps:
+        return ()
+    return tuple(faster_rows(host_rows(topology, job), rate))
 
 
 def _print(

@@ -1,0 +1,138 @@
+"""What hosts reach without switches that add, and what no all-reduce of any kind can beat."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from controlplane.evaluate import evaluate
+from controlplane.generators import fattree, parse_topology
+from controlplane.job import Job, place_job
+from controlplane.plan.__main__ import main
+from controlplane.plan.host_collectives import all_reduce_bound, best_host_trees, host_rows
+from controlplane.topology import Topology
+from tests.controlplane.instances import examples, instances, random_plan
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers", "ring", "trees"),
+    [
+        ("fattree:k=6", 50, 20 * 50 / 98, 20 * 50 / 98),  # B W / (2 (W - 1)): their own links
+        ("fattree:k=8,oversubscription=4", 120, 20 * 120 / 238, 20 * 120 / 238),
+        ("fattree:k=6,oversubscription=8", 54 - 1, None, 7.5 * 18 / 34),  # the racks' links: R racks, each at best once
+    ],
+)
+def test_known_rates(spec, workers, ring, trees):
+    topology = parse_topology(spec)
+    job = place_job(topology, workers, 1, seed=1)
+    rates = {row.strategy: row.rate_mbps for row in host_rows(topology, job)}
+    assert rates["host-trees"] == pytest.approx(trees, rel=1e-4)
+    if ring is not None:
+        assert rates["host-ring"] == pytest.approx(ring)
+    assert all(rate <= rates["host-trees"] * (1 + 1e-4) for rate in rates.values())
+
+
+def by_flows(topology: Topology, job: Job) -> float:
+    """The best trees of hosts, written apart from the planner: one linear program with a flow to and from each worker
+    (max-flow equals min-cut) instead of cuts."""
+    nodes = [*topology.switches, *job.workers]
+    links = [(u, v) for u, v in topology.links if u in nodes and v in nodes]
+    many, workers = len(links), len(job.workers)
+    f, x, b = 0, 1, 1 + workers  # then c, and for each of b and c and each worker a flow with its part of each root
+    c = b + many
+    flows = c + many
+    size = many + workers
+    columns = flows + 2 * workers * size
+    less: list[tuple[dict[int, float], float]] = []
+    same: list[dict[int, float]] = [{f: -1.0, **{x + i: 1.0 for i in range(workers)}}]
+    for e, (u, v) in enumerate(links):
+        less.append(({b + e: 1.0, c + e: 1.0}, topology.residual_bandwidth_mbps(u, v)))
+    for side in (b, c):
+        for node in topology.switches:
+            same.append({side + e: 1.0 if v == node else -1.0 for e, (u, v) in enumerate(links) if node in (u, v)})
+    for k, (side, back) in enumerate(((b, False), (c, True))):
+        for w, goal in enumerate(job.workers):
+            first = flows + (k * workers + w) * size
+            less += [({first + e: 1.0, side + e: -1.0}, 0.0) for e in range(many)]
+            less += [({first + many + i: 1.0, x + i: -1.0}, 0.0) for i in range(workers)]
+            for node in nodes:
+                row = {first + e: (1.0 if (u if back else v) == node else -1.0) for e, (u, v) in enumerate(links)
+                       if node in (u, v)}  # fmt: skip
+                if node in job.workers:
+                    row[first + many + job.workers.index(node)] = 1.0
+                if node == goal:
+                    row[f] = -1.0
+                same.append(row)
+    def matrix(rows: list[dict[int, float]]) -> np.ndarray:
+        found = np.zeros((len(rows), columns))
+        for i, row in enumerate(rows):
+            for column, value in row.items():
+                found[i, column] = value
+        return found
+
+    cost = np.zeros(columns)
+    cost[f] = -1.0
+    solved = linprog(cost, matrix([row for row, _ in less]), [limit for _, limit in less], matrix(same),
+                     np.zeros(len(same)))  # fmt: skip
+    assert solved.status == 0
+    return -solved.fun
+
+
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(max_switches=4, max_workers=5))
+def test_the_best_trees_of_hosts_are_what_flows_allow(instance):
+    topology, job = instance
+    if len(job.workers) < 2:
+        return
+    assert best_host_trees(topology, job) == pytest.approx(by_flows(topology, job), rel=1e-3, abs=1e-6)
+
+
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(), st.integers(0, 10**6))
+def test_nothing_beats_the_bound_of_any_kind(instance, seed):
+    topology, job = instance
+    limit = all_reduce_bound(topology, job).mbps * (1 + 1e-6)
+    assert evaluate(random_plan(topology, job, seed), topology).rate_mbps <= limit
+    rows = host_rows(topology, job)
+    assert all(row.rate_mbps <= limit for row in rows)
+    best = [row.rate_mbps for row in rows if row.strategy == "host-trees"]
+    assert all(row.rate_mbps <= rate * (1 + 1e-3) for rate in best for row in rows)
+
+
+def test_compare_lists_what_hosts_reach_and_says_that_it_is_faster(capsys):
+    words = ["--topology", "fattree:k=6", "--job", "workers=50,ps=4,seed=1,model=1M"]
+    chosen = ["--strategies", "inart", "host-ring", "reduce-scatter+all-gather", "host-trees"]
+    assert main(["compare", *words, *chosen, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["strategy"]: row for row in found["strategies"]}
+    for name, rate in (("inart", 9.538), ("host-ring", 10.204), ("host-trees", 10.204)):
+        assert rows[name]["rate_mbps"] == pytest.approx(rate, rel=1e-3)
+        assert rows[name]["seconds"] == pytest.approx(8 / rate, rel=1e-3)
+        assert rows[name]["bound_mbps"] >= rate * 0.999 and rows[name]["bound"]
+    assert found["all_reduce_bound_mbps"] >= 14.19
+    assert main(["compare", *words, *chosen]) == 0
+    assert "is faster than all plans for these parameter servers" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "without switches that add, is faster: 10.2041 Mbit/s" in capsys.readouterr().out
+
+
+def test_where_the_network_wins_nobody_is_told_otherwise(capsys):
+    assert main(["--topology", "fattree:k=4,aggregation=100", "--job", "workers=8,ps=8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "faster" not in found and found["rate_mbps"] > 12
+    assert found["rate_mbps"] <= found["all_reduce_bound_mbps"]
+
+
+def test_one_worker_and_workers_that_cannot_reach_each_other():
+    topology = fattree(4)
+    assert host_rows(topology, place_job(topology, 1, 1)) == []
+    job = Job("j", ("a", "b"), ("c",), 1000)
+    nodes = {"s": {"kind": "switch"}, "t": {"kind": "switch"}, **{n: {"kind": "server"} for n in "abc"}}
+    ends = [("a", "s"), ("b", "t"), ("c", "t")]
+    links = [(u, v, {"bandwidth_mbps": 10.0}) for pair in ends for u, v in (pair, pair[::-1])]
+    assert host_rows(Topology(nodes, links), job) == []
