@@ -41,6 +41,8 @@ def format_replan(reply: pb.ReplanReply) -> str:
     ]
     if reply.outcome == "unchanged":
         return lines[0] + "; it stays, nothing is better"
+    if reply.outcome == "drained":
+        return lines[0] + "; what is taken out is empty: no job uses it any more"
     if reply.outcome == "planned":
         return "\n".join([*lines, "nothing was changed (--dry-run)"])
     where = (

@@ -36,7 +36,7 @@ from controlplane.rules import RuleSet
 from controlplane.runtime.controller import Controller
 from controlplane.runtime.end_signal import EndSignal
 from controlplane.runtime.epochs import EpochStore, default_file
-from controlplane.runtime.events import EventLog
+from controlplane.runtime.events import EventLog, with_clock
 from controlplane.runtime.failures import Watch
 from controlplane.runtime.network import Network
 from controlplane.runtime.room import JOB_IDS, deployment_of, found
@@ -237,7 +237,7 @@ def serve(arguments: argparse.Namespace, listening: Listening, network: Network,
 def run(arguments: argparse.Namespace) -> None:
     """Do what the arguments say. Raises the exceptions that `main` turns into messages."""
     started = time.monotonic()
-    log = EventLog(lambda line: print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True))
+    log = EventLog(lambda line: print(with_clock(line, started), file=sys.stderr, flush=True))
     topology = parse_topology(arguments.topology) if arguments.topology is not None else None
     if arguments.remove is not None:
         remove(arguments, topology, log)

@@ -23,6 +23,15 @@ class JobError(ValueError):
     """The job is wrong, or does not fit the topology; names the node."""
 
 
+LONGEST_NAME = 64
+"""Letters of a job's name: it stands in commands, in tables, in metrics and in environment variables."""
+
+
+def is_job_name(name: str) -> bool:
+    """Whether a job may be called so: a word of 1 to 64 letters that can be printed, without spaces."""
+    return 0 < len(name) <= LONGEST_NAME and name.isprintable() and not any(letter.isspace() for letter in name)
+
+
 @dataclass(frozen=True)
 class Job:
     """Node ids; a worker's index in `workers` is its bit in bitmaps. model_bytes: bytes of one gradient (float32).
@@ -69,8 +78,12 @@ class Job:
         return replace(self, workers=workers, parameter_servers=roots)
 
     def __post_init__(self) -> None:
-        if not self.name or not self.name.isprintable():
-            raise JobError(f"a job's name is a word that can be printed, got {self.name!r}")
+        if not is_job_name(self.name):
+            raise JobError(
+                f"a job's name is a word of 1 to {LONGEST_NAME} letters that can be printed, without spaces, got "
+                f"{self.name[:LONGEST_NAME]!r}"
+                + (f" and {len(self.name) - LONGEST_NAME} more letters" if len(self.name) > LONGEST_NAME else "")
+            )
         if not self.workers:
             raise JobError(f"job {self.name!r} has no workers")
         if not self.parameter_servers:

@@ -29,7 +29,7 @@ from controlplane.generators import parse_topology
 from controlplane.listening import add_listen_arguments, open_listening
 from controlplane.rpc.client import ControllerError
 from controlplane.runtime.epochs import EpochStore, default_file
-from controlplane.runtime.events import EventLog
+from controlplane.runtime.events import EventLog, with_clock
 from controlplane.runtime.network import Network
 from controlplane.runtime.room import found
 from controlplane.runtime.running import JobsError
@@ -43,7 +43,7 @@ from p4src.artifacts import ArtifactError
 def run(arguments: argparse.Namespace) -> None:
     """Serve until SIGINT or SIGTERM. Raises the exceptions that `main` turns into messages."""
     started = time.monotonic()
-    log = EventLog(lambda line: print(f"[{time.monotonic() - started:7.2f}] {line}", file=sys.stderr, flush=True))
+    log = EventLog(lambda line: print(with_clock(line, started), file=sys.stderr, flush=True))
     if not re.fullmatch(r"unix:.+|.+:\d+", arguments.serve):
         raise DeployError(f"--listen needs HOST:PORT or unix:PATH, got {arguments.serve!r}")
     if not 0 <= arguments.steady < 100 or arguments.most_changes < 1:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
+
+# gRPC's own lines have raw bytes of whoever connects, and flood a log; what matters of them comes as an error to us.
+# Before grpc is used for the first time. GRPC_VERBOSITY=INFO brings them back.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,7 +27,10 @@ STATUS_SECONDS = 10.0
 REPLAN_SECONDS = 300.0
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
-
+SAID_AGAIN_SECONDS = 60.0
+"""How often it is said again that a controller does not answer for the same reason."""
+MOST_DETAILS = 100
+"""Letters of what gRPC says of an error."""
 
 DENIALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT, *DENIALS)
@@ -104,6 +108,7 @@ class Membership:
         self._prepared: AgentConfig | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
+        self._unreachable = ("", 0.0)  # what was said last, and when
         self._call: grpc.Call | None = None
         self._stub: ControllerStub | None = None
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
@@ -129,13 +134,21 @@ class Membership:
                     self.listener.on_refused(error.details() or "refused without a reason")
                     return
                 if not self._closed.is_set():
-                    self.listener.on_unreachable(explain(self.controller, error, self._tls))
+                    self._say_unreachable(explain(self.controller, error, self._tls))
             except _Refused:
                 return
             finally:
                 channel.close()
             self._closed.wait(pause)
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+    def _say_unreachable(self, reason: str) -> None:
+        """Once, and from time to time: it is tried again every two seconds."""
+        said, when = self._unreachable
+        now = time.monotonic()
+        if reason != said or now - when >= SAID_AGAIN_SECONDS:
+            self._unreachable = reason, now
+            self.listener.on_unreachable(reason)
 
     def _follow(self, channel: grpc.Channel) -> bool:
         """Follow one stream to its end. True when at least one event came."""
@@ -162,7 +175,7 @@ class Membership:
         heard = False
         try:
             for event in call:
-                heard = True
+                heard, self._unreachable = True, ("", 0.0)
                 self._dispatch(event)
         except grpc.RpcError:
             if not heard:
@@ -171,7 +184,7 @@ class Membership:
             with self._lock:
                 self._call = self._stub = None
         if not self._closed.is_set():
-            self.listener.on_unreachable(f"the controller at {self.controller} closed the connection")
+            self._say_unreachable(f"the controller at {self.controller} closed the connection")
         return heard
 
     def _dispatch(self, event: pb.Event) -> None:
@@ -265,9 +278,13 @@ def explain(controller: str, error: grpc.RpcError, tls: Tls | None = None) -> st
     code, details = error.code(), (error.details() or "").strip()
     if tls is not None and code == grpc.StatusCode.UNAVAILABLE and (expired := tls.expired()):
         return f"controller at {controller}: {code.name}: {expired}"
+    # "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host:
+    # connect: Connection refused (111)": its end says what there is to know.
+    if code == grpc.StatusCode.UNAVAILABLE and "last error:" in details:
+        details = ": ".join(details.rsplit(": ", 2)[-2:])
+    details = details if len(details) <= MOST_DETAILS else f"{details[:MOST_DETAILS]} ..."
     hint = {
-        grpc.StatusCode.UNAVAILABLE: "does `python -m controlplane.deploy --serve` run there, with TLS like here? "
-        "Where it wants TLS: --credentials DIR, as `inart certificates` makes it",
+        grpc.StatusCode.UNAVAILABLE: "does `inart serve` run there, and have both ends TLS (--credentials) or none?",
         grpc.StatusCode.DEADLINE_EXCEEDED: "it accepts connections but does not answer",
         grpc.StatusCode.UNIMPLEMENTED: "something else is listening there",
     }.get(code, "")

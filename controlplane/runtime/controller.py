@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -27,7 +28,7 @@ from controlplane.runtime.keeper import Keeper
 from controlplane.runtime.members import Refused
 from controlplane.runtime.network import Network
 from controlplane.runtime.roster import Roster
-from controlplane.runtime.running import Jobs, JobsError, RunningJob, job_state
+from controlplane.runtime.running import Jobs, JobsError, NoJobYet, RunningJob, job_state
 from controlplane.runtime.update import Update, UpdateError
 from controlplane.targets.base import TargetError
 from controlplane.targets.fabric import everywhere
@@ -35,6 +36,8 @@ from controlplane.terms import Terms
 from controlplane.topology import Topology
 
 STOP_SECONDS = 2.0
+WAIT_SECONDS = 1.0
+"""How often it is looked whether an agent that waits for its job is still there."""
 EVENTS_IN_STATUS = 50
 MOST_WORDS = 1500
 DENIED_SECONDS = 60.0
@@ -75,6 +78,7 @@ class Controller:
         self._log = log
         self._server: grpc.Server | None = None
         self._denied: dict[str, float] = {}
+        self._stopping = threading.Event()
         self._health = HealthServicer()  # for everybody who gets a connection
 
     @property
@@ -111,6 +115,7 @@ class Controller:
 
     def stop(self) -> None:
         """End all streams and the server."""
+        self._stopping.set()
         self._health.enter_graceful_shutdown()
         for job in self.jobs:
             job.roster.close()
@@ -127,6 +132,10 @@ class Controller:
                 self._deny(context, f"{caller} may not join as {request.node}")
             request.node = caller.name  # not by addresses: those anybody can give
         try:
+            for words in self._wait_for_job(request, context):
+                yield pb.Event(waiting=pb.Waiting(reason=words))
+            if not context.is_active():
+                return
             roster = self.jobs.of(request).roster
             if words := roster.in_use(request):
                 yield pb.Event(waiting=pb.Waiting(reason=words))
@@ -147,6 +156,23 @@ class Controller:
             ended()
         while (event := member.events.get()) is not None:
             yield event
+
+    def _wait_for_job(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> Iterator[str]:
+        """What an agent waits for that comes before its job, until that is there or the agent is gone. Raises
+        Refused."""
+        said = ""
+        while context.is_active() and not self._stopping.is_set():
+            try:
+                self.jobs.of(request)
+                return
+            except NoJobYet as error:
+                if self.network is None or not self.network.has_server(request.node, request.addresses):
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    self._log(f"an agent from {context.peer()} waits for its job: {said}")
+                    yield f"{said}; waiting for one to be added"
+            self.jobs.wait_for(request, WAIT_SECONDS)
 
     def leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
         """An agent says that it is done, or why it goes, before its stream ends."""
@@ -229,7 +255,12 @@ class Controller:
         except (UpdateError, JobsError, ValueError) as error:  # ValueError: what cannot be planned, and no topology
             self._log(f"replan refused: {error}")
             _refuse(context, error)
-        return update_reply(update, request.dry_run)
+        reply = update_reply(update, request.dry_run)
+        if request.without and not request.dry_run and self.network.empty(request.without):
+            self._log(f"{', '.join(request.without)}: empty, no job uses it any more")
+            if reply.outcome == "unchanged":
+                reply.outcome = "drained"
+        return reply
 
     def add_job(self, request: pb.AddJobRequest, context: grpc.ServicerContext) -> pb.AddJobReply:
         """Admit, plan and run a job (dry run: say what it would get). Aborts with the reason where it cannot be."""
@@ -276,6 +307,8 @@ class Controller:
         """As `Network.remove`; with `share`, those that stay are planned together then. Aborts with its error."""
         try:
             network = self._network()
+            if not request.name:
+                raise JobsError(f"say which job: {', '.join(job.name for job in network.jobs) or 'there is none'}")
             entries, later = network.remove(request.name)
             rates = {}
             if request.share:

@@ -19,6 +19,11 @@ class LogEvent:
     text: str
 
 
+def with_clock(line: str, started: float) -> str:
+    """A line of a log on a terminal: the date and time here, and the seconds since the start (`time.monotonic`)."""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{time.monotonic() - started:7.2f}] {line}"
+
+
 class EventLog:
     """The last events. Called with a line, like any `log`; hands it on. Thread-safe."""
 

@@ -163,7 +163,10 @@ class Watch:
         """A parameter server that was lost, has joined again and has stayed is used again. A worker is not: it has not
         what the others have, and an operator says when the job shall begin anew."""
         for job in self.network.jobs:
-            if job.updater is None or not job.without:
+            if job.updater is None:
+                continue
+            job.roster.go_on_after_restart()
+            if not job.without:
                 continue
             waiting = job.roster.waiting()
             lost = [node for node, why in job.without.items() if why == Why.LOST]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 
 from controlplane.job import Job, JobError
 from controlplane.plan import Plan, PlanError
@@ -241,6 +242,24 @@ class Network:
             self.log(f"job {job.name} ({job.job_id}) removed: {changes} entries")
             self.changed()
             return changes, self.switches.off()
+
+    def empty(self, names: Sequence[str]) -> bool:
+        """Whether nothing of any job passes these switches, links and parameter servers."""
+        parts = set(names)
+        for job in self.jobs:
+            for version in job.updater.versions if job.updater is not None else ():
+                for tree in version.plan.trees:
+                    ways = [*(flow.route for flow in tree.flows), *tree.return_edges]
+                    links = {f"{a}-{b}" for way in ways for u, v in pairwise(way) for a, b in ((u, v), (v, u))}
+                    if parts & {tree.root, *tree.points, *(node for way in ways for node in way), *links}:
+                        return False
+        return True
+
+    def has_server(self, node: str, addresses: Sequence[str]) -> bool:
+        """Whether a server has this name or, where no name is given, one of these addresses."""
+        if node:
+            return node in self.topology.servers
+        return any(self.topology.address(server) in addresses for server in self.topology.servers)
 
     def taken_out(self) -> list[str]:
         """What an operator keeps off, for a controller that starts again."""

@@ -30,6 +30,9 @@ SILENT_SPARED_SECONDS = 5.0
 """The same where the job goes on without it, which costs little."""
 SILENT_AT_FIRST_SECONDS = 20.0
 """The same for one that has never reported in this epoch: it may still be making ready."""
+RETURN_SECONDS = 5.0
+"""After a restart of the controller: how long those that are back, and go on working, wait for the others to be back.
+Agents try every two seconds."""
 SILENT_REPORTS = 5
 """Another agent must have reported so often meanwhile: after a pause of the controller itself all are late."""
 
@@ -263,6 +266,27 @@ class Roster:
         with self._lock:
             now = time.monotonic()
             return {node: now - member.joined for node, member in self._reserve.items()}
+
+    def go_on_after_restart(self) -> None:
+        """When the controller has started again, and agents have not come back that were lost meanwhile: go on without
+        them where the job can, as if they had been lost now. Else the others would wait for them until their operations
+        fail. For somebody who looks every now and then."""
+        with self._lock:
+            missing = self._missing()
+            if self._running or self._closed or not missing or not self._members:
+                return
+            epoch = self._common_epoch()
+            since = max(member.joined for member in self._members.values())
+            if not epoch or time.monotonic() - since < RETURN_SECONDS:
+                return
+            spares = self._spares()
+            if not self._spare([node for node in self._known if node in self._members or node in spares]):
+                return
+            self._begin(epoch)
+            self._log(f"{len(self._members)} agents are back and run epoch {epoch}, without {_names(missing)}")
+            for node in missing:
+                self._gone[node] = f"{node} was lost while the controller was away"
+                self._on_lost(node, self._gone[node])
 
     def give_up(self, reason: str) -> None:
         """The job does not go on without those who are gone: everybody stops, until they are back."""
@@ -535,13 +559,20 @@ class Roster:
 
     def _start(self) -> None:
         carried_on = self._common_epoch()
+        self._begin(carried_on)
+        if carried_on:
+            self._log(f"all {len(self.configs)} agents are back and run epoch {self.epoch}")
+        else:
+            self._log(f"all {len(self.configs)} agents have joined: epoch {self.epoch} begins")
+
+    def _begin(self, carried_on: int) -> None:
+        """Those that have joined run from now on: in an epoch of their own, or in the one that they carried over a
+        restart of the controller (0: in none)."""
         if carried_on:
             self._epochs.adopt(carried_on)
             self.epoch = carried_on
-            self._log(f"all {len(self.configs)} agents are back and run epoch {self.epoch}")
         else:
             self.epoch = self._epochs.next()
-            self._log(f"all {len(self.configs)} agents have joined: epoch {self.epoch} begins")
         self._running = True
         key = self._epochs.key(self.epoch)
         for node, member in self._members.items():

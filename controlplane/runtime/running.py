@@ -15,6 +15,10 @@ from controlplane.runtime.update import Updater
 from controlplane.terms import USUAL, Terms
 
 
+class NoJobYet(Refused):
+    """No job has this agent's node, or the name that it asks for; one that is added later may."""
+
+
 class JobsError(Exception):
     """There is no such job, there is one already, or it would get nothing; the message says which, and what to do."""
 
@@ -92,6 +96,7 @@ class Jobs:
     def __init__(self, *jobs: RunningJob) -> None:
         self._jobs = {job.name: job for job in jobs}
         self._lock = threading.RLock()
+        self._added = threading.Condition(self._lock)
 
     def __iter__(self) -> Iterator[RunningJob]:
         with self._lock:
@@ -105,6 +110,20 @@ class Jobs:
         with self._lock:
             self.check_name(job.name)
             self._jobs[job.name] = job
+            self._added.notify_all()
+
+    def wait_for(self, request: pb.JoinRequest, timeout: float) -> RunningJob | None:
+        """The job that an agent wants to join, as soon as there is one; None: not within so many seconds. Raises
+        Refused."""
+
+        def found() -> RunningJob | None:
+            try:
+                return self.of(request)
+            except NoJobYet:
+                return None
+
+        with self._added:
+            return self._added.wait_for(found, timeout)
 
     def check_name(self, name: str) -> None:
         """Raises JobsError when there is one of that name."""
@@ -138,14 +157,14 @@ class Jobs:
     def of(self, request: pb.JoinRequest) -> RunningJob:
         """The job that an agent wants to join: by its name, else the only one with its node or address.
 
-        Raises Refused.
+        Raises NoJobYet: there is none now; Refused: there are several.
         """
         jobs = list(self)
         try:
-            if request.job or len(jobs) == 1:
+            if request.job:
                 return self.get(request.job)
         except JobsError as error:
-            raise Refused(str(error)) from None
+            raise NoJobYet(str(error)) from None
         matching = [job for job in jobs if job.roster.knows(request)]
         if len(matching) == 1:
             return matching[0]
@@ -154,7 +173,7 @@ class Jobs:
             names = ", ".join(job.name for job in matching)
             raise Refused(f"{who} is in several jobs ({names}): say which with INART_JOB=NAME (--job NAME)")
         there = "; ".join(f"{job.name}: {', '.join(job.roster.configs)}" for job in jobs) or "there is no job"
-        raise Refused(f"{who} is not a node of any job ({there})")
+        raise NoJobYet(f"{who} is not a node of any job ({there})")
 
 
 def job_state(job: RunningJob) -> str:

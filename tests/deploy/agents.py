@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from typing import Any
 
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.runtime.members import Member
@@ -37,8 +39,15 @@ class Agents:
         self.threads.append(threading.Thread(target=self._live, args=(node,)))
         self.threads[-1].start()
 
-    def _join(self, node: str) -> None:
-        request = pb.JoinRequest(node=node, role=self.roles[node], version=ENCODING, agent=f"agent-{node}")
+    def carry_on(self, epoch: int, nodes: Iterable[str]) -> None:
+        """The controller has started again: these join with what they run."""
+        for node in nodes:
+            self._join(node, running_epoch=epoch, running_digest=self.roster.configs[node].digest)
+            self.threads.append(threading.Thread(target=self._live, args=(node,)))
+            self.threads[-1].start()
+
+    def _join(self, node: str, **running: Any) -> None:
+        request = pb.JoinRequest(node=node, role=self.roles[node], version=ENCODING, agent=f"agent-{node}", **running)
         self.members[node] = self.roster.join(request)
 
     def _live(self, node: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.generators import leaf_spine
 from controlplane.job import Job
-from controlplane.runtime import failures
+from controlplane.runtime import failures, roster
 from controlplane.runtime.disabled import Why
 from controlplane.runtime.running import RunningJob
 from controlplane.targets.kinds import P4RuntimeKind
@@ -95,3 +95,38 @@ def test_operator_can_take_a_server_back_that_the_plan_does_not_use(rig, running
     assert "h2" in rig.network.state.kept_off, "status says that h2 is not used"
     rig.network.replan(restored=["h2"])
     assert set(used(running)) == set(ROOTS)
+
+
+RUNNING_EPOCH = 4_000_000_000
+
+
+def test_server_that_was_lost_while_the_controller_was_away_is_gone_on_without(rig, running, until, monkeypatch):
+    """Else its workers would wait for it until their operations fail after a minute, and train over gloo."""
+    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
+    agents = Agents(running.roster)
+    agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node != "h2"])
+    assert not running.roster.running
+    rig.watch._look_at_lost_agents()
+    until(lambda: used(running) == ("h6",), "the job goes on without h2")
+    until(lambda: running.roster.running and not running.roster.gone(), "it runs")
+    assert running.roster.epoch > RUNNING_EPOCH
+    for node in WORKERS:
+        told = [kind for kind in agents.events[node] if kind != "waiting"]
+        assert told[:2] == ["configuration", "prepare"], "nobody is told to stop"
+    running.roster.close()
+    agents.end()
+
+
+@pytest.mark.parametrize("absent", [["h3"], ["h2", "h6"]])
+def test_controller_that_starts_again_waits_for_whom_the_job_needs(rig, running, absent, monkeypatch):
+    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
+    agents = Agents(running.roster)
+    agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node not in absent])
+    rig.watch._look_at_lost_agents()
+    assert not running.roster.running and not running.roster.gone()
+    for node in absent:
+        agents.carry_on(RUNNING_EPOCH, [node])
+    assert running.roster.running
+    assert running.roster.epoch == RUNNING_EPOCH, "undisturbed"
+    running.roster.close()
+    agents.end()
