@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 
 from controlplane import command_line
 from controlplane.rpc import inart_pb2 as pb
+from controlplane.rpc.channels import controller_address
 from controlplane.rpc.client import REPLAN_SECONDS, ControllerError, ask, fetch_status
 from controlplane.rpc.tls import add_tls_arguments, tls_from
 
@@ -245,7 +246,9 @@ def make_parser() -> argparse.ArgumentParser:
         (show, STATUS_SECONDS),
         (listed, STATUS_SECONDS),
     ):
-        command.add_argument("--controller", required=True, metavar="HOST:PORT", help="where the controller listens")
+        command.add_argument(
+            "--controller", metavar="HOST:PORT", help="where the controller listens (default: $INART_CONTROLLER)"
+        )
         command.add_argument("--json", action="store_true", help="print JSON")
         command.add_argument(
             "--timeout", type=float, default=seconds, metavar="SECONDS", help="how long it waits (default: %(default)g)"
@@ -348,7 +351,12 @@ def show_status(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.controller = controller_address(arguments.controller)
+    except ValueError as error:
+        parser.error(str(error))
     try:
         {"replan": run_replan, "job": run_job, "status": show_status}[arguments.command](arguments)
         sys.stdout.flush()

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -226,6 +226,15 @@ def check_tofino() -> Iterable[Check]:
         yield Check("tofino", "p4c", False, False, str(error).split(". ")[0], advice)
 
 
+def with_control(group: str, checks: Callable[[], Iterable[Check]], required: bool = False) -> Iterable[Check]:
+    """Checks that import what the extra `control` brings; where it is not installed (a node that only trains), that."""
+    try:
+        yield from checks()
+    except ModuleNotFoundError as error:
+        fix = "pip install 'inart[control]'; a node that only trains does not need it"
+        yield Check(group, "inart[control]", False, required, f"not checked: {error}", fix)
+
+
 def check_interface(interface: str | None) -> Iterable[Check]:
     """What agents need of the kernel, and of their data interface when it is given."""
     from controlplane import data_interface
@@ -363,12 +372,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         *check_abilities(),
         *check_machine(),
         *check_interface(arguments.interface),
-        *check_tofino(),
+        *with_control("tofino", check_tofino),
     ]
     if arguments.controller is not None:
         checks += check_controller(arguments.controller, arguments.credentials)
     if arguments.switches is not None:
-        checks += check_switches(arguments.switches, arguments.tofino)
+        checks += with_control("switches", lambda: check_switches(arguments.switches, arguments.tofino), required=True)
     failed = [check for check in checks if check.required and not check.ok]
     if arguments.json:
         print(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}, indent=2))

@@ -7,15 +7,14 @@ with connect("10.1.0.1:9600") as agent:
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
 from controlplane.agentconfig import AgentConfig, RepairedTree
+from controlplane.rpc import channels
 from controlplane.rpc import inart_pb2 as pb
-from controlplane.rpc.channels import check_address
 from controlplane.rpc.client import ControllerError, fetch_status
 from controlplane.rpc.tls import Tls
 from worker_agent.collectives import Operation
@@ -219,11 +218,8 @@ class Agent(Member):
 
 def controller_address(given: str | None) -> str:
     """The controller's address: the argument, else $INART_CONTROLLER. Raises AgentError."""
-    address = given or os.environ.get("INART_CONTROLLER")
-    if not address:
-        raise AgentError("which controller? Give --controller HOST:PORT, or set INART_CONTROLLER")
     try:
-        return check_address(address)
+        return channels.controller_address(given)
     except ValueError as error:
         raise AgentError(str(error)) from None
 

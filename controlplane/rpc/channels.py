@@ -86,6 +86,14 @@ class _Details(NamedTuple):
     compression: Any
 
 
+def controller_address(given: str | None) -> str:
+    """The controller's address: the one that was given, else $INART_CONTROLLER. Raises ValueError."""
+    address = given or os.environ.get("INART_CONTROLLER")
+    if not address:
+        raise ValueError("which controller? Give --controller HOST:PORT, or set INART_CONTROLLER")
+    return check_address(address)
+
+
 def check_address(address: str) -> str:
     """The address, where it is HOST:PORT or unix:PATH; gRPC takes any other for something else, without a word. Raises
     ValueError."""

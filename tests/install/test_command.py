@@ -1,0 +1,81 @@
+"""The command `inart`: after `make setup`, on a node that has only the base distribution, and told once where the
+controller is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inart import __version__
+from tests.install.test_wheel import ROOT, run
+
+SETUPTOOLS = "setuptools==84.2.1"  # as in requirements.txt
+COPIED = ("setup.sh", "setup.py", "pyproject.toml", "README.md")
+
+# Python with what the base distribution brings, and no extra's packages.
+BASE = """
+import sys
+EXTRAS = {"networkx", "scipy", "p4runtime", "p4", "pyomo", "highspy", "matplotlib", "cryptography", "grpc_health",
+          "torch", "mininet", "scapy", "uvloop", "bokeh", "prometheus_client"}
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Without())
+from inart.command import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def base(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: text for name, text in os.environ.items() if name != "INART_CONTROLLER"} | more
+    command = [sys.executable, "-c", BASE, *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_doctor_runs_on_a_node_that_only_trains() -> None:
+    done = base("doctor")
+    assert "Traceback" not in done.stderr and done.returncode in (0, 1)
+    assert "agents' I/O:" in done.stdout
+    assert "inart[control]: not checked: No module named 'networkx'" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert "inart[control]" not in last, "nothing of it is needed there"
+    asked = base("doctor", "--switches", "switches.json")
+    assert "inart[control]" in asked.stdout.splitlines()[-1], "the switches that it was asked about were not looked at"
+
+
+@pytest.mark.parametrize("words", [("status",), ("job", "list"), ("job", "show", "a"), ("replan",)])
+def test_who_asks_a_controller_is_told_once_where_it_is(words: tuple[str, ...]) -> None:
+    asked = base(*words, "--timeout", "0.5", INART_CONTROLLER="127.0.0.1:1")
+    assert asked.returncode == 1 and "127.0.0.1:1" in asked.stderr
+    given = base(*words, "--timeout", "0.5", "--controller", "127.0.0.1:2", INART_CONTROLLER="127.0.0.1:1")
+    assert given.returncode == 1 and "127.0.0.1:2" in given.stderr
+    unknown = base(*words)
+    assert unknown.returncode == 2 and "set INART_CONTROLLER" in unknown.stderr
+
+
+@pytest.mark.timeout(300)
+def test_setup_brings_the_command(tmp_path: Path) -> None:
+    """`make setup` in a copy of the repository whose requirements are few; again, there is nothing to do."""
+    if shutil.which("mnexec") is None:
+        pytest.skip("Debian packages are missing, which setup.sh would install")
+    names = run("git", "ls-files", "inart", "controlplane", "p4src/*.py", "p4src/protocol.json", cwd=ROOT).splitlines()
+    for name in (*COPIED, *names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "requirements.txt").write_text(f"{SETUPTOOLS}\n")
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("VENV", "PYTHON"))}
+    environment["PYTHON"] = sys.executable
+    first = subprocess.run(["./setup.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    if "could not install requirements.txt" in first.stderr:
+        pytest.skip(f"the package index is not reachable: {first.stderr.strip()[-200:]}")
+    assert first.returncode == 0, first.stderr
+    command = tmp_path / ".venv" / "bin" / "inart"
+    assert run(command, "--version", cwd="/") == f"inart {__version__}\n"
+    again = subprocess.run(["./setup.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert again.stdout == "setup: .venv: everything is installed\n"
