@@ -275,18 +275,9 @@ class Roster:
             missing = self._missing()
             if self._running or self._closed or not missing or not self._members:
                 return
-            epoch = self._common_epoch()
             since = max(member.joined for member in self._members.values())
-            if not epoch or time.monotonic() - since < RETURN_SECONDS:
-                return
-            spares = self._spares()
-            if not self._spare([node for node in self._known if node in self._members or node in spares]):
-                return
-            self._begin(epoch)
-            self._log(f"{len(self._members)} agents are back and run epoch {epoch}, without {_names(missing)}")
-            for node in missing:
-                self._gone[node] = f"{node} was lost while the controller was away"
-                self._on_lost(node, self._gone[node])
+            if time.monotonic() - since >= RETURN_SECONDS:
+                self._carry_on_without([*missing, *self._fresh()])
 
     def give_up(self, reason: str) -> None:
         """The job does not go on without those who are gone: everybody stops, until they are back."""
@@ -547,8 +538,30 @@ class Roster:
         missing = self._missing()
         if missing:
             self._tell_waiting(missing)
-        else:
+        elif not self._carry_on_without(self._fresh()):
             self._start()
+
+    def _fresh(self) -> list[str]:
+        """Members that run nothing."""
+        return [node for node, member in self._members.items() if not member.running[0]]
+
+    def _carry_on_without(self, lost: Sequence[str]) -> bool:
+        """The controller has started again: all others go on with the epoch that they run, and these, which are not
+        there or were started anew meanwhile, count as lost now. False, and nothing happens: the job cannot do that."""
+        left = {node: member for node, member in self._members.items() if node not in lost}
+        epoch = self._common_epoch(left)
+        workers = any(self._known[node].role == "worker" for node in lost if node in self._members)
+        if not lost or not epoch or workers or not self._spare([*left, *self._spares()]):
+            return False
+        there = [self._members.pop(node) for node in lost if node in self._members]
+        self._begin(epoch)
+        self._log(f"{len(left)} agents are back and run epoch {epoch}, without {_names(list(lost))}")
+        for member in there:
+            self._put_by(member)
+        for node in lost:
+            self._gone[node] = f"{node} was lost while the controller was away"
+            self._on_lost(node, self._gone[node])
+        return True
 
     def _missing(self) -> list[str]:
         return [node for node in self.configs if node not in self._members]
@@ -558,7 +571,7 @@ class Roster:
             member.events.put(pb.Event(waiting=pb.Waiting(missing=missing)))
 
     def _start(self) -> None:
-        carried_on = self._common_epoch()
+        carried_on = self._common_epoch(self._members)
         self._begin(carried_on)
         if carried_on:
             self._log(f"all {len(self.configs)} agents are back and run epoch {self.epoch}")
@@ -583,10 +596,10 @@ class Roster:
             event.configuration.digest = member.running[1]
             member.events.put(event)
 
-    def _common_epoch(self) -> int:
-        """The epoch that all agents already run with these very configurations (the controller restarted), else 0."""
-        epochs = {member.running[0] for member in self._members.values()}
-        same = all(member.running[1] == self.configs[node].digest for node, member in self._members.items())
+    def _common_epoch(self, members: Mapping[str, Member]) -> int:
+        """The epoch that these agents already run with their very configurations (the controller restarted), else 0."""
+        epochs = {member.running[0] for member in members.values()}
+        same = all(member.running[1] == self.configs[node].digest for node, member in members.items())
         return epochs.pop() if same and len(epochs) == 1 else 0
 
     def _remove(self, member: Member, reason: str) -> None:
@@ -597,8 +610,17 @@ class Roster:
             self._log(f"{reason}: the job goes on without it")
             self._fail_handover(reason)
             self._on_lost(member.node, reason)
+        elif self._carries_on_without(member.node):
+            self._log(f"{reason}; the others, which ran before the controller started again, go on")
         else:
             self._abort(reason, member.node)
+
+    def _carries_on_without(self, node: str) -> bool:
+        """Whether those that are back after a restart of the controller can go on without this one, when all the others
+        are back, too (`_carry_on_without`)."""
+        others = [one for one in self.configs if one != node]
+        carried = not self._running and not self._closed and self._common_epoch(self._members)
+        return bool(carried) and self._spare(others)
 
     def _abort(self, reason: str, node: str) -> None:
         """Stop the epoch, if one runs; what agents carried over a restart of the controller ends with it too."""

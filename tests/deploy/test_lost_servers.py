@@ -130,3 +130,42 @@ def test_controller_that_starts_again_waits_for_whom_the_job_needs(rig, running,
     assert running.roster.epoch == RUNNING_EPOCH, "undisturbed"
     running.roster.close()
     agents.end()
+
+
+def restarted(running: RunningJob, agents: Agents, until) -> None:  # type: ignore[no-untyped-def]
+    until(lambda: used(running) == ("h6",), "the job goes on without h2")
+    until(lambda: running.roster.running and not running.roster.gone(), "it runs")
+    for node in WORKERS:
+        told = [kind for kind in agents.events[node] if kind != "waiting"]
+        assert told[:2] == ["configuration", "prepare"], "nobody is told to stop"
+    running.roster.close()
+    agents.end()
+
+
+def test_server_that_was_started_anew_while_the_controller_was_away_stops_nobody(rig, running, until):
+    """It has nothing of what the others run: they go on without it, and it is used again later."""
+    agents = Agents(running.roster)
+    agents.carry_on(RUNNING_EPOCH, [*WORKERS, "h6"])
+    agents.join_again("h2")
+    assert "h2" in running.roster.waiting()
+    restarted(running, agents, until)
+
+
+def test_server_that_is_lost_while_others_are_not_back_yet_stops_nobody(rig, running, until, monkeypatch):
+    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.0)
+    agents = Agents(running.roster)
+    agents.carry_on(RUNNING_EPOCH, ["h2", *WORKERS[:2]])
+    running.roster.leave(agents.members["h2"])
+    agents.carry_on(RUNNING_EPOCH, [*WORKERS[2:], "h6"])
+    rig.watch._look_at_lost_agents()
+    restarted(running, agents, until)
+
+
+def test_worker_that_was_started_anew_while_the_controller_was_away_begins_a_new_epoch(rig, running):
+    """It lacks what the others have: that takes a stop."""
+    agents = Agents(running.roster)
+    agents.carry_on(RUNNING_EPOCH, [node for node in (*WORKERS, *ROOTS) if node != "h3"])
+    agents.join_again("h3")
+    assert running.roster.running and running.roster.epoch != RUNNING_EPOCH
+    running.roster.close()
+    agents.end()
