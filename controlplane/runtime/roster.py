@@ -466,10 +466,10 @@ class Roster:
             else:
                 member.running = (0, "")
                 self._put_by(member)
-        self._recall()
+        self._promote_standbys()
 
-    def _recall(self) -> None:
-        """Who waits and is needed is a member."""
+    def _promote_standbys(self) -> None:
+        """Agents that wait, and that the configurations name, become members."""
         for node in [node for node in self._reserve if node in self.configs and node not in self._members]:
             self._members[node] = self._reserve.pop(node)
 
@@ -632,7 +632,7 @@ class Roster:
             other.running = (0, "")
         self._running = self._stopped = False
         self._gone.clear()
-        self._recall()
+        self._promote_standbys()
 
     def _fail_handover(self, reason: str) -> None:
         if self._handover is not None and not self._handover.failure:

@@ -33,7 +33,7 @@ from controlplane.topology import Topology, TopologyError
 PREPARE_SECONDS = 15.0
 SAME = 1e-6
 LEAST_PART = 0.25
-"""Of its planned rate, that a plan keeps when it is led around something, whatever the ways carry."""
+"""Lowest fraction of its planned rate to which a rerouted plan is throttled, whatever its new routes carry."""
 ROOM = 0.05
 """Of everything, that a job has that must go on where others have taken all, until they make room for it."""
 LEAST_MBPS = 1e-6
