@@ -80,8 +80,11 @@ class AgentConfig:
 
     index: position in `workers` or in `parameter_servers`. address: IPv4 of its data interface. repeats: the job can go
     on without an agent that is lost: a worker keeps what is under way, to start it again. shrinks: also without a
-    worker: it keeps results, too, for those who have not got them. key: of the epoch, 32 hexadecimal digits, with which
-    all sums are checked: a secret of the controller and the job's agents; empty: all zeros (rigs without a controller).
+    worker: it keeps results, too, for those who have not got them.
+
+    key: of the epoch, 32 hexadecimal digits, with which all sums are checked: a secret of the controller and the job's
+    agents; empty: all zeros (rigs without a controller). sources: addresses that packets may come from: a worker's are
+    the parameter servers', theirs the workers'; empty: any.
     """
 
     job: str
@@ -99,6 +102,7 @@ class AgentConfig:
     repeats: bool = False
     shrinks: bool = False
     key: str = field(default="", repr=False)
+    sources: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,6 +125,7 @@ class AgentConfig:
                     **data,
                     "workers": tuple(data["workers"]),
                     "parameter_servers": tuple(data["parameter_servers"]),
+                    "sources": tuple(data.get("sources", ())),
                     "worker_trees": tuple(
                         WorkerTree(**{**tree, "others_labels": tuple(tree.get("others_labels", ()))})
                         for tree in data.get("worker_trees", ())

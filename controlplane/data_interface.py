@@ -85,7 +85,7 @@ def _multicast(interface: str) -> Iterator[Finding]:
     """Joins the group, and asks for what the back end `udp` uses."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             probe.bind((str(GROUP), udp_port(0, 0)))
             member = struct.pack("=4s4si", GROUP.packed, bytes(4), socket.if_nametoindex(interface))
             probe.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)

@@ -453,6 +453,11 @@ class _Builder(_Entries):
             for node, config in agents.items()
         }
 
+    def addresses(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Of all of them; none where one is not known."""
+        found = tuple(dict.fromkeys(self.topology.address(node) for node in nodes))
+        return found if all(found) else ()
+
     def deployment(self, epoch: int) -> Deployment:
         limits, job, rulesets = self.limits, self.plan.job, self.rulesets()
         agents: dict[str, AgentConfig] = {}
@@ -475,6 +480,7 @@ class _Builder(_Entries):
                     worker_trees=tuple(self.worker_trees.get(node, ())),
                     root_trees=tuple(self.root_trees.get(node, ())),
                     address=self.topology.address(node),
+                    sources=self.addresses(job.parameter_servers if role == "worker" else job.workers),
                     repeats=len(job.parameter_servers) > 1 or job.may_lose_workers,
                     shrinks=job.may_lose_workers,
                 )

@@ -141,7 +141,7 @@ class Multicast:
         own = self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             own.setblocking(False)
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
             own.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
             own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, PROTOCOL.ttl)

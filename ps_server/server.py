@@ -20,7 +20,7 @@ from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStats, NativeIoStats, assign, link_mbps
-from worker_agent.native_engine import load_engine, native_key
+from worker_agent.native_engine import load_engine, native_key, native_sources
 
 _MESSAGE_BYTES = 512
 _SUSPECTS = 8
@@ -51,6 +51,8 @@ class _Config(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees")),
         ("key", ctypes.c_uint8 * KEY_BYTES),
+        ("sources", ctypes.c_uint32),
+        ("source", ctypes.POINTER(ctypes.c_uint32)),
         ("tree", ctypes.POINTER(_TreeConfig)),
     ]
 
@@ -113,7 +115,8 @@ class RootTreeStats:
 
 @dataclass(frozen=True)
 class ServerStats:
-    """Counters since the server was made (`trees`: since the last configuration). bytes_*: of whole frames; unknown: a
+    """Counters since the server was made (`trees`: since the last configuration). other_source: packets from addresses
+    that have no part in the job. bytes_*: of whole frames; unknown: a
     label or job that is not ours; cpu_seconds: of the I/O threads; io: back end, threads, super-frames, trouble."""
 
     packets_received: int
@@ -123,6 +126,7 @@ class ServerStats:
     malformed: int
     unknown: int
     other_epoch: int
+    other_source: int
     send_errors: int
     kernel_drops: int
     wakeups: int
@@ -223,16 +227,10 @@ class Server:
                 )
             )
         array = (_TreeConfig * len(trees))(*trees)
-        keep.append(array)
-        return _Config(
-            config.job_id,
-            config.epoch,
-            len(config.workers),
-            config.values_per_packet,
-            len(trees),
-            native_key(config),
-            array,
-        ), keep
+        sources = native_sources(config)
+        keep += [array, sources]
+        sizes = config.job_id, config.epoch, len(config.workers), config.values_per_packet, len(trees)
+        return _Config(*sizes, native_key(config), len(sources), sources, array), keep
 
     def reconfigure(self, config: AgentConfig) -> None:
         """All chunks start afresh with `config` (a new epoch). Raises ValueError, AgentError for a bad one, and the old

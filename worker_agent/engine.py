@@ -31,7 +31,7 @@ from worker_agent.errors import (
 )
 from worker_agent.forked import abandon_when_forked, why
 from worker_agent.io_options import IoOptions, IoStats, NativeIoStats, assign
-from worker_agent.native_engine import native_key
+from worker_agent.native_engine import native_key, native_sources
 from worker_agent.native_worker import (
     COUNTERS,
     MESSAGE_BYTES,
@@ -138,6 +138,7 @@ class Engine:
                 for tree, thread, others in zip(config.worker_trees, threads, labels, strict=True)
             )
         )
+        sources = native_sources(config)
         native = NativeConfig(
             config.job_id,
             config.epoch,
@@ -146,10 +147,12 @@ class Engine:
             len(trees),
             config.index,
             native_key(config),
+            len(sources),
+            sources,
             self.timeout,
             trees,
         )
-        return native, (trees, labels)
+        return native, (trees, labels, sources)
 
     def allreduce_async(self, array: Any, op: Operation = "sum", *, dtype: str | None = None) -> Work:
         """Starts the all-reduce of a contiguous numpy array or torch CPU tensor, in place: the same bits everywhere.

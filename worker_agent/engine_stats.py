@@ -40,7 +40,8 @@ class TreeStats:
 @dataclass(frozen=True)
 class EngineStats:
     """Counters since the engine was made (`trees`: since the last configuration). bytes_*: of whole frames;
-    bytes_reduced: of tensors; cpu_seconds: of the I/O threads; io: back end, threads, super-frames, trouble."""
+    other_source: packets from addresses that have no part in the job; bytes_reduced: of tensors; cpu_seconds: of the
+    I/O threads; io: back end, threads, super-frames, trouble."""
 
     packets_sent: int
     packets_received: int
@@ -49,6 +50,7 @@ class EngineStats:
     malformed: int
     unknown: int
     other_epoch: int
+    other_source: int
     send_errors: int
     kernel_drops: int
     operations_done: int

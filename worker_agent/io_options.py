@@ -49,6 +49,7 @@ PACKET_COUNTERS = (
     "malformed",
     "unknown",
     "other_epoch",
+    "other_source",
     "send_errors",
     "kernel_drops",
     "wakeups",

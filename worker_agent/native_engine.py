@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,3 +40,9 @@ def key_bytes(config: AgentConfig) -> bytes:
 def native_key(config: AgentConfig) -> ctypes.Array[ctypes.c_uint8]:
     """The same as the C engines take it. Raises ValueError."""
     return (ctypes.c_uint8 * KEY_BYTES).from_buffer_copy(key_bytes(config))
+
+
+def native_sources(config: AgentConfig) -> ctypes.Array[ctypes.c_uint32]:
+    """Addresses that packets may come from, as the C engines take them. Raises ValueError."""
+    addresses = [int(ipaddress.IPv4Address(address)) for address in config.sources]
+    return (ctypes.c_uint32 * len(addresses))(*addresses)

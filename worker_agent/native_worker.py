@@ -31,6 +31,8 @@ class NativeConfig(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("job", "epoch", "workers", "values", "trees", "index")),
         ("key", ctypes.c_uint8 * KEY_BYTES),
+        ("sources", ctypes.c_uint32),
+        ("source", ctypes.POINTER(ctypes.c_uint32)),
         ("timeout_seconds", ctypes.c_double),
         ("tree", ctypes.POINTER(NativeTreeConfig)),
     ]

@@ -43,6 +43,8 @@ struct inart_root_tree_config {
 struct inart_root_config {
     uint32_t job, epoch, workers, values, trees;
     uint8_t key[CHECK_KEY_BYTES]; /* of the epoch: check.h */
+    uint32_t sources;
+    const uint32_t *source; /* addresses of the workers, host order; none: any */
     const struct inart_root_tree_config *tree;
 };
 /* struct inart_io_config, inart_io_stats: engine.h */
@@ -94,6 +96,8 @@ struct io_thread {
     uint32_t flow_count;
     struct label_map labels;
     struct check *check;
+    struct label_map sources; /* who may send */
+    bool any_source;
     struct inart_packet_stats stats;
 };
 
@@ -366,6 +370,8 @@ static struct engine_sleep work(struct engine_thread *engine)
             int n = io_receive(io, source);
             for (int i = 0; i < n; i++) {
                 const struct io_in *in = &io->in[i];
+                if (!sources_have(&x->sources, x->any_source, in, &x->stats))
+                    continue;
                 for (uint32_t at = 0; at < in->bytes || !at; at += in->segment ? in->segment : 1, received++) {
                     io_fetch(in, at);
                     receive(x, in->data + at, in->bytes - at < in->segment ? in->bytes - at : in->segment, now);
@@ -396,14 +402,15 @@ struct share {
     uint32_t tree_count;
     struct flow *flows;
     uint32_t flow_count;
-    struct label_map labels;
+    struct label_map labels, sources;
     struct check *check;
 };
 
 static void share_free(struct tree *trees, uint32_t count, struct flow *flows, uint32_t flow_count, struct label_map *labels,
-                       struct check *check)
+                       struct label_map *sources, struct check *check)
 {
     check_free(check);
+    label_map_free(sources);
     for (uint32_t i = 0; trees && i < count; i++) {
         free(trees[i].ring);
         free(trees[i].values);
@@ -463,7 +470,7 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
     s->trees = calloc(config->trees + 1, sizeof *s->trees);
     s->flows = calloc(flow_count + 1, sizeof *s->flows);
     s->check = check_make(config->key, config->workers, config->values);
-    bool bad = !s->trees || !s->flows || !s->check || label_map_make(&s->labels, flow_count);
+    bool bad = !s->trees || !s->flows || !s->check || sources_make(&s->sources, config->source, config->sources) || label_map_make(&s->labels, flow_count);
     error[0] = 0;
     for (uint32_t i = 0; i < config->trees && !bad; i++) {
         const struct inart_root_tree_config *from = &config->tree[i];
@@ -515,16 +522,18 @@ static int configure(struct inart_root *r, const struct inart_root_config *confi
         struct share *s = &shares[i];
         engine_enter(&x->engine);
         if (result) { /* all stays as it was */
-            share_free(s->trees, s->tree_count, s->flows, s->flow_count, &s->labels, s->check);
+            share_free(s->trees, s->tree_count, s->flows, s->flow_count, &s->labels, &s->sources, s->check);
             engine_discard(&x->engine);
         } else {
-            share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels, x->check);
+            share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels, &x->sources, x->check);
             x->trees = s->trees;
             x->tree_count = s->tree_count;
             x->flows = s->flows;
             x->flow_count = s->flow_count;
             x->labels = s->labels;
             x->check = s->check;
+            x->sources = s->sources;
+            x->any_source = !config->sources;
             x->job = config->job;
             x->epoch = config->epoch;
             x->values = config->values;
@@ -552,7 +561,7 @@ void inart_root_destroy(struct inart_root *r)
         struct io_thread *x = &r->threads[i];
         engine_join(&x->engine);
         engine_free(&x->engine);
-        share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels, x->check);
+        share_free(x->trees, x->tree_count, x->flows, x->flow_count, &x->labels, &x->sources, x->check);
     }
     free(r->threads);
     free(r);

@@ -169,7 +169,7 @@ def test_a_clock_jumps_for_one_process_and_counts_who_read_it(tmp_path: Path) ->
 def test_a_forger_gives_up_all_privileges_and_sends_what_it_is_told() -> None:
     values, port = PROTOCOL.targets["v1model"].values_per_packet, 0x5000
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
-        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         receiver.bind((forger.GROUP, port))
         membership = socket.inet_aton(forger.GROUP) + socket.inet_aton("127.0.0.1")
         receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)

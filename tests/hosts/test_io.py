@@ -91,7 +91,7 @@ def test_an_mtu_that_becomes_too_small_is_said_in_words(make_rig: MakeRig) -> No
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_super_frames_of_other_sizes_are_malformed_packet_by_packet(make_rig: MakeRig, backend: str) -> None:
-    rig = make_rig(ONE, io=IoOptions(backend))
+    rig = make_rig(ONE, io=IoOptions(backend), anybody=True)
     port = rig.job.workers[0].worker_trees[0].port
     packet = PROTOCOL.udp_length(64) - 8
     raw = rig.raw_port("w0")

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "io_backends.h"
+#include "labels.h"
 
 #define WAKE_SPACING (INART_NS / 5000) /* wake-ups for packets are at least this far apart */
 #define SPARSE 8                       /* ... when fewer than this came at a time */
@@ -39,7 +40,7 @@ struct inart_io_stats {
     char trouble[INART_TROUBLE];
 };
 struct inart_packet_stats {
-    uint64_t packets_sent, packets_received, bytes_sent, bytes_received, malformed, unknown, other_epoch, send_errors, kernel_drops;
+    uint64_t packets_sent, packets_received, bytes_sent, bytes_received, malformed, unknown, other_epoch, other_source, send_errors, kernel_drops;
     uint64_t wakeups, cpu_ns;
 };
 /* ------------------------------------------------------------------------------------ */
@@ -387,6 +388,7 @@ static inline void engine_packets(const struct engine_thread *t, const struct in
     sum->malformed += counted->malformed + t->io->counters.malformed;
     sum->unknown += counted->unknown;
     sum->other_epoch += counted->other_epoch;
+    sum->other_source += counted->other_source;
     sum->send_errors += t->io->counters.send_errors;
     sum->kernel_drops += engine_drops(t);
     sum->wakeups += t->wakeups;
@@ -408,6 +410,30 @@ static inline void engine_statistics(const struct engine_thread *t, struct inart
         stats->segments = io->segments;
     if (io->trouble[0])
         memcpy(stats->trouble, io->trouble, sizeof stats->trouble);
+}
+
+/* ---- who may send ---- */
+
+/* Addresses that packets may come from; of none: anybody's. -1: out of memory. */
+static inline int sources_make(struct label_map *map, const uint32_t *source, uint32_t count)
+{
+    if (label_map_make(map, count))
+        return -1;
+    for (uint32_t i = 0; i < count; i++)
+        label_map_set(map, source[i], 0);
+    return 0;
+}
+
+/* Whether a message comes from where it may; else its packets are counted. */
+static inline bool sources_have(const struct label_map *map, bool any, const struct io_in *in, struct inart_packet_stats *stats)
+{
+    if (any || label_map_get(map, in->source) >= 0)
+        return true;
+    uint32_t packets = in->segment ? (in->bytes + in->segment - 1) / in->segment : 1;
+    stats->packets_received += packets;
+    stats->bytes_received += in->bytes + (uint64_t)packets * INART_OFFSET_HEADER;
+    stats->other_source += packets;
+    return false;
 }
 
 /* ---- configurations: 0, or -1 with the reason in `error` ---- */

@@ -68,6 +68,7 @@ struct io_out {
 struct io_in {
     uint8_t *data;
     uint32_t bytes, segment;
+    uint32_t source; /* address of its sender, host order */
 };
 
 struct io_counters {
@@ -98,6 +99,7 @@ struct io {
     bool failed;                  /* it has refused something since the interface was last looked at */
     struct io_in in[INART_IN];
     struct mmsghdr message[INART_IN], sending[INART_SEGMENTS];
+    struct sockaddr_in from[INART_IN];
     struct iovec in_iov[INART_IN], out_iov[2 * INART_SEGMENTS];
     uint8_t control[INART_IN][64];
     uint32_t receive_buffer; /* bytes of the kernel's receive buffer that we got, a source */

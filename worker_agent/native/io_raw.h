@@ -130,7 +130,7 @@ static bool raw_take(struct io *io, uint8_t *frame, size_t length, unsigned segm
         return false;
     }
     uint32_t bytes = (uint32_t)(length - INART_OFFSET_HEADER);
-    *in = (struct io_in){frame + INART_OFFSET_HEADER, bytes, segment ? segment : bytes};
+    *in = (struct io_in){frame + INART_OFFSET_HEADER, bytes, segment ? segment : bytes, inart_get32(frame + INART_OFFSET_IPV4_SOURCE)};
     return true;
 }
 

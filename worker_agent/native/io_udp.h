@@ -37,8 +37,9 @@ static inline int udp_socket(struct io *io, uint16_t port, char *error, size_t s
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INART_GROUP)};
     int discover = IP_PMTUDISC_DO; /* never fragmented */
     io->receive_buffer = io_buffers(fd, io->spec.receive_bytes);
-    /* The same port on one machine: a worker and a server, or the engine of the next plan beside this one's. */
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one)
+    /* The same port on one machine: a worker and a server, or the engine of the next plan beside this one's. With SO_REUSEPORT
+     * the kernel lets nobody bind it but this user (SO_REUSEADDR would let everybody), and still gives each socket its copy. */
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one)
         || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_ALL, &zero, sizeof zero)
         || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &zero, sizeof zero)
         || setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof ttl)
@@ -51,7 +52,7 @@ static inline int udp_socket(struct io *io, uint16_t port, char *error, size_t s
     setsockopt(fd, SOL_UDP, UDP_GRO, &one, sizeof one);
     if (bind(fd, (struct sockaddr *)&address, sizeof address)) {
         snprintf(error, size, "cannot bind UDP port %u of " INART_GROUP_TEXT ": %s%s", port, strerror(errno),
-                 errno == EADDRINUSE ? " (another program has it for itself)" : "");
+                 errno == EADDRINUSE ? " (a program of another user has it: all agents of a host run as one user)" : "");
         close(fd);
         return -1;
     }
@@ -102,7 +103,8 @@ static int udp_receive(struct io *io, unsigned source)
 {
     for (unsigned i = 0; i < io->wanted; i++) {
         io->in_iov[i] = (struct iovec){io->in_memory + (size_t)i * INART_ROOM, INART_ROOM};
-        io->message[i].msg_hdr = (struct msghdr){.msg_iov = &io->in_iov[i], .msg_iovlen = 1, .msg_control = io->control[i],
+        io->message[i].msg_hdr = (struct msghdr){.msg_name = &io->from[i], .msg_namelen = sizeof io->from[i],
+                                                 .msg_iov = &io->in_iov[i], .msg_iovlen = 1, .msg_control = io->control[i],
                                                  .msg_controllen = sizeof io->control[i]};
     }
     int n = recvmmsg(io->source[source], io->message, io->wanted, MSG_DONTWAIT | MSG_TRUNC, NULL);
@@ -118,7 +120,7 @@ static int udp_receive(struct io *io, unsigned source)
         for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
             if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO)
                 segment = (uint32_t)*(const int *)(const void *)CMSG_DATA(c);
-        io->in[i] = (struct io_in){io->in_iov[i].iov_base, bytes, segment};
+        io->in[i] = (struct io_in){io->in_iov[i].iov_base, bytes, segment, ntohl(io->from[i].sin_addr.s_addr)};
     }
     return n;
 }

@@ -157,7 +157,9 @@ static int configure(struct inart_worker *w, const struct inart_worker_config *c
     memset(shares, 0, sizeof shares);
     int result = 0;
     struct check *check = check_make(config->key, config->workers, config->values);
-    if (!check) {
+    struct label_map sources = {0};
+    if (!check || sources_make(&sources, config->source, config->sources)) {
+        check_free(check);
         snprintf(error, size, "out of memory");
         return -1;
     }
@@ -179,11 +181,16 @@ static int configure(struct inart_worker *w, const struct inart_worker_config *c
         x->labels = s->labels;
         engine_use(&x->engine);
     }
-    if (result)
+    if (result) {
         check_free(check);
-    else {
+        label_map_free(&sources);
+    } else {
         w->config = *config;
         w->config.tree = NULL;
+        w->config.source = NULL; /* the caller's */
+        label_map_free(&w->sources);
+        w->sources = sources;
+        w->any_source = !config->sources;
         check_free(w->check);
         w->check = check;
         w->data = INART_DATA_VALUES(config->values);
@@ -233,6 +240,7 @@ void inart_worker_destroy(struct inart_worker *w)
         trees_free(x->trees, x->tree_count, &x->labels);
     }
     check_free(w->check);
+    label_map_free(&w->sources);
     free(w->threads);
     free(w);
 }

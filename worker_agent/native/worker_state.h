@@ -57,6 +57,8 @@ struct inart_tree_config {
 struct inart_worker_config {
     uint32_t job, epoch, workers, values, trees, index;
     uint8_t key[CHECK_KEY_BYTES]; /* of the epoch: check.h */
+    uint32_t sources;
+    const uint32_t *source; /* addresses of the parameter servers, host order; none: any */
     double timeout_seconds;
     const struct inart_tree_config *tree;
 };
@@ -175,6 +177,8 @@ struct inart_worker {
     struct inart_io_config io;
     struct io_thread *threads;
     struct check *check;
+    struct label_map sources; /* who may send results */
+    bool any_source;
     uint32_t data; /* words of a packet that are data */
     atomic_bool failed; /* nothing works until the next configuration */
     pthread_mutex_t mutex; /* covers the rest */

@@ -89,6 +89,8 @@ static int receive_all(struct io_thread *x, uint64_t now)
             int n = io_receive(io, source);
             for (int i = 0; i < n; i++) {
                 const struct io_in *in = &io->in[i];
+                if (!sources_have(&x->worker->sources, x->worker->any_source, in, &x->stats))
+                    continue;
                 for (uint32_t at = 0; at < in->bytes || !at; at += in->segment ? in->segment : 1, received++) {
                     io_fetch(in, at);
                     receive(x, in->data + at, in->bytes - at < in->segment ? in->bytes - at : in->segment, now);
