@@ -27,13 +27,17 @@ START_SECONDS = 60.0
 @dataclass(frozen=True)
 class Faults:
     """What every port does to what it sends: probabilities, delay of all packets and how much longer a reordered one is
-    held back, in seconds."""
+    held back, in seconds. corrupt: a bit flips, of the frame's bytes from corrupt_from up to corrupt_until (0: its
+    end), and no kernel notices."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
     delay_seconds: float = 0.0
     hold_seconds: float = 0.0
+    corrupt: float = 0.0
+    corrupt_from: int = 0
+    corrupt_until: int = 0
 
 
 class Switch:
@@ -94,6 +98,11 @@ class Switch:
             "reorder": faults.reorder,
             "delay_ms": faults.delay_seconds * 1e3,
             "reorder_ms": faults.hold_seconds * 1e3,
+            "corrupt": faults.corrupt,
+            "corrupt_from": faults.corrupt_from,
+            "corrupt_until": faults.corrupt_until,
+            "corrupt_udp": 1,
+            "corrupt_hidden": 1,
         }
         for port in range(1, self.ports + 1):
             self._ask(command="shape", device=DEVICE, port=port, shape=shape)  # all: what is not given stays

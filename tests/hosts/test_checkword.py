@@ -1,0 +1,126 @@
+"""The check word: what the C engines make of it is what the reference makes, and whatever changes is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from evaluation.hosts.checks import NativeCheck
+from p4src.protocol import Flag, HostFlag
+from worker_agent.checkword import Check
+
+KEY = bytes(range(1, 17))
+SIZES = (4, 64, 256)
+kinds = st.sampled_from([0, int(HostFlag.SCATTER), int(HostFlag.SINGLE)])
+sequences = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> tuple[Check, NativeCheck, list[list[int]], int, int, int]:
+    """A job, what each worker sends for a chunk (check word included), and the chunk."""
+    workers, values = draw(st.sampled_from([1, 2, 3, 8, 65])), draw(st.sampled_from(SIZES))
+    tree, kind, sequence = draw(st.integers(0, 300)), draw(kinds), draw(sequences)
+    check = Check(KEY, workers, values)
+    drawn = np.random.default_rng(draw(st.integers(0, 10**6)))
+    most = 2**30 // workers
+    sent = []
+    for worker in range(workers):
+        data = [int(v) for v in drawn.integers(-most, most, values - 1)]
+        sent.append([*data, check.word(data, [worker], tree, kind, sequence)])
+    return check, NativeCheck(KEY, workers, values), sent, tree, kind, sequence
+
+
+def total(sent: list[list[int]]) -> list[int]:
+    """As switches add: 32 bits, that wrap."""
+    added = [sum(column) for column in zip(*sent, strict=True)]
+    return [(word + 2**31) % 2**32 - 2**31 for word in added]
+
+
+def right(made: tuple[Any, ...], words: list[int], **where: int) -> bool:
+    """What both say of a sum of all workers'."""
+    check, native, sent, tree, kind, sequence = made
+    place = {"tree": tree, "kind": kind, "sequence": sequence, **where}
+    everyone = list(range(len(sent)))
+    said = check.right(words, everyone, place["tree"], place["kind"], place["sequence"])
+    assert native.right(words, everyone, place["tree"], place["kind"], place["sequence"]) == said
+    return said
+
+
+@settings(max_examples=60, deadline=None)
+@given(sums())
+def test_the_engine_and_the_reference_make_the_same_words_and_the_sum_is_right(made: tuple[Any, ...]) -> None:
+    check, native, sent, tree, kind, sequence = made
+    assert native.prime == check.prime and check.prime * len(sent) <= 2**32
+    for worker, words in enumerate(sent):
+        assert native.word(words[:-1], [worker], tree, kind, sequence) == words[-1]
+    assert right(made, total(sent))
+
+
+@settings(max_examples=200, deadline=None)
+@given(sums(), st.data())
+def test_a_flipped_bit_of_any_word_is_seen(made: tuple[Any, ...], data: st.DataObject) -> None:
+    words = total(made[2])
+    position, bit = data.draw(st.integers(0, len(words) - 1)), data.draw(st.integers(0, 31))
+    words[position] = (words[position] ^ (1 << bit)) if bit < 31 else words[position] ^ -(2**31)
+    assert not right(made, words)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sums(), st.data())
+def test_a_worker_twice_missing_or_in_place_of_another_is_seen(made: tuple[Any, ...], data: st.DataObject) -> None:
+    sent = made[2]
+    one, other = data.draw(st.integers(0, len(sent) - 1)), data.draw(st.integers(0, len(sent) - 1))
+    assert not right(made, total([*sent, sent[one]])), "twice"
+    if len(sent) > 1:
+        assert not right(made, total(sent[:one] + sent[one + 1 :])), "missing"
+    assume(one != other)
+    assert not right(made, total([words for i, words in enumerate(sent) if i != one] + [sent[other]])), "in place of it"
+
+
+@settings(max_examples=100, deadline=None)
+@given(sums(), st.integers(1, 1000))
+def test_a_chunk_in_another_place_is_seen(made: tuple[Any, ...], far: int) -> None:
+    words = total(made[2])
+    assert not right(made, words, sequence=(made[5] + far) % 2**32)
+    assert not right(made, words, tree=made[3] + far)
+    assert not right(made, words, kind=made[4] ^ int(HostFlag.SCATTER))
+
+
+@settings(max_examples=100, deadline=None)
+@given(sums(), st.integers(0, 2**32 - 1), st.integers(0, 31))
+def test_a_results_word_covers_how_many_chunks_are_complete(made: tuple[Any, ...], complete: int, bit: int) -> None:
+    check, native, sent, tree, kind, sequence = made
+    data, everyone = total(sent)[:-1], list(range(len(sent)))
+    word = check.result(data, everyone, tree, kind, sequence, complete=complete)
+    assert native.result(data, everyone, tree, kind, sequence, complete=complete) == word
+    assert check.result(data, everyone, tree, kind, sequence, complete=complete ^ 1 << bit) != word
+    assert native.seal(tree, sequence, complete) == check.seal(tree, sequence, complete)
+    assert check.seal(tree, sequence, complete ^ 1 << bit) != check.seal(tree, sequence, complete)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(SIZES), st.integers(0, 300), sequences, st.data())
+def test_words_of_exponents_prove_themselves(values: int, tree: int, sequence: int, data: st.DataObject) -> None:
+    check, native = Check(KEY, 3, values), NativeCheck(KEY, 3, values)
+    exponents = data.draw(st.lists(st.integers(0, 5250), min_size=values - 1, max_size=values - 1))
+    words = [check.exponent_word(tree, sequence, j, e) for j, e in enumerate(exponents)]
+    assert words == [native.exponent_word(tree, sequence, j, e) for j, e in enumerate(exponents)]
+    assert check.maximum_right([*words, 0], tree, sequence) and native.maximum_right([*words, 0], tree, sequence)
+    position, bit = data.draw(st.integers(0, values - 2)), data.draw(st.integers(0, 31))
+    flipped = [*words, 0]
+    flipped[position] = (flipped[position] ^ 1 << bit) - (2**32 if bit == 31 else 0)
+    assert check.maximum_right(flipped, tree, sequence) == native.maximum_right(flipped, tree, sequence)
+    wrong = sum(check.exponent_of(tree, sequence, position, words[position] ^ 1 << one) >= 0 for one in range(31))
+    assert wrong == 0, "31 flips of one word, each undetected once in 2^18"
+
+
+def test_another_key_is_another_check() -> None:
+    data = list(range(63))
+    one, other = Check(KEY, 4, 64), Check(bytes(16), 4, 64)
+    assert one.prime != other.prime
+    words = [*data, one.word(data, [2], 1, 0, 5)]
+    assert one.right(words, [2], 1, 0, 5) and not other.right(words, [2], 1, 0, 5)
+    assert int(Flag.MAXIMUM) not in (int(HostFlag.SCATTER), int(HostFlag.SINGLE))

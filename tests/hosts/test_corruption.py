@@ -1,0 +1,136 @@
+"""Bits that flip on the way, and other users of a host who forge packets: no sum is wrong, and all is made good."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from evaluation.chaos import forger
+from p4src.protocol import VERSION, Flag
+from tests.hosts.conftest import WORKERS
+from tests.hosts.rig import Rig, check, finish, tensors
+from tests.hosts.test_allreduce import VALUES, starts
+from tests.hosts.test_collectives import gather_and_check
+
+MakeRig = Callable[..., Rig]
+VALUES_AT, HEADER_AT = 66, 42
+
+
+def failures(rig: Rig) -> int:
+    """Sums and packets that were refused because they were not what the workers have sent."""
+    counted = [*(engine.stats().trees for engine in rig.engines), *(server.stats().trees for server in rig.servers)]
+    return sum(tree.check_failures for trees in counted for tree in trees)
+
+
+def reduce_and_check(rig: Rig, seed: int, elements: int) -> None:
+    before = tensors(seed, WORKERS, elements)
+    after = [tensor.copy() for tensor in before]
+    finish(rig.submit(after))
+    check(before, after, starts(rig, elements), VALUES)
+
+
+@pytest.mark.parametrize(
+    ("first", "end"),
+    [
+        pytest.param(VALUES_AT, 0, id="values"),
+        pytest.param(HEADER_AT, VALUES_AT, id="header"),
+        pytest.param(HEADER_AT, 0, id="all of the packet"),
+    ],
+)
+def test_flipped_bits_make_no_sum_wrong(make_rig: MakeRig, first: int, end: int) -> None:
+    rig = make_rig()
+    rig.faults(corrupt=0.01, corrupt_from=first, corrupt_until=end)
+    for seed in range(4):
+        reduce_and_check(rig, seed, 40_000)
+    gather_and_check(rig, 5, 3_000)
+    assert failures(rig) > 0, "flips that only the check word shows"
+    rig.faults()
+    reduce_and_check(rig, 9, 40_000)
+
+
+def test_the_label_of_a_link_that_corrupts_is_named(make_rig: MakeRig) -> None:
+    """The switch's port to a server flips bits: its partial sums and what passes it are what the server suspects."""
+    rig = make_rig()
+    rig.faults(corrupt=0.05, corrupt_from=VALUES_AT)
+    for seed in range(3):
+        reduce_and_check(rig, seed, 40_000)
+    known = {flow.label for server in rig.servers for tree in server.config.root_trees for flow in tree.flows}
+    named = {label for server in rig.servers for tree in server.stats().trees for label, _ in tree.suspects}
+    assert named and named <= known
+
+
+def forged(rig: Rig, node: str, packets: Sequence[dict[str, int]]) -> subprocess.Popen[str]:
+    """A process on a host that gives up all privileges and sends these, as `forger` says."""
+    config = next(one for one in (*rig.job.workers, *rig.job.servers) if one.node == node)
+    command = ["ip", "netns", "exec", rig.network.hosts[node], sys.executable, "-I", "-S", forger.__file__]
+    process = subprocess.Popen(
+        [*command, str(VERSION), "64", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"address": config.address, "packets": list(packets)}) + "\n")
+    process.stdin.close()
+    return process
+
+
+def test_another_user_who_knows_all_but_the_key_makes_no_sum_wrong(make_rig: MakeRig) -> None:
+    """Job, port, epoch and labels are told to processes of another user, on a worker's host and on a server's."""
+    rig = make_rig(rate_mbps=20)
+    worker, server = rig.job.workers[0], rig.job.servers[0]
+    common = {"job": worker.job_id, "epoch": worker.epoch, "bitmap": 0, "count": 400}
+    contributions = [
+        {**common, "port": tree.port, "label": tree.up_label, "flags": flags, "sequence": 0}
+        for tree in worker.worker_trees
+        for flags in (0, int(Flag.RESEND), int(Flag.MAXIMUM))
+    ]
+    results = [
+        {**common, "port": tree.port, "label": tree.return_label, "flags": int(Flag.RESULT), "sequence": 0, "bitmap": 4}
+        for tree in server.root_trees
+    ]
+    first = [{**one, "count": 60} for one in contributions if not one["flags"]]
+    before = forged(rig, "w0", first)  # they are in the switch and at the servers before the worker's own
+    assert before.wait(60) == 0
+    reduce_and_check(rig, 100, 30_000)
+    assert failures(rig) > 0, "packets that nothing but the key tells apart"
+    forgers = [forged(rig, "w0", contributions), forged(rig, "s0", results)]
+    seed = 0
+    while any(process.poll() is None for process in forgers):
+        reduce_and_check(rig, seed, 30_000)
+        seed += 1
+    said = [json.loads(process.stdout.read()) for process in forgers if process.stdout is not None]
+    assert [one["uid"] for one in said] == [forger.NOBODY] * 2 and all(one["sent"] > 0 for one in said)
+    reduce_and_check(rig, seed, 30_000)
+
+
+BIND = """
+import os, socket, sys
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+found = []
+for address in (sys.argv[1], ""):
+    for options in ([], [socket.SO_REUSEADDR], [socket.SO_REUSEPORT], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reader:
+            for option in options:
+                reader.setsockopt(socket.SOL_SOCKET, option, 1)
+            try:
+                reader.bind((address, int(sys.argv[2])))
+                found.append(0)
+            except OSError as error:
+                found.append(error.errno)
+print(*found)
+"""
+
+
+@pytest.mark.parametrize("node", ["w0", "s0"])
+def test_another_user_cannot_bind_a_jobs_port(make_rig: MakeRig, node: str) -> None:
+    rig = make_rig()
+    port = rig.job.workers[0].worker_trees[0].port
+    command = ["ip", "netns", "exec", rig.network.hosts[node], sys.executable, "-I", "-S", "-c", BIND, forger.GROUP]
+    done = subprocess.run([*command, str(port)], capture_output=True, text=True, check=True, timeout=60)
+    assert [int(word) for word in done.stdout.split()] == [errno.EADDRINUSE] * 8
+    assert os.geteuid() == 0
+    reduce_and_check(rig, 1, 1000)
