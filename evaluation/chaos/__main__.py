@@ -4,6 +4,7 @@
     python -m evaluation.chaos --minutes 30 --seed 1 --topology leafspine:leaves=4,spines=4,servers=3,bandwidth=20
     python -m evaluation.chaos --minutes 5 --seed 7 --events flip,forge,link --json report.json
     python -m evaluation.chaos --minutes 30 --seed 1 --list                               what would happen, and when
+    python -m evaluation.chaos --summary one.json two.json                                reports as one table
 
 Needs root (network namespaces). Workers add up whole numbers, whose sum fixed point and float32 carry exactly; each
 worker compares each result with it, bit for bit. What happens when is drawn from the seed and printed first; everything
@@ -24,6 +25,7 @@ from controlplane.generators import parse_topology
 from controlplane.job import Job, JobError, parse_next_job
 from controlplane.rpc.client import ControllerError
 from controlplane.topology import TopologyError
+from evaluation.chaos import summary
 from evaluation.chaos.kinds import KINDS, described
 from evaluation.chaos.run import Settings, run
 from evaluation.chaos.schedule import draw
@@ -82,7 +84,12 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Settings]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+
     def work() -> int:
+        if words[:1] == ["--summary"]:
+            print(summary.table([json.loads(Path(file).read_text()) for file in words[1:]]))
+            return 0
         arguments, settings = parse(argv)
         alone = arguments.json == Path("-")
         say: Say = (lambda line: None) if arguments.quiet or alone else stopwatch()
@@ -91,11 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.list:
             return 0
         findings = run(settings, say)
-        report = json.dumps(findings.to_json(), indent=1)
+        title = f"`{arguments.topology}`, seed {settings.seed}"
+        report = json.dumps(findings.to_json(title), indent=1)
         if alone:
             print(report)
         else:
-            print(f"\n{findings.table(f'`{arguments.topology}`, seed {settings.seed}')}")
+            print(f"\n{findings.table(title)}")
         if arguments.json is not None and not alone:
             arguments.json.write_text(report + "\n")
         return findings.status or (130 if findings.interrupted else 0)

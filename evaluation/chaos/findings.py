@@ -100,8 +100,10 @@ class Findings:
         """Exit status: 3: a sum was wrong; 4: an operation failed for good, or an event did not happen; else 0."""
         return 3 if self.wrong else 4 if self.failed or self.missed else 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, title: str = "") -> dict[str, Any]:
+        """title: what the run was, for `--summary`."""
         return {
+            "title": title,
             "sums": self.sums,
             "wrong": len(self.wrong),
             "flagged": self.flagged,
@@ -109,6 +111,10 @@ class Findings:
             "seconds": round(self.seconds, 1),
             "interrupted": self.interrupted,
             "longest_outage_seconds": {key: round(value, 2) for key, value in sorted(self.longest.items())},
+            "kinds": {
+                kind: {"times": times, "happened": seen, "outage_alone_seconds": alone, "outage_beside_seconds": beside}
+                for kind, times, seen, alone, beside in self.rows()
+            },
             "wrong_sums": self.wrong,
             "failures": self.failed,
             "flags": self.errors,

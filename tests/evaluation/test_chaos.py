@@ -119,6 +119,21 @@ def test_the_report_counts_and_its_status_tells_what_was_wrong() -> None:
     assert "**1 wrong**" in findings.table("here") and "WRONG: h1" in findings.table("here")
 
 
+def test_reports_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = []
+    for seed in (1, 2):
+        findings = Findings([happening("link", 100.0, 105.0), happening("late", 130.0, 131.0)])
+        findings.add_gap("a", 100.0, 101.5 + seed)
+        findings.add_sums(1000 * seed)
+        files.append(tmp_path / f"{seed}.json")
+        files[-1].write_text(json.dumps(findings.to_json(f"seed {seed}")))
+    assert command.main(["--summary", *map(str, files)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| | seed 1 | seed 2 |"
+    assert "| sums checked on every worker | 1,000 | 2,000 |" in lines
+    assert "| `link` | 2.5 / – | 3.5 / – |" in lines
+
+
 def test_sums_of_contributions_are_carried_exactly_and_one_wrong_bit_is_seen() -> None:
     workers, elements = 64, 1000
     given = [contribution(7, worker, elements) for worker in range(workers)]
