@@ -105,15 +105,9 @@ class Training:
 
     @property
     def losses_agree(self) -> bool:
-        """No step's losses differ by more than LOSS_TOLERANCE, or than AMPLIFIED times what rounding alone has done to
-        a loss up to that step: it begins far below, and grows with the steps."""
-        grown = 0.0
-        rounded = self._differences(self.loss_rounded) if self.loss_rounded else [0.0] * len(self.loss_gloo)
-        for difference, by_rounding in zip(self._differences(self.loss_inart), rounded, strict=True):
-            grown = max(grown, by_rounding)
-            if difference > max(LOSS_TOLERANCE, AMPLIFIED * grown):
-                return False
-        return True
+        """No step's losses differ by more than LOSS_TOLERANCE, or than AMPLIFIED times the most that rounding alone has
+        done to one."""
+        return self.largest_difference <= max(LOSS_TOLERANCE, AMPLIFIED * self.largest_by_rounding)
 
     @property
     def agrees(self) -> bool:
