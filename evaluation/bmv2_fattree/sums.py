@@ -130,7 +130,7 @@ class Recorder:
 
 
 def rounded_hook(seed: int, nodes: int) -> Hook:
-    """The mean of a bucket, over gloo, with errors as fixed point makes them: for each of `nodes` contributions one that
+    """A bucket's mean, over gloo, with errors as fixed point makes them: for each of `nodes` contributions one that
     is uniform within half a step. The same on all ranks; `seed` draws them. Without gloo's own: float32's rounding in
     its ring is part of what sets a training over gloo apart from one through the switches."""
     drawn = np.random.default_rng(seed)
