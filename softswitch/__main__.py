@@ -90,8 +90,13 @@ def _tls(chosen: argparse.Namespace) -> Tls | None:
 
 
 def _serve(fabric: config.FabricConfig, chosen: argparse.Namespace) -> int:
+    handlers: list[logging.Handler] = []
+    if chosen.log_file is not None:
+        handlers.append(logging.FileHandler(chosen.log_file))
+    if chosen.log_console or not handlers:
+        handlers.append(logging.StreamHandler())
     logging.basicConfig(
-        filename=chosen.log_file,
+        handlers=handlers,
         level=options.LEVELS[chosen.log_level],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 # v1model has 9-bit ports, and bmv2's drop port is 511.
 MAX_PORT = 510
+DEFAULT_ADDRESS = "127.0.0.1:9559"  # not 0.0.0.0: P4Runtime asks nobody who he is
 MAX_PRIORITY_QUEUES = 8  # v1model's priority has 3 bits
 
 # What shaping a port has, with the range of each number; rate_mbps may also be null: no limit.
@@ -89,7 +90,7 @@ class FabricConfig:
     """Everything that one process runs."""
 
     devices: tuple[DeviceConfig, ...]
-    grpc: tuple[str, ...] = ("0.0.0.0:9559",)
+    grpc: tuple[str, ...] = (DEFAULT_ADDRESS,)
     control: str | None = None
     threads: int = 1
     seed: int = 0
@@ -129,7 +130,7 @@ def parse(description: object, folder: Path = Path()) -> FabricConfig:
     members = _members(
         description, "the fabric", {"devices": list}, {"grpc": (str, list), "control": str, "threads": int, "seed": int}
     )
-    grpc = members.get("grpc", "0.0.0.0:9559")
+    grpc = members.get("grpc", DEFAULT_ADDRESS)
     addresses = [grpc] if isinstance(grpc, str) else grpc
     if not addresses or not all(isinstance(address, str) for address in addresses):
         raise ConfigError("the fabric: grpc must be an address or a list of addresses")

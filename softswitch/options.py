@@ -18,6 +18,7 @@ _NOT_HERE = {
     "--thrift-port": ("PORT", "there is no Thrift server; P4Runtime and --control do its work"),
     "--nanolog": ("ADDRESS", "there is no nanomsg log; --trace and the command 'trace' show the path of packets"),
     "--notifications-addr": ("ADDRESS", "there is no nanomsg; digests and idle timeouts come over P4Runtime"),
+    "--dump-packet-data": ("BYTES", "no log has bytes of packets; --pcap records them, --trace shows their path"),
     "--max-port-count": ("N", "ports 0 to 510 can always be used"),
 }
 
@@ -49,7 +50,7 @@ def single(arguments: list[str]) -> tuple[config.FabricConfig, argparse.Namespac
         options.priority_queues,
         not options.no_offload,
     )
-    addresses = tuple(options.grpc_server_addr or ["0.0.0.0:9559"])
+    addresses = tuple(options.grpc_server_addr or [config.DEFAULT_ADDRESS])
     fabric = config.FabricConfig((device,), addresses, options.control, options.threads or 1, options.seed or 0)
     _warn(options)
     return fabric, options
@@ -133,7 +134,8 @@ other commands, each with --help:
         "--grpc-server-addr",
         action="append",
         metavar="ADDRESS",
-        help="HOST:PORT (port 0: any) or unix:PATH; may be repeated [0.0.0.0:9559]",
+        help="HOST:PORT (port 0: any) or unix:PATH; may be repeated "
+        f"[{config.DEFAULT_ADDRESS}: from this machine only]",
     )
     parser.add_argument("--control", metavar="PATH", help="control socket, for 'python -m softswitch ctl'")
     parser.add_argument(
@@ -180,9 +182,8 @@ def common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grpc-server-with-client-auth", action="store_true", help="refuse clients without a valid certificate"
     )
-    log = parser.add_mutually_exclusive_group()
-    log.add_argument("--log-console", action="store_true", help="log to stderr (where it goes anyway)")
-    log.add_argument("--log-file", type=Path, metavar="FILE", help="log to a file")
+    parser.add_argument("--log-console", action="store_true", help="log to stderr; with --log-file to both")
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="log to a file instead of stderr")
     parser.add_argument(
         "-L", "--log-level", choices=LEVELS, default="warn", help="[warn]; trace also logs the path of every packet"
     )

@@ -20,7 +20,7 @@ import softswitch
 from softswitch import control, options, pcap
 from softswitch.p4runtime.stubs import p4runtime_pb2 as p4rt
 from softswitch.p4runtime.stubs import p4runtime_pb2_grpc
-from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, Client, action, demo_p4info
+from tests.softswitch.p4runtime.client import FORWARD, KEYLESS, Client, action, demo_p4info, insert
 from tests.softswitch.p4runtime.fake import PROGRAM_JSON
 from tests.support.p4runtime import MODIFY, update
 
@@ -275,11 +275,27 @@ def test_version() -> None:
 def test_options_of_simple_switch_grpc(start: Start, tmp_path: Path) -> None:
     habits = ["--thrift-port", "9090", "--nanolog", "ipc:///tmp/log.ipc", "--drop-port", "511", "--log-flush"]
     habits += ["--log-file", str(tmp_path / "log"), "--pcap", str(tmp_path), "--priority-queues", "8"]
+    habits += ["--dump-packet-data", "10000"]  # as the PTF scripts of p4lang's tutorials have it
     process = start("--no-p4", *habits, "--", "--grpc-server-addr", "127.0.0.1:0")
     status, errors = process.end()
     assert status == 0
     warnings = [line.removeprefix("softswitch: warning: ") for line in errors.splitlines()]
-    assert [line.split(":")[0] for line in warnings] == ["--thrift-port", "--nanolog", "--priority-queues 8"]
+    named = [line.split(":")[0] for line in warnings]
+    assert named == ["--thrift-port", "--nanolog", "--dump-packet-data", "--priority-queues 8"]
+
+
+def test_a_log_may_go_to_the_console_and_to_a_file(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    process = start(*PROGRAM, "--log-console", "--log-file", str(file), "-L", "info", *LOCAL)
+    client = Client(process.ready["grpc"], device_id=0)
+    client.become_primary()
+    with pytest.raises(grpc.RpcError):
+        client.write(insert(p4rt.TableEntry(table_id=1)))  # there is no such table
+    client.close()
+    status, errors = process.end()
+    assert status == 0
+    assert "device 0: " in file.read_text()
+    assert file.read_text() == errors
 
 
 @pytest.mark.parametrize(

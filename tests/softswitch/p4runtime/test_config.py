@@ -60,7 +60,7 @@ def test_file(tmp_path: Path) -> None:
 
 def test_least_file() -> None:
     fabric = parse({"devices": [{"id": 5}]})
-    assert (fabric.grpc, fabric.control, fabric.devices[0].name) == (("0.0.0.0:9559",), None, "5")
+    assert (fabric.grpc, fabric.control, fabric.devices[0].name) == (("127.0.0.1:9559",), None, "5")
 
 
 @pytest.mark.parametrize(
