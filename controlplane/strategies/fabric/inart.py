@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
+from math import comb
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from controlplane.plan.limits import DoesNotFit, Resource, held
 from controlplane.plan.model import Plan, Tree
 from controlplane.routing import Network, Unreachable
 from controlplane.strategies.common import Infeasible, Split, Strategy, finish, plan_choices, prepare, split_or_equal
-from controlplane.strategies.deadline import OutOfTime, deadline, part_of_time, to_its_end
+from controlplane.strategies.deadline import OutOfTime, deadline, limited_time, part_of_time, to_its_end
 from controlplane.strategies.fabric.atp import atp, atp_strict
 from controlplane.strategies.fabric.bounds import cheap_bound
 from controlplane.strategies.fabric.capacity import solve_capacity
@@ -44,6 +46,10 @@ SMALL = 100  # workers times servers times switches up to which all baselines ar
 FEW_COPIES = 0.8  # of the smaller network's rate: a plan that takes little time may have more than copies with less
 LIFTING_S = 5.0  # for the copies' rates
 LIFTING_LATE_S = 0.5  # the same when time is over
+ENOUGH_EACH = 2  # trees per parameter server from which on it does not matter that each of them has some
+MOST_SUBSETS = 8  # of parameter servers, of which each is planned alone for a job with few trees
+EXACT_WORK = 30  # workers times servers times switches up to which the optimum of one tree each is looked for
+EXACT_S = 20.0  # for that
 LARGE = 20_000  # workers times switches from which on copying trees takes time that the search has to leave
 SEARCHED = 0.5  # of the time that is left: for the search in a smaller network, whose trees are then copied
 COPIED = 0.35  # of the time that is left then: for the copies, which are then rated, written out and evaluated
@@ -59,6 +65,74 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
     """
     if job.gathers:
         return planned(lambda state, plain: inart(state, plain, seed=seed, frozen_split=frozen_split), topology, job)
+    if job.max_trees is None or frozen_split is not None:
+        return _within_limits(topology, job, seed, frozen_split)
+    plans: list[Plan] = []
+    refusal: ValueError | None = None
+    try:
+        plans.append(_within_limits(topology, job, seed, None))
+    except (Infeasible, DoesNotFit) as error:
+        refusal = error
+    few = job.max_trees < ENOUGH_EACH * len(job.parameter_servers)
+    if not plans or (few and plans[0].rate_mbps < cheap_bound(topology, job).mbps * (1 - TOLERANCE)):
+        plans += _of_fewer_roots(topology, job, seed)
+    if not plans:
+        assert refusal is not None
+        raise refusal
+    best = best_of(plans, topology)
+    return Plan(job, "inart", best.rate_mbps, best.trees, seed=seed)
+
+
+def _of_fewer_roots(topology: Topology, job: Job, seed: int) -> list[Plan]:
+    """Plans in which only some of the parameter servers have trees, for a job that may have few: the trees that there
+    are then need not be one of each. On small networks also the optimum of one tree each."""
+    found: list[Plan] = []
+    assert job.max_trees is not None
+    for roots in _subsets(topology, job):
+        part = replace(job, parameter_servers=roots)
+        if found and deadline().passed():
+            break
+        offers = [] if roots == job.parameter_servers else [lambda p=part: _within_limits(topology, p, seed, None)]
+        if len(roots) <= job.max_trees and _work(topology, part) <= EXACT_WORK:
+            offers.append(lambda p=part: _optimum(topology, p))
+        for offer in offers:
+            try:
+                found.append(replace(offer(), job=job))
+            except (ValueError, OutOfTime):  # these servers alone cannot do it, or there is no time
+                continue
+    return found
+
+
+def _subsets(topology: Topology, job: Job) -> list[tuple[str, ...]]:
+    """Which parameter servers may have the trees: any that are no more than trees, or of many servers those that are
+    best alone, and one more at a time."""
+    roots, most = job.parameter_servers, min(job.max_trees or 1, len(job.parameter_servers))
+    if sum(comb(len(roots), size) for size in range(1, most + 1)) <= MOST_SUBSETS:
+        return [part for size in range(1, most + 1) for part in combinations(roots, size)]
+    alone = {root: cheap_bound(topology, replace(job, parameter_servers=(root,))).mbps for root in roots}
+    order = sorted(roots, key=lambda root: -alone[root])
+    sizes = sorted({1, 2, most, *(most * part // 4 for part in (1, 2, 3))} & set(range(1, most + 1)))
+    return [tuple(root for root in roots if root in order[:size]) for size in sizes]
+
+
+def _work(topology: Topology, job: Job) -> int:
+    """How much there is to choose for the optimum: workers times servers times switches."""
+    return len(job.workers) * len(job.parameter_servers) * len(topology.switches)
+
+
+def _optimum(topology: Topology, job: Job) -> Plan:
+    """Of one tree per parameter server; as good as it gets in a short time."""
+    from controlplane.strategies.fabric.exact import exact  # brings Pyomo along
+
+    with limited_time(EXACT_S) as limit:
+        try:
+            return exact(topology, job)
+        finally:
+            limit.cut_short = False  # its own limit is no end of the search
+
+
+def _within_limits(topology: Topology, job: Job, seed: int, frozen_split: Split | None) -> Plan:
+    """As `inart`, with all parameter servers in as many trees as there may be."""
     network = prepare(topology, job)
     if frozen_split is not None:
         frozen_split = split_or_equal(job, frozen_split)
@@ -94,7 +168,7 @@ def inart(topology: Topology, job: Job, *, seed: int = 0, frozen_split: Split | 
         around |= {error.switch} - access_switches(network, job)
     if around:
         try:
-            plan = inart(topology.replace(remove_nodes=around), job, seed=seed, frozen_split=frozen_split)
+            plan = _within_limits(topology.replace(remove_nodes=around), job, seed, frozen_split)
             plans.append(finish(topology, job, "inart", plan.trees, seed))
         except (Infeasible, DoesNotFit, Unreachable) as error:
             refusal = refusal or (error if isinstance(error, DoesNotFit) else None)
