@@ -207,15 +207,17 @@ class Flag(IntFlag):
 
 class HostFlag(IntFlag):
     """Bits of the flags field that only hosts read: switches pass them on, and no P4 program knows them (so they are
-    not in ``protocol.json``, whose digest is that of the compiled programs). In all packets of a chunk alike, but ASK.
+    not in ``protocol.json``, whose digest is that of the compiled programs). In all packets of a chunk alike, but ASK and LATE.
 
     SCATTER: the result goes to the chunk's owner only. SINGLE: the packet of one worker is the whole chunk. ASK: from a
-    worker that adds nothing to a SINGLE chunk and has not got it.
+    worker that adds nothing to a SINGLE chunk and has not got it; with RESULT, from a root that asks workers to send
+    chunks once more. LATE: sent once more by a worker that nobody has asked, because no answer has come.
     """
 
     SCATTER = 8
     SINGLE = 16
     ASK = 32
+    LATE = 64
 
 
 ENCODING = 4

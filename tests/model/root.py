@@ -29,12 +29,13 @@ class RootFlow:
 
 
 class RootSlot(NamedTuple):
-    """One entry of the ring; sequence -1: unused. single: one worker's packet is all of it."""
+    """One entry of the ring; sequence -1: unused. single: one worker's packet is all of it. maximum: how it merges."""
 
     sequence: int = -1
     bitmap: int = 0
     values: Values | None = None
     single: bool = False
+    maximum: bool = False
 
     def complete(self, expected: int) -> bool:
         """Whether the result is there. ``expected``: the bits of all workers."""
@@ -72,10 +73,17 @@ def root_receive(slot: RootSlot, packet: Packet, flow: RootFlow, expected: int) 
         if slot.sequence >= 0 and not slot.complete(expected):
             raise IncompleteChunkLost(f"{slot} is not complete when {packet} arrives")
         slot = RootSlot(packet.sequence)
+    if slot.values is not None and slot.maximum != packet.maximum:
+        # One of them is wrong. What more workers are in counts; a worker alone cannot keep the others out.
+        if bits.bit_count() < slot.bitmap.bit_count():
+            return slot, None
+        slot = RootSlot(packet.sequence)
     if bits & slot.bitmap:
-        return slot, None
+        if slot.bitmap & ~bits or bits == slot.bitmap:
+            return slot, None
+        slot = RootSlot(packet.sequence)  # a sum that has all of it, and more, takes its place
     values = packet.values if slot.values is None else merger(packet.maximum)(slot.values, packet.values)
-    slot = RootSlot(slot.sequence, slot.bitmap | bits, values, packet.single)
+    slot = RootSlot(slot.sequence, slot.bitmap | bits, values, packet.single, packet.maximum)
     sender = bits if packet.single else 0
     return slot, Answer(slot.sequence, values, 0, sender=sender) if slot.complete(expected) else None
 

@@ -1,6 +1,6 @@
 """Explicit-state search of small systems for wrong sums and stuck states.
 
-    python -m tests.model.search --tree star:3 --slots 1 --chunks 3 --epochs 1 [--history K] [--hostile]
+    python -m tests.model.search --tree star:3 --slots 1 --chunks 3 --epochs 1 [--attempts A] [--history K] [--hostile]
 
 The network is as hostile as can be: any packet that was ever sent may arrive now, later, again or never. A worker may
 send, and send again with or without RESEND, any chunk that its window has ever covered. A switch may forget its
@@ -11,8 +11,12 @@ sent (any set of flows into the point whose workers have all had the chunk in th
 That is more than can happen, so what it finds to be safe is safe, and its states are few. ``--history K`` keeps the
 packets that were really sent instead, at most K distinct ones on a link, of which any may be lost at any time.
 
-``--hostile``: the first worker also sends packets of an epoch that nobody has given out, the highest number there is,
-for any chunk, whenever it likes.
+``--attempts A``: a worker may send a chunk in any of A attempts (:func:`attempt_epoch`), as the root asks for it and as
+it hears what the root asks; none of them waits for another.
+
+``--hostile``: the first worker also sends, whenever it likes, packets of an epoch that nobody has given out, the
+highest number there is, for any chunk; packets of the highest sequence number there is; and its own first chunk with
+the wrong MAXIMUM flag, so that what becomes of that chunk's values is not looked at.
 
 In every reachable state:
 
@@ -21,6 +25,9 @@ In every reachable state:
 * a chunk that a root's ring gives up is complete;
 * from here on, a fair network without losses and only the resend of each worker's oldest unanswered chunk answer
   every chunk to every worker (no stuck states);
+* the same holds when the root asks for its oldest incomplete chunk in another attempt, and no worker sends a RESEND but
+  for a result that it lacks; and then every flow into the root carries one packet for that chunk, whatever the switches
+  held: what was lost is added up again, and not sent worker by worker;
 * every slot still aggregates: the packets of a chunk that comes next leave it as one sum.
 """
 
@@ -30,21 +37,33 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 from p4src.protocol import Flag, Verdict
 from tests.model.merge import Values, subset
 from tests.model.packet import Packet
 from tests.model.root import RootSlot, oldest_incomplete, recipients, root_receive
-from tests.model.schedule import SINGLE, Schedule
+from tests.model.schedule import ALL, SINGLE, Schedule
 from tests.model.switch import Aggregate, Slot, aggregate
 from tests.model.tree import ROOT, Tree, racks, star, two_level, with_direct
 
 DIGIT_BITS = 6
 HOSTILE = (1 << 32) - 1
-"""The epoch of packets that no honest worker sends."""
+"""The epoch of packets that no honest worker sends, and their sequence number."""
+ATTEMPT_SHIFT = 24
+
+
+def attempt_epoch(epoch: int, attempt: int) -> int:
+    """The epoch that packets of a chunk carry in an attempt: to a switch another epoch, which takes the slot over."""
+    return epoch ^ attempt << ATTEMPT_SHIFT
+
+
+def epoch_of(wire: int) -> int:
+    """The epoch, without the attempt; that of hostile packets is none of ours."""
+    return wire & (1 << ATTEMPT_SHIFT) - 1
 
 
 class Found(AssertionError):
@@ -100,6 +119,7 @@ class Search:
         epochs: int = 1,
         history: int | None = None,
         *,
+        attempts: int = 1,
         hostile: bool = False,
         kinds: str = "",
         period: int = 1,
@@ -108,9 +128,10 @@ class Search:
         if epochs * chunks >= 1 << DIGIT_BITS or len(tree.workers) * DIGIT_BITS > 32:
             raise ValueError("too many chunks, epochs or workers for one digit each in 32 bits")
         self.tree, self.slots, self.chunks, self.epochs, self.history = tree, slots, chunks, epochs, history
-        self.hostile = hostile
+        self.hostile, self.attempts = hostile, attempts
         self.schedule = Schedule(kinds, len(tree.workers), slots, period, source)
         self.live: set[Core] = set()
+        self.live_again: set[Core] = set()
 
     def initial(self) -> State:
         """Nothing sent, registers fresh. Epochs count from 0 here; packets carry the number + 1."""
@@ -127,10 +148,10 @@ class Search:
         workers = (w for w in range(len(self.tree.workers)) if bits >> w & 1 and self.schedule.counts(w, chunk))
         return sum(digit << DIGIT_BITS * w for w in workers)
 
-    def worker_packet(self, worker: int, epoch: int, chunk: int, flags: int) -> Packet:
+    def worker_packet(self, worker: int, epoch: int, chunk: int, flags: int, attempt: int = 0) -> Packet:
         values = self.values(1 << worker, epoch, chunk)
         flags |= self.schedule.flags(worker, chunk, False)
-        return Packet(self.tree.worker_label(worker), epoch + 1, chunk, 0, values, flags)
+        return Packet(self.tree.worker_label(worker), attempt_epoch(epoch + 1, attempt), chunk, 0, values, flags)
 
     def reaches(self, answered: int, chunk: int) -> bool:
         """Whether a worker with these answers may send the chunk."""
@@ -175,8 +196,8 @@ class Search:
     def at_root(self, core: Core, packet: Packet) -> tuple[Core, tuple[int, int, int] | None]:
         """Deliver to the root; returns the answer as (chunk, workers' bits, below which chunk all are complete)."""
         epoch, ring = core.root
-        if packet.epoch - 1 != epoch:
-            return core, None
+        if packet.epoch == HOSTILE or epoch_of(packet.epoch) - 1 != epoch or packet.sequence == HOSTILE:
+            return core, None  # the last is further than any window
         index = packet.sequence % len(ring)
         before = oldest_incomplete(ring, self.tree.expected)
         slot, answer = root_receive(ring[index], packet, self.tree.root_flow(packet.label), self.tree.expected)
@@ -194,7 +215,9 @@ class Search:
 
     def check(self, bits: int, epoch: int, chunk: int, values: tuple[int, ...], where: str) -> None:
         """``epoch``: as in packets. A hostile epoch's values mean nothing, and no root takes them."""
-        if epoch != HOSTILE and values != (self.value(bits, epoch - 1, chunk),):
+        if HOSTILE in (epoch, chunk) or (self.hostile and not chunk):
+            return
+        if values != (self.value(bits, epoch_of(epoch) - 1, chunk),):
             raise Found(f"{where}: workers {bits:b} of chunk {chunk} in epoch {epoch} have the sum {values[0]:#x}")
 
     def successors(self, state: State) -> Iterator[tuple[str, State]]:
@@ -205,8 +228,8 @@ class Search:
                 for chunk in range(self.chunks):
                     if not self.reaches(answered, chunk):
                         continue
-                    for flags in (0, Flag.RESEND):
-                        packet = self.worker_packet(worker, epoch, chunk, int(flags))
+                    for flags, attempt in product((0, Flag.RESEND), range(self.attempts)):
+                        packet = self.worker_packet(worker, epoch, chunk, int(flags), attempt)
                         yield from self.arrive(state, self.tree.workers[worker], packet, f"worker {worker}")
             if epochs[-1] + 1 < 1 << self.chunks:
                 for epoch, chunk in state.results:
@@ -227,6 +250,8 @@ class Search:
                 for flags in (0, Flag.RESEND):
                     packet = self.worker_packet(0, 0, chunk, int(flags))._replace(epoch=HOSTILE)
                     yield from self.arrive(state, self.tree.workers[0], packet, "hostile")
+            for packet in self.forged():
+                yield from self.arrive(state, self.tree.workers[0], packet, "hostile")
         if core.root[0] + 1 < self.epochs:
             root = (core.root[0] + 1, (RootSlot(),) * (2 * self.slots))
             yield "root new epoch", state._replace(core=core._replace(root=root))
@@ -283,9 +308,9 @@ class Search:
                     for bits in subsets(sum(1 << bit for bit, part in enumerate(parts) if subset(part, sent))):
                         values = self.values(tree.workers_of(point, bits), epoch, chunk)
                         for label in labels if bits == everyone else labels[1:]:
-                            for resend in (False, True):
-                                flags = self.schedule.flags(0, chunk, resend)
-                                yield point, Packet(label, epoch + 1, chunk, bits, values, flags)
+                            for resend, attempt in product((False, True), range(self.attempts)):
+                                flags, own = self.schedule.flags(0, chunk, resend), attempt_epoch(epoch + 1, attempt)
+                                yield point, Packet(label, own, chunk, bits, values, flags)
             if self.hostile and tree.below(point) == 1:
                 for chunk in range(self.chunks):
                     for flags in (0, int(Flag.RESEND)):
@@ -325,19 +350,86 @@ class Search:
             core = self.fair_round(core, newest)
         self.live.update(path)
 
+    def forged(self) -> Iterator[Packet]:
+        """What the first worker should not send in its own epoch: another sequence, its first chunk as a maximum."""
+        for flags in (0, int(Flag.RESEND)):
+            yield self.worker_packet(0, 0, 0, flags)._replace(sequence=HOSTILE)
+            if self.schedule.kind(0) == ALL:
+                yield self.worker_packet(0, 0, 0, flags | int(Flag.MAXIMUM))
+
+    def check_asked(self, core: Core) -> None:
+        """What the root asks for in another attempt is added again, until all is answered; raises Found otherwise."""
+        newest = max(core.root[0], *(len(epochs) - 1 for epochs in core.workers))
+        workers = tuple(epochs + (0,) * (newest + 1 - len(epochs)) for epochs in core.workers)
+        if core.root[0] < newest:
+            core = core._replace(root=(newest, (RootSlot(),) * (2 * self.slots)))
+        core = core._replace(workers=workers)
+        path: dict[Core, None] = {}
+        while core not in self.live_again and any(epochs[-1] + 1 != 1 << self.chunks for epochs in core.workers):
+            if core in path:
+                raise Found(f"stuck: asking does not lead out of {core}")
+            path[core] = None
+            core = self.asked_round(core, newest)
+        self.live_again.update(path)
+
+    def asked_round(self, core: Core, epoch: int) -> Core:
+        """Workers ask for the results that they lack; then all send the oldest chunk that lacks somebody, in an attempt
+        that no packet of it has had, and not as a RESEND."""
+        wanted = oldest_incomplete(core.root[1], self.tree.expected)
+        for worker, epochs in enumerate(core.workers):
+            oldest = self.oldest(epochs[-1])
+            if oldest < min(wanted, self.chunks):
+                packet = self.worker_packet(worker, epoch, oldest, int(Flag.RESEND))
+                core, _ = self.settle(core, [(self.tree.workers[worker], packet)])
+        if wanted >= self.chunks or not all(self.reaches(epochs[-1], wanted) for epochs in core.workers):
+            return core
+        ring = core.root[1]
+        core = core._replace(root=(core.root[0], tuple(self.afresh(slot, wanted) for slot in ring)))
+        # Who has a result may have written over its values, and sends the chunk no more.
+        without = [w for w, epochs in enumerate(core.workers) if not epochs[-1] >> wanted & 1]
+        senders = [w for w in without if self.schedule.adds(w, wanted)]
+        packets = [(self.tree.workers[w], self.worker_packet(w, epoch, wanted, 0, self.attempts)) for w in senders]
+        core, came = self.settle(core, packets)
+        flows = sum(target == ROOT for target in (*self.tree.points, *self.tree.workers))
+        if came > flows:
+            raise Found(f"chunk {wanted} came in {came} packets: {flows} flows come to the root")
+        if not core.root[1][wanted % len(core.root[1])].complete(self.tree.expected):
+            raise Found(f"stuck: chunk {wanted} is not complete though all have sent it in another attempt: {core}")
+        return core
+
+    def afresh(self, slot: RootSlot, wanted: int) -> RootSlot:
+        """A root's entry when it asks for the chunk: where it has a part of what a flow brings together, it cannot add
+        that flow's sum, and forgets what it has."""
+        sets = [1 << w for w, target in enumerate(self.tree.workers) if target == ROOT]
+        sets += [self.tree.below(point) for point, target in enumerate(self.tree.points) if target == ROOT]
+        cut = any(slot.bitmap & flow not in (0, flow) for flow in sets)
+        return RootSlot(wanted) if slot.sequence == wanted and cut else slot
+
     def check_aggregates(self, core: Core) -> None:
-        """Every slot adds up a chunk that comes next, and lets one packet out for it; raises Found otherwise."""
+        """Every slot adds up a chunk that comes next, and lets one packet out for it; raises Found otherwise.
+
+        Where a hostile sequence number has the slot, the first such chunk is asked for in another attempt; then the
+        slot is as ever."""
         newest = max(core.root[0], *(len(epochs) - 1 for epochs in core.workers))
         for point, slots in enumerate(core.points):
-            labels, parts = self.tree.flows(point), self.tree.parts(point)
             for index, slot in enumerate(slots):
                 chunk = self.chunks + -(self.chunks - index) % self.slots
-                for label, part in zip(labels, parts, strict=True):
-                    packet = Packet(label, newest + 1, chunk, 0, self.values(part, newest, chunk))
-                    slot, leaving, verdict = self.at_slot(slot, point, packet)
-                    wanted = Verdict.COMPLETED if label == labels[-1] else Verdict.ABSORBED
-                    if verdict is not wanted or (leaving is not None) != (wanted is Verdict.COMPLETED):
-                        raise Found(f"point {point} does not aggregate in slot {index}: {verdict} instead of {wanted}")
+                if self.hostile:
+                    slot = self.added(slot, point, newest, chunk, attempt=self.attempts)
+                    chunk += self.slots
+                self.added(slot, point, newest, chunk)
+
+    def added(self, slot: Any, point: int, epoch: int, chunk: int, *, attempt: int = 0) -> Any:
+        """The slot after all flows of its point have brought the chunk; raises Found when they were not added."""
+        index = chunk & (self.slots - 1)
+        labels, parts = self.tree.flows(point), self.tree.parts(point)
+        for label, part in zip(labels, parts, strict=True):
+            packet = Packet(label, attempt_epoch(epoch + 1, attempt), chunk, 0, self.values(part, epoch, chunk))
+            slot, leaving, verdict = self.at_slot(slot, point, packet)
+            wanted = Verdict.COMPLETED if label == labels[-1] else Verdict.ABSORBED
+            if verdict is not wanted or (leaving is not None) != (wanted is Verdict.COMPLETED):
+                raise Found(f"point {point} does not aggregate in slot {index}: {verdict} instead of {wanted}")
+        return slot
 
     def values(self, bits: int, epoch: int, chunk: int) -> Values:
         """A packet's values: the sum over ``bits``."""
@@ -345,12 +437,17 @@ class Search:
 
     def fair_round(self, core: Core, epoch: int) -> Core:
         """Every worker resends its oldest unanswered chunk once, and all that follows arrives in order."""
-        queue: deque[tuple[int, Packet]] = deque()
+        packets = []
         for worker, epochs in enumerate(core.workers):
             oldest = self.oldest(epochs[-1])
             if oldest < self.chunks:
                 packet = self.worker_packet(worker, epoch, oldest, int(Flag.RESEND))
-                queue.append((self.tree.workers[worker], packet))
+                packets.append((self.tree.workers[worker], packet))
+        return self.settle(core, packets)[0]
+
+    def settle(self, core: Core, packets: Sequence[tuple[int, Packet]]) -> tuple[Core, int]:
+        """These packets, and all that follows, arrive in order; and how many came to the root."""
+        queue, came = deque(packets), 0
         while queue:
             target, packet = queue.popleft()
             if target != ROOT:
@@ -358,13 +455,14 @@ class Search:
                 if leaving is not None:
                     queue.append((self.after(target, leaving), leaving))
                 continue
+            came += 1
             core, answer = self.at_root(core, packet)
             if answer is not None:
                 chunk, bits, complete = answer
                 for worker in range(len(core.workers)):
                     if bits >> worker & 1:
                         core = self.answer(core, worker, 1 << chunk, complete)
-        return core
+        return core, came
 
     def run(self, limit: int | None = None) -> Statistics:
         """Breadth first, at most ``limit`` states; raises Found with the shortest trace."""
@@ -389,6 +487,7 @@ class Search:
                     if following.core not in cores:
                         cores.add(following.core)
                         self.check_progress(following.core)
+                        self.check_asked(following.core)
                         self.check_aggregates(following.core)
                     queue.append(following)
         except AssertionError as error:
@@ -446,6 +545,7 @@ def main(kind: type[Search] = Search) -> int:
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--chunks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--attempts", type=int, default=1, help="in which a worker may send a chunk")
     parser.add_argument("--history", type=int, metavar="K", help="follow packets between points, at most K on a link")
     parser.add_argument(
         "--kinds",
@@ -464,6 +564,7 @@ def main(kind: type[Search] = Search) -> int:
         options.chunks,
         options.epochs,
         options.history,
+        attempts=options.attempts,
         hostile=options.hostile,
         kinds=options.kinds,
         period=options.period,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def sums_are_complete(slot: Slot, packet: Packet, action: Aggregate) -> Result:
     ("mistake", "tree", "message"),
     [
         (adds_duplicates, star(2), "sum"),
-        (never_taken_over, star(2), "sum"),
+        (never_taken_over, star(2), "sum|came in 2 packets"),
         (never_flushes, star(2), "stuck"),
         (stale_dropped, star(2), "stuck"),
     ],
@@ -152,9 +153,74 @@ def test_the_resend_flag_is_what_gets_a_system_unstuck(monkeypatch: pytest.Monke
     search = Search(star(2), 1, 1)
     original = search.worker_packet
 
-    def without(worker: int, epoch: int, chunk: int, flags: int) -> Packet:
-        return original(worker, epoch, chunk, flags & ~int(Flag.RESEND))
+    def without(worker: int, epoch: int, chunk: int, flags: int, attempt: int = 0) -> Packet:
+        return original(worker, epoch, chunk, flags & ~int(Flag.RESEND), attempt)
 
     monkeypatch.setattr(search, "worker_packet", without)
     with pytest.raises(Found, match="stuck"):
         search.run()
+
+
+@pytest.mark.parametrize(
+    ("tree", "slots", "chunks", "epochs", "more"),
+    [
+        (star(2), 1, 2, 1, {}),
+        (star(2), 2, 3, 1, {}),
+        (star(3), 1, 1, 1, {}),
+        (with_direct(3), 1, 2, 1, {}),
+        (two_level(1, 1), 1, 2, 1, {}),
+        (racks(2, 1), 1, 1, 1, {}),
+        (star(2), 1, 1, 2, {}),
+        (star(2), 1, 1, 1, {"history": 2}),
+        (star(2), 1, 2, 1, {"hostile": True}),
+        (two_level(1, 1), 1, 1, 1, {"hostile": True}),
+        (with_direct(3), 1, 1, 1, {"hostile": True}),
+        (star(2), 1, 1, 1, {"hostile": True, "history": 2}),
+    ],
+    ids=str,
+)
+def test_what_the_root_asks_for_in_another_attempt_is_added_up_again(
+    tree: Tree, slots: int, chunks: int, epochs: int, more: dict[str, Any]
+) -> None:
+    """Whatever was lost, in whatever attempt it was sent; with hostile whatever sequence number had the slot, too."""
+    statistics = Search(tree, slots, chunks, epochs, attempts=2, **more).run()
+    assert statistics.complete
+    assert statistics.states > 20
+
+
+def test_the_search_finds_a_switch_that_does_not_tell_attempts_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost behind it would come worker by worker: the congestion that keeps itself up."""
+
+    def one_attempt(slot: Slot, packet: Packet, action: Aggregate) -> Result:
+        return aggregate(slot, packet._replace(epoch=search_module.epoch_of(packet.epoch)), action)
+
+    monkeypatch.setattr(search_module, "aggregate", one_attempt)
+    with pytest.raises(Found, match="came in 2 packets: 1 flows"):
+        Search(star(2), 1, 1, attempts=2).run()
+
+
+def test_the_search_finds_a_root_that_keeps_a_part_of_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Search, "afresh", lambda self, slot, wanted: slot)
+    with pytest.raises(Found, match="not complete though all have sent it"):
+        Search(with_direct(3), 1, 1, attempts=2).run()
+
+
+def test_the_search_finds_a_root_that_forgets_what_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has the result may have written over its values."""
+    monkeypatch.setattr(Search, "afresh", lambda self, slot, wanted: RootSlot())
+    with pytest.raises(Found):
+        Search(star(2), 2, 2, attempts=2).run()
+
+
+def test_the_search_finds_a_root_that_the_first_flag_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker's wrong MAXIMUM flag would keep all others' packets out for good."""
+    receive = search_module.root_receive
+
+    def bound(slot: RootSlot, packet: Packet, *rest: Any) -> Any:
+        other = slot.sequence == packet.sequence and slot.values is not None and slot.maximum != packet.maximum
+        return (slot, None) if other else receive(slot, packet, *rest)
+
+    monkeypatch.setattr(search_module, "root_receive", bound)
+    monkeypatch.setattr(Search, "afresh", lambda self, slot, wanted: slot)
+    with pytest.raises(Found, match="stuck"):
+        Search(star(2), 1, 1, history=2, hostile=True).run()

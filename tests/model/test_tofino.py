@@ -56,6 +56,33 @@ def test_an_epoch_that_nobody_gave_out_does_no_harm_that_stays(tree: Tree, chunk
     assert TofinoSearch(tree, 1, chunks, hostile=True).run().complete
 
 
+@pytest.mark.parametrize(("tree", "chunks"), [(star(2), 2), (two_level(1, 1), 1)], ids=str)
+def test_what_the_root_asks_for_in_another_attempt_is_added_up_again(tree: Tree, chunks: int) -> None:
+    assert TofinoSearch(tree, 1, chunks, attempts=2, hostile=tree == star(2)).run().complete
+
+
+def test_a_slot_whose_generations_are_used_up_is_as_ever_in_the_next_attempt() -> None:
+    """After 2^32 other epochs in one slot its generation is 0, which says that the epoch is another: no packet finds
+    what is there, and none is added to another's values. The next attempt of a chunk counts on from there."""
+    search = TofinoSearch(star(2), 1, 1, history=1)
+
+    def arrive(cell: Cell, worker: int, attempt: int) -> tuple[Cell, list[Packet]]:
+        cell, leaving, _ = search.at_slot(cell, 0, search.worker_packet(worker, 0, 0, 0, attempt))
+        while leaving is not None and leaving.job:  # goes round
+            cell, leaving, _ = search.at_slot(cell, 0, leaving)
+        return cell, [] if leaving is None else [leaving]
+
+    cell = Cell(epoch=(7, WORD))
+    for worker in (0, 1, 0, 1):
+        cell, came = arrive(cell, worker, 0)
+        assert cell.epoch[1] == 0
+        assert came == [], "at_slot has found no wrong sum, and none is complete"
+    cell, came = arrive(cell, 0, 1)
+    assert came == []
+    cell, came = arrive(cell, 1, 1)
+    assert [packet.values for packet in came] == [search.values(3, 0, 0)]
+
+
 def test_what_goes_round_meets_an_epoch_that_nobody_gave_out() -> None:
     assert TofinoSearch(star(2), 1, 1, history=1, hostile=True).run().complete
 

@@ -36,6 +36,7 @@
 #define INART_FLAG_SCATTER 8
 #define INART_FLAG_SINGLE 16
 #define INART_FLAG_ASK 32
+#define INART_FLAG_LATE 64
 
 /* Bytes; offsets from the start of the frame; fields are big-endian. */
 #define INART_ETHERNET_BYTES 14
