@@ -68,6 +68,7 @@ _TREE_COUNTERS = (
     "answers",
     "results_dropped",
     "check_failures",
+    "questions",
     "first_packet_ns",
     "last_result_ns",
     "oldest_incomplete",
@@ -108,6 +109,7 @@ class RootTreeStats:
     results_dropped: int
     check_failures: int
     suspects: tuple[tuple[int, int], ...]
+    questions: int
     oldest_incomplete: int
     missing: tuple[str, ...]
     waiting_seconds: float
@@ -280,6 +282,7 @@ class Server:
                     results_dropped=raw.results_dropped,
                     check_failures=raw.check_failures,
                     suspects=tuple((each >> 32, each & 0xFFFFFFFF) for each in raw.suspects if each),
+                    questions=raw.questions,
                     oldest_incomplete=raw.oldest_incomplete,
                     waiting_seconds=raw.oldest_waiting_ns / 1e9,
                     missing=tuple(

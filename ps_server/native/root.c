@@ -26,6 +26,7 @@
 #define REPEAT_PAUSE (INART_NS / 1000)
 #define REPEAT_BURST (2 * INART_NS / 1000)
 #define INART_SUSPECTS 8
+#define MOST_QUESTION 1024 /* chunks */
 
 /* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
 struct inart_root_flow { /* partial: the bitmap says which parts are in a packet; else all of them */
@@ -49,7 +50,7 @@ struct inart_root_config {
 };
 /* struct inart_io_config, inart_io_stats: engine.h */
 struct inart_root_tree_stats {
-    uint64_t packets, bytes, added, completed, duplicates, refused, results, answers, results_dropped, check_failures;
+    uint64_t packets, bytes, added, completed, duplicates, refused, results, answers, results_dropped, check_failures, questions;
     uint64_t first_packet_ns, last_result_ns;
     uint64_t oldest_incomplete, oldest_waiting_ns, newest; /* newest: highest sequence seen + 1 */
     uint64_t oldest_workers[MOST_WORDS]; /* who is in the oldest incomplete chunk */
@@ -62,7 +63,10 @@ struct cell {
     uint32_t missing; /* workers */
     uint32_t joint; /* label of the last packet that more than one worker is in; 0: there was none */
     uint8_t flags; /* those of CHECK_KINDS that its packets have */
-    bool alone; /* it was wrong once: each packet is verified before it is added */
+    uint8_t attempt, asks; /* that it was asked for in, and how often */
+    bool renew; /* what is there is forgotten when the first packet of the attempt comes */
+    bool alone; /* it was wrong once: each packet is verified before it is added; of a complete chunk: it was sent to all once more */
+    uint64_t asked_at; /* 0: never */
 };
 
 struct tree {
@@ -77,13 +81,24 @@ struct tree {
     /* Results that are sent once more, from `repeat` to before `repeat_end`, so many a second. */
     uint64_t repeat, repeat_end, repeat_at;
     double repeat_rate;
+    /* asking.h. evident: all workers have sent what is before it; evident_before: at the last look; wanted: a worker waits for it. */
+    uint64_t evident, evident_before, wanted, look_at, guard;
+    uint64_t wanted_asked, probed_at;
+    uint64_t question_rtt, asked_came; /* when a chunk that was asked for came */
+    uint64_t unadded_since; /* packets that were asked for since then, and that no switch will add */
+    uint64_t heard_of, heard[MOST_WORDS]; /* who was in a chunk that was asked for anew */
+    uint64_t requests_since, rate_since;
+    uint32_t unadded, requests, rate_count;
+    double rate;
+    uint8_t attempt, wanted_asks, wanted_left;
     struct inart_root_tree_stats stats;
 };
 
 struct flow {
     uint32_t tree;
     bool partial;
-    uint32_t parts;
+    uint32_t parts, workers;
+    uint64_t everyone[MOST_WORDS]; /* of all parts */
     uint64_t *sets; /* parts x words; of a flow that is not partial one for all parts */
 };
 
@@ -153,11 +168,7 @@ static uint32_t first_of(const uint64_t *set, uint32_t words)
     return 64 * i + (uint32_t)__builtin_ctzll(set[i]);
 }
 
-/* The chunk was wrong, and has been forgotten: the workers' own timers bring it once more. */
-static void ask_alone(struct io_thread *x, struct tree *t, uint64_t sequence)
-{
-    (void)x, (void)t, (void)sequence;
-}
+static void ask_alone(struct tree *t, uint64_t sequence);
 
 #include "root_check.h"
 
@@ -212,6 +223,8 @@ static void add(uint32_t *restrict sum, const uint32_t *restrict wire, uint32_t 
             sum[i] = __builtin_bswap32(__builtin_bswap32(sum[i]) + __builtin_bswap32(wire[i]));
 }
 
+#include "asking.h"
+
 /* The ring is larger than the caches, and chunks come in order: the one that comes a few later is fetched meanwhile. */
 static void prefetch(const struct io_thread *x, const struct tree *t, uint64_t sequence)
 {
@@ -234,7 +247,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         x->stats.unknown++;
         return;
     }
-    if (h.epoch != x->epoch) {
+    if (!inart_same_epoch(h.epoch, x->epoch)) {
         x->stats.other_epoch++;
         return;
     }
@@ -257,21 +270,21 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     if (h.flags & INART_FLAG_ASK) { /* has nothing to add */
         t->stats.duplicates++;
         if (!fresh && !c->missing)
-            answer(x, t, sequence, set, now);
+            take_request(x, t, sequence, set, now);
         return;
     }
-    if (kind & INART_FLAG_SINGLE && size_of(set, x->words) != 1) {
+    uint32_t size = size_of(set, x->words);
+    if (kind & INART_FLAG_SINGLE && size != 1) {
         t->stats.refused++;
         return;
     }
-    uint64_t *there = workers_of(x, t, sequence), both = 0, new = 0;
-    if (fresh) {
-        *c = (struct cell){.owner = sequence + 1, .missing = x->workers, .flags = kind};
-        memset(there, 0, x->words * sizeof *there);
-    }
+    uint64_t *there = workers_of(x, t, sequence), both = 0, new = 0, old = 0;
+    if (fresh)
+        cell_begin(x, t, sequence);
     for (uint32_t i = 0; i < x->words; i++) {
         both |= there[i] & set[i];
         new |= set[i] & ~there[i];
+        old |= there[i] & ~set[i];
     }
     if (!t->stats.first_packet_ns)
         t->stats.first_packet_ns = now;
@@ -280,30 +293,45 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
             t->oldest_since = now;
         t->stats.newest = sequence + 1;
     }
+    if (c->renew && c->missing && inart_attempt(h.epoch, x->epoch) == c->attempt) {
+        cell_forget(x, t, sequence);
+        both = 0;
+        c->renew = false;
+    }
+    bool empty = c->missing == x->workers;
+    if (!empty && c->missing && c->flags == kind && both && new && !old) { /* a sum that has all of what is there, and more */
+        cell_forget(x, t, sequence);
+        both = 0;
+        empty = true;
+    }
     const uint32_t *wire = (const uint32_t *)inart_values(packet);
-    if (c->flags != kind && !c->alone && c->missing && words_right(x, t, kind, sequence, set, wire)) {
+    if (!empty && c->flags != kind && !c->alone && c->missing && words_right(x, t, kind, sequence, set, wire)) {
         forget_chunk(x, t, sequence, kind); /* what came before was never what this job sends */
         both = 0;
+        empty = true;
     }
+    if (empty)
+        c->flags = kind;
     if (both || c->flags != kind) {
         if (new || c->flags != kind)
             t->stats.refused++;
         else {
             t->stats.duplicates++;
-            if (!c->missing && h.flags & INART_FLAG_RESEND)
-                answer(x, t, sequence, set, now);
+            if (!c->missing && h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE))
+                take_request(x, t, sequence, set, now);
         }
+        if (c->missing)
+            take_hint(x, t, flow, &h, size, now);
         return;
     }
     if (c->alone && !packet_right(x, t, sequence, kind, set, wire, h.label))
         return;
-    uint32_t *sum = values_of(x, t, sequence), joined = size_of(set, x->words);
-    bool empty = c->missing == x->workers;
-    if (joined > 1)
+    uint32_t *sum = values_of(x, t, sequence);
+    if (size > 1)
         c->joint = h.label;
     for (uint32_t i = 0; i < x->words; i++)
         there[i] |= set[i];
-    c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - joined;
+    c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - size;
     if (empty && !c->missing) /* only a RESEND will read it */
         inart_stream(sum, wire, x->values * sizeof *sum);
     else {
@@ -311,12 +339,17 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         add(sum, wire, x->values, empty, kind & INART_FLAG_MAXIMUM);
     }
     t->stats.added++;
-    if (c->missing)
+    if (c->missing) {
+        take_hint(x, t, flow, &h, size, now);
         return;
+    }
     if (!c->alone && !words_right(x, t, kind, sequence, there, empty ? wire : sum)) {
         sum_wrong(x, t, sequence, kind, set, wire, h.label);
         return;
     }
+    take_complete(t, &h, kind, inart_attempt(h.epoch, x->epoch), now);
+    c->asked_at = 0;
+    c->alone = false;
     t->stats.completed++;
     t->stats.last_result_ns = now;
     uint64_t oldest = t->oldest;
@@ -382,7 +415,8 @@ static struct engine_sleep work(struct engine_thread *engine)
         io_flush(io, now);
     }
     for (uint32_t i = 0; i < x->tree_count; i++) {
-        uint64_t until = repeat_results(x, &x->trees[i], now);
+        uint64_t until = repeat_results(x, &x->trees[i], now), asking = ask(x, &x->trees[i], now);
+        until = asking < until ? asking : until;
         if (until < sleep.until)
             sleep.until = until;
     }
@@ -447,6 +481,8 @@ static int flow_make(struct flow *flow, const struct inart_root_flow *from, uint
         snprintf(error, size, "label %u: no worker sends with it", from->label);
         return -1;
     }
+    flow->workers = from->workers;
+    memcpy(flow->everyone, everyone, sizeof everyone);
     flow->sets = calloc((size_t)flow->parts * words, sizeof *flow->sets);
     for (uint32_t i = 0; flow->sets && i < from->workers; i++)
         flow->sets[(flow->partial ? from->part[i] : 0) * words + from->worker[i] / 64] |= 1ull << from->worker[i] % 64;
@@ -478,7 +514,7 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
             continue;
         struct tree *t = &s->trees[s->tree_count];
         *t = (struct tree){.number = from->tree, .return_label = from->return_label, .slots = from->slots, .mask = 2 * from->slots - 1,
-                           .oldest_since = inart_now()};
+                           .oldest_since = inart_now(), .guard = GUARD_FIRST};
         if (spec_add(&s->spec, from->port, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;
@@ -645,6 +681,8 @@ void inart_root_statistics(struct inart_root *r, struct inart_packet_stats *stat
             trees[at].oldest_incomplete = t->oldest;
             if (c->owner == t->oldest + 1)
                 memcpy(trees[at].oldest_workers, workers_of(x, t, t->oldest), x->words * sizeof(uint64_t));
+            for (uint32_t word = 0; word < x->words && t->heard_of == t->oldest; word++)
+                trees[at].oldest_workers[word] |= t->heard[word];
             trees[at].oldest_waiting_ns = t->stats.newest > t->oldest ? now - t->oldest_since : 0;
         }
         engine_leave(&x->engine);

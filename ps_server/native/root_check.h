@@ -47,7 +47,7 @@ static void sum_wrong(struct io_thread *x, struct tree *t, uint64_t sequence, ui
     t->stats.check_failures++;
     suspect(t, !words_right(x, t, kind, sequence, set, words) ? label : c->joint);
     forget_chunk(x, t, sequence, kind);
-    ask_alone(x, t, sequence);
+    ask_alone(t, sequence);
 }
 
 /* Nothing of a packet counts that is wrong by itself. */

@@ -54,7 +54,7 @@ def malformed_packets(generator: random.Random, good: bytes, port: int) -> Itera
         elif kind == 3:
             yield frame(bytes([generator.randrange(3, 256)]) + good[1:])  # version
         else:
-            yield frame(good[:1] + bytes([generator.randrange(64, 256)]) + good[2:])  # flags that do not exist
+            yield frame(good[:1] + bytes([generator.randrange(128, 256)]) + good[2:])  # flags that do not exist
 
 
 def broken_frames(generator: random.Random, good: bytes) -> Iterator[bytes]:

@@ -165,7 +165,7 @@ def test_the_resend_flag_is_what_gets_a_system_unstuck(monkeypatch: pytest.Monke
     ("tree", "slots", "chunks", "epochs", "more"),
     [
         (star(2), 1, 2, 1, {}),
-        (star(2), 2, 3, 1, {}),
+        (star(2), 2, 2, 1, {}),
         (star(3), 1, 1, 1, {}),
         (with_direct(3), 1, 2, 1, {}),
         (two_level(1, 1), 1, 2, 1, {}),
@@ -175,7 +175,7 @@ def test_the_resend_flag_is_what_gets_a_system_unstuck(monkeypatch: pytest.Monke
         (star(2), 1, 2, 1, {"hostile": True}),
         (two_level(1, 1), 1, 1, 1, {"hostile": True}),
         (with_direct(3), 1, 1, 1, {"hostile": True}),
-        (star(2), 1, 1, 1, {"hostile": True, "history": 2}),
+        (star(2), 1, 1, 1, {"hostile": True, "history": 1}),
     ],
     ids=str,
 )

@@ -12,10 +12,22 @@
 #define INART_MAX_VALUES 2048
 
 #define INART_FLAGS \
-    (INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE | INART_FLAG_ASK)
+    (INART_FLAG_RESEND | INART_FLAG_RESULT | INART_FLAG_MAXIMUM | INART_FLAG_SCATTER | INART_FLAG_SINGLE | INART_FLAG_ASK \
+     | INART_FLAG_LATE)
 
 /* Offsets in what UDP carries. */
 #define INART_AT(offset) ((offset) - INART_OFFSET_HEADER)
+
+/* A chunk that the root asks for goes in another attempt: with an epoch of its own, which takes its slots over in all switches.
+ * What is lost is added up again so. A contribution is the same in every attempt, and the root takes it from any. */
+#define INART_ATTEMPT_SHIFT 24
+#define INART_ATTEMPTS 256
+
+static inline uint32_t inart_attempt_epoch(uint32_t epoch, uint32_t attempt) { return epoch ^ attempt << INART_ATTEMPT_SHIFT; }
+
+static inline int inart_same_epoch(uint32_t wire, uint32_t epoch) { return !((wire ^ epoch) & ((1u << INART_ATTEMPT_SHIFT) - 1)); }
+
+static inline uint32_t inart_attempt(uint32_t wire, uint32_t epoch) { return (wire ^ epoch) >> INART_ATTEMPT_SHIFT; }
 
 /* The header's fields in host order. */
 struct inart_header {

@@ -84,20 +84,14 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, d
     t->config.others_labels = NULL; /* the caller's */
     t->mask = config->slots - 1;
     t->period = inart_period(config->slots, workers);
-    for (int kind = 0; kind < KINDS; kind++)
-        t->first[kind] = (struct list){NONE, NONE};
-    t->resend = (struct list){NONE, NONE};
-    t->resend_due = UINT64_MAX;
     t->reorder = 1;
-    t->resend_share = 1;
-    t->resend_tokens = RESEND_BURST;
-    t->resend_tokens_at = now;
     t->tokens_at = t->base_since = now;
     t->packets_per_second = config->rate_mbps / packet_mbits(values);
     double slack = t->packets_per_second * SLACK_SECONDS;
     t->tokens_wake = inart_worker_bucket(config->rate_mbps, total_mbps, config->slots, values);
     t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
     t->tokens = t->burst = t->tokens_wake;
+    t->window = first_window(t);
 }
 
 /* What one thread is to have. */
@@ -316,27 +310,19 @@ static void repaired(struct tree *t, double rate_mbps, bool contributions, bool 
     t->reorder = 1;
     if ((!contributions && !results) || !t->parts)
         return;
-    for (int kind = 0; kind < KINDS; kind++) {
-        t->first[kind] = (struct list){NONE, NONE};
-        t->evidence[kind].any = false;
-    }
-    t->resend = (struct list){NONE, NONE};
-    t->resend_due = UINT64_MAX;
-    t->recovery = t->recovering = 0;
-    t->resend_share = 1;
     uint64_t end = t->base + t->config.slots < t->end ? t->base + t->config.slots : t->end;
     t->repeat_at = results ? now + REPEAT_DELAY : now;
-    t->repeat = t->base;
-    t->repeat_end = contributions ? end : t->base;
+    t->window = t->config.slots;
+    t->timed = 0;
     /* Nothing of this is late before it can have been sent at the tree's rate, by this worker or by the parameter server. */
     double each = t->packets_per_second > 0 ? INART_NS / t->packets_per_second : 0, due = (double)t->repeat_at;
     for (uint64_t sequence = t->base; sequence < end; sequence++) {
         struct chunk *c = chunk_of(t, sequence);
         if (c->state != SENT)
             continue;
-        *c = (struct chunk){.state = SENT, .kind = c->kind, .awaited = c->awaited, .elsewhere = c->elsewhere, .due = c->due, .sent_at = (uint64_t)due,
-                            .repeated = !c->awaited};
-        list_add(t, c, LIST_FIRST);
+        c->sent_at = (uint64_t)due;
+        if (contributions && !c->awaited)
+            mark_again(t, sequence);
         due += each;
     }
 }

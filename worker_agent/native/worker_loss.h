@@ -1,12 +1,12 @@
-/* Which chunks count as lost, and when they are sent again (worker.c says why). Included by worker.c only. */
+/* When a worker sends a chunk again that nobody has asked it for (worker.c says why). Included by worker.c only. */
 #ifndef INART_WORKER_LOSS_H
 #define INART_WORKER_LOSS_H
 
 #include "worker_sending.h"
 
 /* How long to wait for an answer: from the quickest of the last round trips. Means say little here: a chunk that a peer lost,
- * or may not send yet, takes as long as the peer's timers, which would grow with them. Early is cheap: few chunks have a timer.
- * At least `least` ns, and the time of `packets` packets at the tree's rate, so that resends are a small part of it. */
+ * or may not send yet, takes as long as the peer's timers, which would grow with them. Early is cheap: one chunk has a timer.
+ * At least `least` ns, and the time of `packets` packets at the tree's rate, so that repeats are a small part of it. */
 static uint64_t timeout_of(const struct tree *t, uint64_t least, int packets)
 {
     double wait = t->round_trip > 0 ? 2 * t->round_trip : RTO_INITIAL, lowest = (double)least;
@@ -27,25 +27,7 @@ static uint64_t patient_timeout_of(const struct tree *t, const struct chunk *c)
 
 static uint64_t spread(struct io_thread *x, uint64_t t) { return t + random_below(x, t / 4 + 1); }
 
-/* The deadline of the oldest unanswered chunk, when it was sent once and no gap has shown; 0: none. */
-static uint64_t oldest_due(struct tree *t)
-{
-    struct chunk *c = chunk_of(t, t->base);
-    if (!t->parts || c->state != SENT || c->list != LIST_FIRST)
-        return 0;
-    return (c->sent_at > t->base_since ? c->sent_at : t->base_since) + patient_timeout_of(t, c);
-}
-
-static void resend_at(struct tree *t, struct chunk *c, uint64_t due)
-{
-    list_remove(t, c);
-    c->due = due;
-    list_add(t, c, LIST_RESEND);
-    if (due < t->resend_due)
-        t->resend_due = due;
-}
-
-/* How long after evidence against it a chunk is given, because packets may overtake each other. */
+/* How long after a later one a result may still come, because packets may overtake each other. */
 static uint64_t reorder_window(const struct tree *t)
 {
     double window = t->round_trip / 4;
@@ -54,147 +36,57 @@ static uint64_t reorder_window(const struct tree *t)
     return (uint64_t)(window * t->reorder);
 }
 
-static uint64_t sequence_of(const struct tree *t, const struct chunk *c)
+/* A result that this worker lacks others may lack, too: they ask one after the other, at the tree's rate, and when the first
+ * has asked for it the others have it. */
+static uint64_t asking_spread(struct io_thread *x, const struct tree *t)
 {
-    uint64_t index = (uint64_t)(c - t->ring);
-    return t->base + ((index - t->base) & t->mask);
+    double all = t->packets_per_second > 0 ? x->worker->config.workers / t->packets_per_second * INART_NS : 0;
+    return random_below(x, (uint64_t)(all < SPREAD_MOST ? all : SPREAD_MOST) + 1);
 }
 
-/* When the oldest chunk of a kind that was sent once counts as lost; UINT64_MAX: nothing speaks against it. */
-static uint64_t gap_due(struct tree *t, int kind)
+/* When the oldest unanswered chunk is to be sent again, unless somebody asks for it before; UINT64_MAX: it has no timer. */
+static uint64_t base_due(struct io_thread *x, struct tree *t, uint64_t now)
 {
-    const struct evidence *e = &t->evidence[kind], *data = &t->evidence[DATA];
-    if (t->first[kind].head == NONE)
+    struct chunk *c = chunk_of(t, t->base);
+    if (!t->parts || c->state != SENT || c->again)
         return UINT64_MAX;
-    if (data->any && (!e->any || data->sequence > e->sequence))
-        e = data;
-    struct chunk *c = &t->ring[t->first[kind].head];
-    if (c->awaited)
-        return c->due ? c->due : UINT64_MAX;
-    if (c->elsewhere && sequence_of(t, c) != t->complete)
-        return UINT64_MAX;
-    return e->any && sequence_of(t, c) < e->sequence ? c->sent_at + e->rtt + reorder_window(t) : UINT64_MAX;
+    bool lost = t->base < t->complete;
+    uint64_t since = c->sent_at > t->base_since ? c->sent_at : t->base_since;
+    if (t->timed != t->base + 1 || t->timed_lost != lost) {
+        t->timed = t->base + 1;
+        t->timed_lost = lost;
+        t->waits = 0;
+        t->due = lost ? now + reorder_window(t) + asking_spread(x, t) : spread(x, patient_timeout_of(t, c)) + since;
+    } else if (!lost && t->due < since + patient_timeout_of(t, c)) /* was sent again meanwhile */
+        t->due = spread(x, patient_timeout_of(t, c)) + since;
+    return t->due;
 }
 
-static void find_gaps(struct io_thread *x, struct tree *t, uint64_t now)
+/* The oldest unanswered chunk has waited for long. That its result is lost is known when the root has said that all before a
+ * later one are complete: the root has it, and a RESEND passes all switches. If not, it is repeated: where a switch has this
+ * worker's contribution that is a duplicate, where it was lost it is added now. Only where the slot is closed or another's
+ * the packet comes to the root by itself, and tells it to ask for what is lost (ps_server/native/asking.h). A slot that waits for
+ * somebody's contribution says nothing; so that the root can say whom the job waits for, now and then one worker of all
+ * sends a RESEND. */
+static void send_late(struct io_thread *x, struct tree *t, uint64_t now)
 {
-    for (int kind = 0; kind < KINDS; kind++)
-        while (gap_due(t, kind) <= now) {
-            struct chunk *c = &t->ring[t->first[kind].head];
-            c->gap = 1;
-            resend_at(t, c, now + random_below(x, (uint64_t)(t->round_trip / 4) + 1));
-        }
-}
-
-/* When the next resend may go; `now` or earlier: at once. */
-static uint64_t resend_allowed(struct tree *t, uint64_t now)
-{
-    if (!(t->packets_per_second > 0))
-        return now;
-    double rate = t->packets_per_second * t->resend_share;
-    t->resend_tokens += (double)(now - t->resend_tokens_at) / 1e9 * rate;
-    if (t->resend_tokens > RESEND_BURST)
-        t->resend_tokens = RESEND_BURST;
-    t->resend_tokens_at = now;
-    return t->resend_tokens >= 1 ? now : now + 1 + (uint64_t)((1 - t->resend_tokens) / rate * 1e9);
-}
-
-/* A resent chunk has got no answer in time: at most once in `wait`, and not below what all workers together may send. */
-static void resend_share_cut(struct io_thread *x, struct tree *t, uint64_t wait, uint64_t now)
-{
-    if (now - t->resend_share_cut < wait)
+    if (base_due(x, t, now) > now || t->tokens < 1 || t->burst < 1 || !io_room(x->engine.io, t->lane))
         return;
-    t->resend_share_cut = now;
-    t->resend_share /= 2;
-    if (t->resend_share < 1.0 / x->worker->config.workers)
-        t->resend_share = 1.0 / x->worker->config.workers;
-}
-
-/* A resend was answered that nothing but the time had called for, or all of those that followed one: what else was under way then
- * is likely to be lost, too. Answers that are only late come first: those of a peer that sends now are a burst apart. */
-static void recovery_go_on(struct tree *t, struct chunk *c, uint64_t now)
-{
-    if (c->recovery)
-        t->recovering--;
-    bool of_resend = c->resends && (double)(now - c->sent_at) >= t->rtt_lowest / 2;
-    if (!of_resend || (c->gap && !c->recovery)) {
-        if (!c->resends && c->sent_at < t->recovery_since)
-            t->recovery = 0;
-        return;
-    }
-    t->recovery_since = c->sent_at;
-    if (t->recovering)
-        return;
-    uint64_t wait = reorder_window(t);
-    if (t->packets_per_second > 0 && (t->tokens_wake + 1) / t->packets_per_second * INART_NS > (double)wait)
-        wait = (uint64_t)((t->tokens_wake + 1) / t->packets_per_second * INART_NS);
-    t->recovery = t->recovery ? 2 * t->recovery : 2;
-    if (t->recovery > t->config.slots)
-        t->recovery = t->config.slots;
-    t->recovery_due = now + wait;
-}
-
-static void recover(struct tree *t, uint64_t now)
-{
-    uint64_t last = t->base + t->config.slots < t->end ? t->base + t->config.slots : t->end;
-    uint64_t late = (uint64_t)t->round_trip + reorder_window(t);
-    t->recovery_due = UINT64_MAX;
-    for (uint64_t sequence = t->base; sequence < last && t->recovering < t->recovery; sequence++) {
-        struct chunk *c = chunk_of(t, sequence);
-        if (c->state != SENT || c->list != LIST_FIRST || c->awaited || c->elsewhere || c->sent_at + late > now)
-            continue;
-        c->gap = c->recovery = 1;
-        t->recovering++;
-        resend_at(t, c, now);
-    }
-    if (!t->recovering)
-        t->recovery = 0;
-}
-
-/* Sends the resends that are due, as far as their share of the rate, tokens and room allow. */
-static void send_resends(struct io_thread *x, struct tree *t, uint64_t now)
-{
-    if (t->recovery && t->recovery_due <= now)
-        recover(t, now);
-    uint64_t oldest = oldest_due(t);
-    if (oldest && oldest <= now)
-        resend_at(t, chunk_of(t, t->base), now);
-    if (t->resend_due > now)
-        return;
-    uint64_t earliest = UINT64_MAX, quick = timeout_of(t, RTO_LOWEST_RESENT, 2);
-    for (uint32_t i = t->resend.head; i != NONE; i = t->ring[i].next) {
-        struct chunk *c = &t->ring[i];
-        if (c->due <= now && t->tokens >= 1 && t->burst >= 1 && io_room(x->engine.io, t->lane)) {
-            uint64_t allowed = resend_allowed(t, now);
-            if (allowed > now) {
-                if (allowed < earliest)
-                    earliest = allowed;
-                continue;
-            }
-            t->resend_tokens -= 1;
-            if (c->resends)
-                resend_share_cut(x, t, quick, now);
-            uint64_t sequence = sequence_of(t, c), wait = c->gap ? quick : patient_timeout_of(t, c);
-            if (c->recovery && !c->resends)
-                t->stats.resent_recovery++;
-            else if (c->gap && !c->resends)
-                t->stats.resent_gap++;
-            else
-                t->stats.resent_timeout++;
-            uint64_t most = wait > BACKOFF_LONGEST ? wait : BACKOFF_LONGEST;
-            unsigned doublings = c->gap ? c->resends / 2 : c->resends + 1;
-            wait <<= doublings < BACKOFF_MOST ? doublings : BACKOFF_MOST;
-            if (wait > most)
-                wait = most;
-            if (c->resends < UINT16_MAX)
-                c->resends++;
-            send_chunk(x, t, part_of(t, sequence), sequence, RESEND, now);
-            c->due = now + spread(x, wait);
-        }
-        if (c->due < earliest)
-            earliest = c->due;
-    }
-    t->resend_due = earliest;
+    struct chunk *c = chunk_of(t, t->base);
+    bool probe = !t->timed_lost && t->waits >= PROBE_AFTER && random_below(x, x->worker->config.workers) < PROBES;
+    uint64_t wait = t->timed_lost ? timeout_of(t, RTO_LOWEST_LOST, 2) : patient_timeout_of(t, c);
+    uint64_t most = t->timed_lost ? BACKOFF_LOST : BACKOFF_LONGEST;
+    if (most < wait)
+        most = wait;
+    unsigned doublings = t->timed_lost ? t->waits / 2 : t->waits + 1;
+    wait <<= doublings < BACKOFF_MOST ? doublings : BACKOFF_MOST;
+    t->waits++;
+    if (t->timed_lost)
+        t->stats.resent_gap++;
+    else
+        t->stats.resent_timeout++;
+    send_chunk(x, t, part_of(t, t->base), t->base, t->timed_lost ? LOST : probe ? PROBE : LATE, now);
+    t->due = now + spread(x, wait < most ? wait : most);
 }
 
 #endif

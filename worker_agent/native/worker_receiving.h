@@ -4,14 +4,6 @@
 
 #include "worker_loss.h"
 
-static void evident(struct tree *t, const struct chunk *c, uint64_t now)
-{
-    uint64_t sequence = sequence_of(t, c);
-    struct evidence *e = &t->evidence[c->kind];
-    if (!e->any || sequence > e->sequence)
-        *e = (struct evidence){sequence, now - c->sent_at, true};
-}
-
 /* Packets overtake each other while ways change or one link is broken, and later do not any more. */
 static void reorder_ages(struct tree *t, uint64_t now)
 {
@@ -24,10 +16,8 @@ static void reorder_ages(struct tree *t, uint64_t now)
 static void measure(struct tree *t, const struct chunk *c, uint64_t now)
 {
     reorder_ages(t, now);
-    if (c->resends) {
-        t->resend_share = t->resend_share + RESEND_SHARE_STEP < 1 ? t->resend_share + RESEND_SHARE_STEP : 1;
-        /* which copy was answered? Only: much too soon for the resend means that it was needless */
-        if (t->rtt_lowest > 0 && (double)(now - c->sent_at) < t->rtt_lowest / 2) {
+    if (c->resends) { /* which copy was answered? Only: much too soon for a question means that it was needless */
+        if (t->timed_lost && t->waits && t->rtt_lowest > 0 && (double)(now - c->sent_at) < t->rtt_lowest / 2) {
             t->reorder = t->reorder < REORDER_MOST ? 2 * t->reorder : REORDER_MOST;
             t->reorder_since = now;
         }
@@ -36,11 +26,6 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
     if (c->awaited || c->state == UNSENT)
         return;
     double rtt = (double)(now - c->sent_at);
-    if (c->repeated) { /* which copy was answered? */
-        if (t->repeat > sequence_of(t, c) && now > c->sent_at && rtt >= t->rtt_lowest)
-            evident(t, c, now);
-        return;
-    }
     if (t->rtt_lowest == 0 || rtt < t->rtt_lowest)
         t->rtt_lowest = rtt;
     if (now - t->recent_since > RECENT) {
@@ -54,7 +39,6 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
     double most = 4 * t->rtt_lowest > ROUND_TRIP_MOST ? 4 * t->rtt_lowest : ROUND_TRIP_MOST;
     if (t->round_trip > most)
         t->round_trip = most;
-    evident(t, c, now);
 }
 
 static void fail_mismatch(struct io_thread *x, const struct part *p)
@@ -186,11 +170,12 @@ static void part_finish(struct io_thread *x, struct tree *t, struct part *p, uin
 /* Nothing more is to come of the chunk. */
 static void answered(struct io_thread *x, struct tree *t, struct part *p, struct chunk *c, uint64_t now)
 {
-    if (c->state != UNSENT) {
-        list_remove(t, c);
+    if (c->state != UNSENT)
         t->unanswered--;
-    }
     c->state = ANSWERED;
+    c->again = false;
+    if (t->window < t->config.slots)
+        t->window++;
     t->stats.answers++;
     t->progress_at = now;
     if (++p->answered == chunks_of(p))
@@ -203,7 +188,7 @@ static void advance(struct tree *t, uint64_t sequence, uint64_t now)
     if (sequence != t->base)
         return;
     while (t->base < t->end && chunk_of(t, t->base)->state == ANSWERED) {
-        *chunk_of(t, t->base) = (struct chunk){.state = UNSENT, .list = LIST_NONE};
+        *chunk_of(t, t->base) = (struct chunk){.state = UNSENT};
         t->base++;
     }
     t->base_since = now;
@@ -224,19 +209,54 @@ static void hear(struct io_thread *x, struct tree *t, uint64_t complete, uint64_
     }
     if (complete > t->complete)
         t->complete = complete;
-    struct chunk *c = t->first[DATA].head == NONE ? NULL : &t->ring[t->first[DATA].head];
-    if (c && c->awaited && !c->due && sequence_of(t, c) < t->complete)
-        c->due = now + reorder_window(t);
+}
+
+/* The root asks for chunks from h->sequence on (h->flags: INART_FLAG_ASK), in the attempt of its epoch. The bitmap's lower half is
+ * how many; of one the values are the set of workers who are asked, of more the set of those that it does not lack. With RESEND it
+ * asks for contributions past all switches, in the attempt that they have. */
+static void take_question(struct io_thread *x, struct tree *t, const struct inart_header *h, const uint8_t *packet, uint64_t now)
+{
+    const uint32_t *set = (const uint32_t *)(const void *)(packet + INART_AT(INART_OFFSET_VALUES));
+    uint64_t count = (uint32_t)h->bitmap, bits = 32ull * (x->worker->config.values - 1); /* the last word is not part of it */
+    uint32_t index = x->worker->config.index;
+    bool alone = h->flags & INART_FLAG_RESEND, found = false;
+    if (count == 1 && index < bits && !(__builtin_bswap32(set[index / 32]) >> index % 32 & 1))
+        count = 0;
+    for (uint64_t i = 0; i < count && (count == 1 || i < bits); i++) {
+        uint64_t sequence = h->sequence + i;
+        if (sequence < t->base || sequence >= t->base + t->config.slots)
+            continue;
+        struct chunk *c = chunk_of(t, sequence);
+        if (c->state == ANSWERED || (count > 1 && __builtin_bswap32(set[i / 32]) >> i % 32 & 1))
+            continue;
+        if (!alone)
+            c->attempt = (uint8_t)inart_attempt(h->epoch, x->worker->config.epoch);
+        if (c->state != SENT || c->awaited)
+            continue;
+        c->alone = alone;
+        mark_again(t, sequence);
+        found = true;
+    }
+    if (count > 1) {
+        t->asked_from = h->sequence;
+        t->asked_end = h->sequence + count;
+        t->asked_attempt = (uint8_t)inart_attempt(h->epoch, x->worker->config.epoch);
+        if (found)
+            t->window = first_window(t);
+    }
+    if (t->timed == t->base + 1 && !t->timed_lost) /* the root knows */
+        t->waits = 0;
+    hear(x, t, h->bitmap >> 32, now);
 }
 
 /* Something on the way has changed the result: it is as if it were lost, and asked for again. */
-static void refuse_result(struct tree *t, struct chunk *c, uint64_t now)
+static void refuse_result(struct tree *t, struct chunk *c, uint64_t sequence)
 {
     t->stats.check_failures++;
-    if (c->state != SENT || c->list == LIST_RESEND)
-        return;
-    c->gap = 1;
-    resend_at(t, c, now);
+    if (c->state != SENT || c->resends || sequence < t->base)
+        return; /* the oldest has a timer */
+    c->alone = true;
+    mark_again(t, sequence);
 }
 
 static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_t now)
@@ -253,11 +273,15 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         x->stats.unknown++;
         return;
     }
-    if (h.epoch != x->worker->config.epoch) {
+    if (!(h.flags & INART_FLAG_ASK ? inart_same_epoch(h.epoch, x->worker->config.epoch) : h.epoch == x->worker->config.epoch)) {
         x->stats.other_epoch++;
         return;
     }
     struct tree *t = &x->trees[number];
+    if (h.flags & INART_FLAG_ASK) {
+        take_question(x, t, &h, packet, now);
+        return;
+    }
     if (h.sequence < t->base) {
         t->stats.duplicates++;
         return;
@@ -288,11 +312,10 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     } else
         taken = take_values(x, t, p, &h, index, wire);
     if (taken == NOT_RIGHT)
-        refuse_result(t, c, now);
+        refuse_result(t, c, h.sequence);
     if (taken != TAKEN)
         return;
     measure(t, c, now);
-    recovery_go_on(t, c, now);
     t->stats.last_answer_ns = now;
     answered(x, t, p, c, now);
     advance(t, h.sequence, now);

@@ -202,30 +202,43 @@ static void write_words(struct io_thread *x, struct tree *t, struct part *p, uin
     wire[w->data] = __builtin_bswap32(check_whole(w->check, sum, w->check->worker[w->config.index], number));
 }
 
+/* For a result that is lost, the attempt of the chunk that has the slot next, as far as is known: in another that one would lose
+ * what is there. */
+static uint8_t attempt_of_next(const struct tree *t, uint64_t sequence)
+{
+    uint64_t next = sequence + t->config.slots;
+    return next >= t->asked_from && next < t->asked_end ? t->asked_attempt : 0;
+}
+
 /* Builds the packet of one chunk; there is room. */
 static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, enum sending how, uint64_t now)
 {
-    bool resend = how == RESEND;
+    bool resend = how >= PROBE;
+    struct chunk *c = chunk_of(t, sequence);
     uint32_t index;
     int kind = numbering_chunk(&p->order, (uint32_t)(sequence - p->base), &index);
     struct inart_header h = {
-        .flags = (uint8_t)((resend ? INART_FLAG_RESEND : 0) | (kind == EXPONENT ? INART_FLAG_MAXIMUM : 0)),
-        .job = (uint16_t)x->worker->config.job, .label = t->config.up_label, .epoch = x->worker->config.epoch, .sequence = (uint32_t)sequence,
+        .flags = (uint8_t)((resend ? INART_FLAG_RESEND : 0) | (how == LATE || how == PROBE ? INART_FLAG_LATE : 0)
+                           | (kind == EXPONENT ? INART_FLAG_MAXIMUM : 0)),
+        .job = (uint16_t)x->worker->config.job, .label = t->config.up_label, .sequence = (uint32_t)sequence,
+        .epoch = inart_attempt_epoch(x->worker->config.epoch, how == LOST ? attempt_of_next(t, sequence) : c->attempt),
     };
-    bool sends = resend || kind == EXPONENT || !awaited(t, p, index);
+    bool sends = how != FIRST || kind == EXPONENT || !awaited(t, p, index);
     if (kind == DATA)
         h.flags |= data_flags(t, p, index);
     uint32_t *wire = sends ? (uint32_t *)inart_values(io_build(x->engine.io, t->lane, &h)) : NULL;
     if (sends)
         write_words(x, t, p, sequence, kind, index, h.flags, wire);
-    struct chunk *c = chunk_of(t, sequence);
     c->sent_at = now;
-    if (how == FIRST) {
+    if (how != FIRST) {
+        c->again = c->alone = false;
+        if (c->resends < UINT16_MAX)
+            c->resends++;
+    } else {
         c->state = SENT;
         c->kind = (uint8_t)kind;
         c->awaited = !sends;
         c->elsewhere = kind == DATA && elsewhere(t, p, index);
-        list_add(t, c, LIST_FIRST);
         t->unanswered++;
         p->sent[kind]++;
         t->stats.chunks_sent += sends;
@@ -253,7 +266,17 @@ static uint64_t next_of(const struct part *p, int kind) { return sequence_in(p, 
 
 static uint64_t limit_of(const struct tree *t, const struct part *p)
 {
-    return t->base + inart_window(&p->operation->layout, t->config.slots);
+    uint64_t most = t->base + inart_window(&p->operation->layout, t->config.slots);
+    /* Results that this worker lacks are with the root: they are under way no more. */
+    uint64_t gently = (t->complete > t->base ? t->complete : t->base) + t->window;
+    return p->operation->layout.kind == INART_ALL_REDUCE && gently < most ? gently : most;
+}
+
+/* Of the window when nothing is known of the tree: what leaves at a time anyway. */
+static uint32_t first_window(const struct tree *t)
+{
+    uint32_t window = t->packets_per_second > 0 && t->tokens_wake > WINDOW_FIRST ? (uint32_t)t->tokens_wake : WINDOW_FIRST;
+    return window < t->config.slots ? window : t->config.slots;
 }
 
 /* Over data chunks of a gather that came before this worker had come to them. They take tokens, too: or all workers together
@@ -291,22 +314,40 @@ static bool send_next(struct io_thread *x, struct tree *t, uint64_t now)
     return true;
 }
 
-/* Sends the next chunk that is to be repeated; false: there is none. */
-static bool repeat_next(struct io_thread *x, struct tree *t, uint64_t now)
+/* Chunk `sequence` is to be sent once more, in its turn. */
+static void mark_again(struct tree *t, uint64_t sequence)
+{
+    chunk_of(t, sequence)->again = true;
+    if (t->repeat >= t->repeat_end) {
+        t->repeat = sequence;
+        t->repeat_end = sequence + 1;
+    }
+    t->repeat = sequence < t->repeat ? sequence : t->repeat;
+    t->repeat_end = sequence + 1 > t->repeat_end ? sequence + 1 : t->repeat_end;
+}
+
+/* Whether a chunk may go now that is to be sent once more: it is number `repeat`. */
+static bool has_again(struct tree *t, uint64_t now)
 {
     if (now < t->repeat_at)
         return false;
     if (t->repeat < t->base)
         t->repeat = t->base;
-    for (; t->repeat < t->repeat_end; t->repeat++) {
-        struct chunk *c = chunk_of(t, t->repeat);
-        if (c->state == SENT && c->list == LIST_FIRST && c->repeated) {
-            send_chunk(x, t, part_of(t, t->repeat), t->repeat, REPEAT, now);
-            t->repeat++;
-            return true;
-        }
-    }
-    return false;
+    while (t->repeat < t->repeat_end && !chunk_of(t, t->repeat)->again)
+        t->repeat++;
+    return t->repeat < t->repeat_end && t->repeat < limit_of(t, part_of(t, t->repeat));
+}
+
+/* Sends the next chunk that is to be sent once more; false: none may go now. */
+static bool send_again(struct io_thread *x, struct tree *t, uint64_t now)
+{
+    if (!has_again(t, now))
+        return false;
+    bool alone = chunk_of(t, t->repeat)->alone;
+    t->stats.resent_recovery++;
+    send_chunk(x, t, part_of(t, t->repeat), t->repeat, alone ? ALONE : REPEAT, now);
+    t->repeat++;
+    return true;
 }
 
 #endif

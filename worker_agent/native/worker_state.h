@@ -19,15 +19,18 @@
 #define RTO_INITIAL (100 * MS)
 #define RTO_LOWEST (20 * MS)
 #define RTO_LOWEST_START (50 * MS) /* while nothing has been answered: peers seldom start at once */
-#define RTO_LOWEST_RESENT (5 * MS) /* of a chunk that was resent: waits for no peer */
-#define BACKOFF_LONGEST (250 * MS) /* unless the round trip is longer anyway */
+#define RTO_LOWEST_LOST (5 * MS)   /* of a result that is lost: waits for no peer */
+#define BACKOFF_LONGEST (500 * MS) /* unless the round trip is longer anyway */
+#define BACKOFF_LOST (100 * MS)
+#define BACKOFF_MOST 6
+#define PROBE_AFTER 3              /* times that the oldest chunk was sent again in vain, before the first RESEND of it */
+#define PROBES 2                   /* of all workers' repeats after that, about so many at a time are RESENDs */
+#define SPREAD_MOST (100 * MS)     /* of the times at which workers ask for a result that all of them may lack */
+#define WINDOW_FIRST 8             /* chunks under way, at least, when nothing is known of the tree */
 #define ROUND_TRIP_MOST (250 * MS)
 #define RECENT (500 * MS)
 #define REORDER_MOST 16
 #define REORDER_KEPT (2000 * MS) /* for which packets that overtake each other are remembered */
-#define BACKOFF_MOST 6
-#define RESEND_BURST 8.0
-#define RESEND_SHARE_STEP (1 / 16.0)
 #define TOKEN_SLEEP (20 * MS)          /* up to here, waiting for tokens does not listen for packets */
 #define BURST_SECONDS 0.001            /* of a tree's packets that leave at a time, */
 #define BURST_MESSAGES 4               /* ... and super-frames: the 256 KB that a switch's buffers hold of each sender */
@@ -36,13 +39,13 @@
 #define SLACK_SECONDS 0.003            /* being late by this loses nothing */
 #define CATCH_UP 2.0                   /* times the tree's rate */
 #define ARRAY_FETCH 4096               /* bytes: how far ahead of what is read of an array; more than the processor does by itself */
-#define NONE UINT32_MAX
 #define NOT_AGREED (-1)
 #define OWN_MIXED (-2)
 
 enum { UNSENT, SENT, ANSWERED };
-enum { LIST_NONE, LIST_FIRST, LIST_RESEND };
-enum sending { FIRST, REPEAT, RESEND };
+/* FIRST: for the first time. REPEAT: once more, because the root or the controller has asked for it. LATE: because no answer has
+ * come. ALONE, LOST: once more as a RESEND, past all switches: because the root has asked for it so; because its result is lost. */
+enum sending { FIRST, REPEAT, LATE, PROBE, ALONE, LOST };
 enum inart_status { STATUS_OK = 0, STATUS_MISMATCH = 1, STATUS_TIMEOUT = 2, STATUS_ABORTED = 3, STATUS_PROTOCOL = 4 };
 
 /* ---- shared with worker_agent/native_worker.py (ctypes), which compares the sizes (inart_worker_sizes) ---- */
@@ -112,24 +115,14 @@ struct part {
 };
 
 struct chunk {
-    uint64_t sent_at, due; /* due: of a chunk in the resend list */
-    uint32_t previous, next;
+    uint64_t sent_at;
     uint16_t resends;
-    uint8_t state, list, kind;
-    uint8_t gap, recovery; /* found missing: because a later one was answered; because a resend before it was */
-    bool repeated;                  /* ... without RESEND: which copy was answered is not known */
-    bool awaited;                   /* another worker's, of a gather: `due` says when it counts as lost */
-    bool elsewhere;                 /* the result goes to others: that it is complete is heard, and which is the first that is not */
-};
-
-struct list {
-    uint32_t head, tail;
-};
-
-/* The newest chunk that was sent once and has its answer: what was sent before it should have been answered, too. */
-struct evidence {
-    uint64_t sequence, rtt;
-    bool any;
+    uint8_t state, kind;
+    uint8_t attempt;  /* that the root has asked for it in; kept also of a chunk that is not sent yet */
+    bool again;       /* is to be sent once more, in its turn */
+    bool alone;       /* ... past all switches */
+    bool awaited;     /* another worker's, of a gather */
+    bool elsewhere;   /* the result goes to others: that it is complete is heard, and which is the first that is not */
 };
 
 struct tree {
@@ -139,24 +132,24 @@ struct tree {
     uint32_t unanswered; /* chunks that were sent and have no answer */
     uint64_t base, base_since, end; /* oldest unanswered; since when; one past the newest submitted */
     uint64_t complete;              /* all before it are, as the root has said */
-    /* What was sent and has no answer is sent once more, from `repeat` to before `repeat_end`, not before `repeat_at`. */
+    /* Chunks that are to be sent `again`, from `repeat` to before `repeat_end`, not before `repeat_at`. */
     uint64_t repeat, repeat_end, repeat_at;
+    uint64_t asked_from, asked_end; /* the last chunks that the root has asked all for, and in which attempt */
+    uint8_t asked_attempt;
+    uint32_t window; /* chunks under way in an all-reduce: small while nothing is known of the tree, doubles in each round trip */
+    /* The oldest unanswered chunk's timer: of which chunk it is, if its result is known to be lost, how often it has run. */
+    uint64_t timed, due;
+    bool timed_lost;
+    unsigned waits;
     struct part *parts, *last, *cursor[KINDS];
-    struct list first[KINDS], resend;
-    uint64_t resend_due;       /* no entry of the resend list is due earlier */
-    struct evidence evidence[KINDS];
     double packets_per_second, tokens, tokens_most, tokens_wake;
     double burst; /* tokens for what may leave at once: tokens_wake of them, refilled CATCH_UP times as fast */
     uint64_t tokens_at, progress_at, active_since; /* active_since: first send since it had nothing to do; 0: idle */
     double recent, before_recent, round_trip; /* ns: the lowest of the last RECENT and of the one before; of both; 0: none yet */
     double rtt_lowest;
     uint64_t recent_since;
-    double resend_share, resend_tokens; /* of the tree's rate, for resends; what is there now */
-    uint64_t resend_tokens_at, resend_share_cut;
-    uint32_t recovery, recovering; /* chunks that are to be resent together, at recovery_due; of the last such, unanswered */
-    uint64_t recovery_due, recovery_since; /* since: what was sent once before it is answered when nothing was lost */
     struct check_recent sent_recent[KINDS], received_recent[KINDS];
-    unsigned reorder;          /* how tolerant of reordering: doubles when a gap's resend was needless, halves when none was for a while */
+    unsigned reorder;          /* how tolerant of reordering: doubles when a result came by itself that counted as lost, halves when none did for a while */
     uint64_t reorder_since;    /* when it last changed */
     struct inart_tree_stats stats;
 };
@@ -201,40 +194,12 @@ static uint32_t random_next(struct io_thread *x) /* xorshift: only spreads timer
 
 static uint64_t random_below(struct io_thread *x, uint64_t n) { return n ? random_next(x) % n : 0; }
 
-/* ---- lists of chunks ---- */
-
 static struct chunk *chunk_of(struct tree *t, uint64_t sequence) { return &t->ring[sequence & t->mask]; }
 
-static struct list *list_of(struct tree *t, struct chunk *c) { return c->list == LIST_RESEND ? &t->resend : &t->first[c->kind]; }
-
-static void list_add(struct tree *t, struct chunk *c, int which)
+static uint64_t sequence_of(const struct tree *t, const struct chunk *c)
 {
-    uint32_t i = (uint32_t)(c - t->ring);
-    c->list = (uint8_t)which;
-    struct list *l = list_of(t, c);
-    c->previous = l->tail;
-    c->next = NONE;
-    if (l->tail == NONE)
-        l->head = i;
-    else
-        t->ring[l->tail].next = i;
-    l->tail = i;
-}
-
-static void list_remove(struct tree *t, struct chunk *c)
-{
-    if (c->list == LIST_NONE)
-        return;
-    struct list *l = list_of(t, c);
-    if (c->previous == NONE)
-        l->head = c->next;
-    else
-        t->ring[c->previous].next = c->next;
-    if (c->next == NONE)
-        l->tail = c->previous;
-    else
-        t->ring[c->next].previous = c->previous;
-    c->list = LIST_NONE;
+    uint64_t index = (uint64_t)(c - t->ring);
+    return t->base + ((index - t->base) & t->mask);
 }
 
 #endif

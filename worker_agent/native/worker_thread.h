@@ -123,10 +123,9 @@ static struct engine_sleep work(struct engine_thread *engine)
         refill(t, now);
         if (!t->parts)
             continue;
-        find_gaps(x, t, now);
-        send_resends(x, t, now);
+        send_late(x, t, now);
         if (burst_due(t, now) <= now)
-            while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && (repeat_next(x, t, now) || send_next(x, t, now))) {
+            while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && (send_again(x, t, now) || send_next(x, t, now))) {
             }
         /* Only lateness may be caught up with. */
         if (t->tokens > t->tokens_wake && has_nothing(t))
@@ -141,23 +140,18 @@ static struct engine_sleep work(struct engine_thread *engine)
         if (!t->parts)
             continue;
         check_progress(x, t, now);
+        if (!t->parts)
+            break;
         uint64_t until = t->progress_at + (uint64_t)(w->config.timeout_seconds * 1e9);
         if (w->config.timeout_seconds > 0 && until < sleep.until)
             sleep.until = until;
-        uint64_t oldest = oldest_due(t);
-        if (oldest && oldest < sleep.until)
-            sleep.until = oldest;
-        for (int kind = 0; kind < KINDS; kind++)
-            if (gap_due(t, kind) < sleep.until)
-                sleep.until = gap_due(t, kind);
-        if (t->recovery && t->recovery_due < sleep.until)
-            sleep.until = t->recovery_due;
-        bool due = t->resend_due <= now;
-        if (!due && t->resend_due < sleep.until)
-            sleep.until = t->resend_due;
+        uint64_t late = base_due(x, t, now);
+        bool due = late <= now, again = has_again(t, now);
+        if (!due && late < sleep.until)
+            sleep.until = late;
         if (t->repeat < t->repeat_end && t->repeat_at > now && t->repeat_at < sleep.until)
             sleep.until = t->repeat_at;
-        if (due || (t->repeat < t->repeat_end && t->repeat_at <= now) || has_next(t)) {
+        if (due || again || has_next(t)) {
             until = burst_due(t, now);
             if (until <= now) /* only for want of room */
                 sleep.until = io->retry ? io->retry : now;

@@ -1,0 +1,365 @@
+/* What the root asks workers for, and when (docs/protocol.md, "Loss never feeds itself"). Included by root.c only.
+ *
+ * What passes a switch unadded comes as one packet a worker on a link that has room for one. So it is the root, whose link that
+ * is, that decides what is sent again, and not the workers' timers. It asks all of them (or those whom it lacks) for a chunk in
+ * another *attempt*: to every switch that is another epoch, which takes the slot over, so that what was lost is added up again and
+ * comes as one packet a flow. Whatever was lost, wherever.
+ *
+ * When a chunk counts as lost: all workers have sent a later one (data, and not a gather's, that is complete says so), and packets had
+ * time to overtake each other. Or a worker that has waited for long repeats it (LATE): then either that repeat completes it, or it
+ * comes by itself, because the slot is closed. In both cases more may be lost behind it, of which nobody knows, and the root asks for
+ * all that it lacks of the window.
+ *
+ * Is one chunk lost again and again, as many workers behind links that lose some packets have it, other means follow: repeats in
+ * the same attempt, which fill up what is in the switches; then single contributions (RESEND), of few workers at a time.
+ */
+#ifndef INART_ASKING_H
+#define INART_ASKING_H
+
+#define MS (INART_NS / 1000)
+#define GUARD_FIRST (2 * MS)  /* that packets may overtake each other by; doubles when that was too little */
+#define GUARD_MOST (64 * MS)
+#define RETRY_FIRST (20 * MS) /* until a chunk that was asked for is asked for again; then doubled, */
+#define RETRY_MOST (200 * MS)
+#define UNSEEN_RETRY_MOST (800 * MS) /* when no chunk says that they were sent: a peer may be late */
+#define RETRY_DOUBLINGS 5
+#define RETRY_PACKETS 8       /* ... and at least the time of so many */
+#define UNSEEN_MOST 20        /* times that all is asked for in vain, of which nothing says that it was sent */
+#define OFTEN 2               /* times that a chunk was asked for with many others, before it is asked for alone */
+#define MOST_UNADDED 256      /* packets that may come by themselves, because they were asked for, in RETRY_FIRST */
+#define MOST_ALONE 64         /* workers that are asked for single contributions at a time */
+#define FEW_CHUNKS 4          /* that are asked for one by one; more by one question */
+#define REQUESTS_TIME (50 * MS) /* of the workers that lack results: those of so long count together */
+#define REQUESTS_MOST 3       /* of them, after which all results are sent once more */
+#define RATE_TIME (20 * MS)
+#define RATE_LEAST 200.0      /* results a second that are sent once more, when nothing is known */
+
+/* What to do about a chunk that has been asked for so often: a new attempt; the same again, which fills up what is in the switches;
+ * single contributions. */
+enum question { ANEW, AGAIN, ALONE };
+
+#define ROUND 16 /* questions, after which it begins again */
+
+static enum question question_of(const struct tree *t, const struct cell *c)
+{
+    if (!c->alone && c->owner > t->evident) /* not all may have sent it */
+        return ANEW;
+    unsigned at = c->asks % ROUND;
+    return c->alone || at >= ROUND / 2 ? ALONE : at < OFTEN ? ANEW : AGAIN;
+}
+
+/* A cell of the ring for a chunk of which nothing has come. */
+static void cell_begin(struct io_thread *x, struct tree *t, uint64_t sequence)
+{
+    *cell_of(t, sequence) = (struct cell){.owner = sequence + 1, .missing = x->workers};
+    memset(workers_of(x, t, sequence), 0, x->words * sizeof(uint64_t));
+}
+
+/* The root has a part of what a flow brings together: it could not add that flow's sum to it. */
+static bool is_cut(const struct io_thread *x, const struct tree *t, const uint64_t *there)
+{
+    for (uint32_t i = 0; i < x->flow_count; i++) {
+        const struct flow *f = &x->flows[i];
+        if (&x->trees[f->tree] != t || !f->partial)
+            continue;
+        bool some = false, all = true;
+        for (uint32_t j = 0; j < x->words; j++) {
+            some |= there[j] & f->everyone[j];
+            all &= !(f->everyone[j] & ~there[j]);
+        }
+        if (some && !all)
+            return true;
+    }
+    return false;
+}
+
+/* Forgets what there is of a chunk: where it is a part of a sum that was asked for, and comes now. But for whom the job waits for, which statistics say. */
+static void cell_forget(struct io_thread *x, struct tree *t, uint64_t sequence)
+{
+    struct cell *c = cell_of(t, sequence);
+    uint64_t *there = workers_of(x, t, sequence);
+    if (sequence == t->oldest && c->missing < x->workers) {
+        memcpy(t->heard, there, x->words * sizeof *there);
+        t->heard_of = sequence;
+    }
+    memset(there, 0, x->words * sizeof *there);
+    c->missing = x->workers;
+}
+
+/* One question, to all workers: they find themselves in `set`, or chunks that the root has (inart_header's bitmap says how many). */
+static bool send_question(struct io_thread *x, struct tree *t, uint64_t sequence, uint32_t count, uint8_t attempt, bool alone,
+                          const uint64_t *set, uint64_t now)
+{
+    struct io *io = x->engine.io;
+    if (!io_room(io, t->lane))
+        io_flush(io, now);
+    if (!io_room(io, t->lane))
+        return false;
+    struct inart_header h = {
+        .flags = (uint8_t)(INART_FLAG_RESULT | INART_FLAG_ASK | (alone ? INART_FLAG_RESEND : 0)), .job = (uint16_t)x->job,
+        .label = t->return_label, .epoch = inart_attempt_epoch(x->epoch, attempt), .sequence = (uint32_t)sequence,
+        .bitmap = t->oldest << 32 | count,
+    };
+    uint32_t *words = (uint32_t *)inart_values(io_build(io, t->lane, &h)), bits = count == 1 ? x->workers : count;
+    for (uint32_t i = 0; i < x->values; i++)
+        words[i] = 32 * i < bits ? __builtin_bswap32((uint32_t)(set[i / 2] >> 32 * (i % 2))) : 0;
+    if (io_complete(io, t->lane))
+        io_flush(io, now);
+    x->stats.packets_sent++;
+    x->stats.bytes_sent += io->frame_bytes;
+    t->stats.questions++;
+    return true;
+}
+
+static uint8_t next_attempt(struct tree *t)
+{
+    t->attempt = (uint8_t)(t->attempt + 1);
+    if (!t->attempt)
+        t->attempt = 1; /* 0 is that of what is sent for the first time */
+    return t->attempt;
+}
+
+static bool is_complete(struct tree *t, uint64_t sequence)
+{
+    const struct cell *c = cell_of(t, sequence);
+    return c->owner == sequence + 1 ? !c->missing : c->owner > sequence + 1;
+}
+
+/* All that the root lacks from `first` to before `end`, in one new attempt; without `often` not what was asked for often. */
+static void ask_for_all(struct io_thread *x, struct tree *t, uint64_t first, uint64_t end, bool often, uint64_t now)
+{
+    uint64_t most = 32ull * (x->values - 1) < MOST_QUESTION ? 32ull * (x->values - 1) : MOST_QUESTION;
+    while (first < end) {
+        uint64_t complete[MOST_QUESTION / 64 + 1] = {0}, count = end - first < most ? end - first : most;
+        uint8_t attempt = next_attempt(t);
+        for (uint64_t i = 0; i < count; i++) {
+            uint64_t sequence = first + i;
+            struct cell *c = cell_of(t, sequence);
+            if (is_complete(t, sequence) || (c->owner == sequence + 1 && c->asks >= OFTEN && !often)) {
+                complete[i / 64] |= 1ull << i % 64;
+                continue;
+            }
+            if (c->owner != sequence + 1)
+                cell_begin(x, t, sequence);
+            c->renew = is_cut(x, t, workers_of(x, t, sequence));
+            c->attempt = attempt;
+            c->asked_at = now;
+            if (c->asks < UINT8_MAX)
+                c->asks++;
+        }
+        if (!send_question(x, t, first, count < 2 ? 2 : (uint32_t)count, attempt, false, complete, now))
+            return;
+        first += count;
+    }
+}
+
+/* Chunk `sequence`: those whom the root lacks, or, where it has a part of a flow's sum, all. */
+static void ask_for_one(struct io_thread *x, struct tree *t, uint64_t sequence, uint64_t now)
+{
+    struct cell *c = cell_of(t, sequence);
+    uint64_t *there = workers_of(x, t, sequence), asked[MOST_WORDS] = {0};
+    if (c->owner != sequence + 1)
+        cell_begin(x, t, sequence);
+    enum question question = question_of(t, c);
+    c->renew = false;
+    uint32_t unadded = question == ANEW ? 0 : question == ALONE && x->workers > MOST_ALONE ? MOST_ALONE : x->workers;
+    if (now - t->unadded_since >= RETRY_FIRST) {
+        t->unadded_since = now;
+        t->unadded = 0;
+    }
+    if (t->unadded && t->unadded + unadded > MOST_UNADDED)
+        return; /* what comes by itself is what the link carries */
+    t->unadded += unadded;
+    if (question == ANEW && is_cut(x, t, there))
+        c->renew = true;
+    uint32_t left = question == ALONE ? MOST_ALONE : x->workers;
+    for (uint32_t i = 0; i < x->words && left; i++) {
+        uint64_t all = i + 1 < x->words || x->workers % 64 == 0 ? UINT64_MAX : (1ull << x->workers % 64) - 1;
+        for (uint64_t bits = all & ~(c->renew ? 0 : there[i]); bits && left; bits &= bits - 1, left--)
+            asked[i] |= bits & -bits;
+    }
+    if (question == ANEW)
+        c->attempt = next_attempt(t);
+    c->asked_at = now;
+    if (send_question(x, t, sequence, 1, c->attempt, question == ALONE, asked, now) && c->asks < UINT8_MAX)
+        c->asks++;
+}
+
+/* How long what was asked for is given, from the last time that some of it came. */
+static uint64_t retry_time(const struct tree *t, unsigned doublings, uint64_t longest)
+{
+    uint64_t least = 2 * t->question_rtt > RETRY_FIRST ? 2 * t->question_rtt : RETRY_FIRST;
+    if (t->rate > 0 && RETRY_PACKETS * 1e9 / t->rate > (double)least)
+        least = RETRY_PACKETS * 1e9 / t->rate < (double)RETRY_MOST ? (uint64_t)(RETRY_PACKETS * 1e9 / t->rate) : RETRY_MOST;
+    uint64_t wait = least << (doublings < RETRY_DOUBLINGS ? doublings : RETRY_DOUBLINGS), most = 2 * least > longest ? 2 * least : longest;
+    return wait < most ? wait : most;
+}
+
+/* Those of [first, end) that there are, to all workers, at the rate at which results come. */
+static void results_again(struct tree *t, uint64_t first, uint64_t end, uint64_t now)
+{
+    t->repeat = first;
+    t->repeat_end = end;
+    t->repeat_at = now;
+    t->repeat_rate = t->rate > RATE_LEAST ? t->rate : RATE_LEAST;
+}
+
+/* A worker waits for a chunk, and nothing that is complete says that others are lost: whether all that the root lacks is to be asked
+ * for, as far as windows reach. It goes on so while what was asked for comes, and ends when nothing comes for long: a worker that
+ * still waits says so again. */
+static uint64_t ask_unseen(struct io_thread *x, struct tree *t, uint64_t now)
+{
+    if (t->wanted && t->wanted <= t->oldest) {
+        const struct cell *c = cell_of(t, t->oldest);
+        t->wanted = c->owner == t->oldest + 1 && c->asked_at ? t->oldest + 1 : 0;
+    }
+    if (!t->wanted)
+        return UINT64_MAX;
+    uint64_t since = t->wanted_asked > t->asked_came ? t->wanted_asked : t->asked_came;
+    uint64_t due = since ? since + retry_time(t, t->wanted_asks, UNSEEN_RETRY_MOST) : now;
+    if (due > now)
+        return due;
+    if (!t->wanted_left) {
+        t->wanted = 0;
+        return UINT64_MAX;
+    }
+    t->wanted_left--;
+    if (t->wanted_asks < UINT8_MAX)
+        t->wanted_asks++;
+    t->wanted_asked = now;
+    uint64_t from = t->evident > t->oldest ? t->evident : t->oldest;
+    ask_for_all(x, t, from, t->oldest + t->slots, true, now);
+    if (t->repeat >= t->repeat_end && t->wanted_asks < RETRY_DOUBLINGS) /* whoever lacks results before could send nothing of that */
+        results_again(t, t->oldest > t->slots ? t->oldest - t->slots : 0, t->oldest, now);
+    return now + retry_time(t, t->wanted_asks, UNSEEN_RETRY_MOST);
+}
+
+/* Asks for what is lost. When there may be something to ask for next; UINT64_MAX: nothing is known to be lost. */
+static uint64_t ask(struct io_thread *x, struct tree *t, uint64_t now)
+{
+    uint64_t unseen = ask_unseen(x, t, now);
+    if (t->evident > t->oldest && now >= t->look_at) {
+        /* What was evident a guard ago; of what was asked for, what has not come while nothing else of it came either. */
+        uint64_t end = t->evident_before < t->evident ? t->evident_before : t->evident, lost = 0, first = 0, last = 0;
+        for (int round = 0; round < 2; round++) {
+            if (round && lost > FEW_CHUNKS)
+                ask_for_all(x, t, first, last + 1, false, now);
+            for (uint64_t sequence = t->oldest; sequence < end; sequence++) {
+                struct cell *c = cell_of(t, sequence);
+                if (is_complete(t, sequence))
+                    continue;
+                uint64_t since = c->owner == sequence + 1 ? c->asked_at : 0;
+                if (since && since < t->asked_came)
+                    since = t->asked_came;
+                if (since && now - since < retry_time(t, c->asks / ROUND, RETRY_MOST))
+                    continue;
+                bool often = c->owner == sequence + 1 && (c->asks >= OFTEN || c->alone);
+                if (round && (often || lost <= FEW_CHUNKS))
+                    ask_for_one(x, t, sequence, now);
+                else if (!round && !often) {
+                    first = lost++ ? first : sequence;
+                    last = sequence;
+                }
+            }
+        }
+        t->evident_before = t->evident;
+        t->look_at = now + t->guard;
+    }
+    uint64_t until = t->evident > t->oldest ? t->look_at : UINT64_MAX;
+    return unseen < until ? unseen : until;
+}
+
+/* A worker waits for a chunk. */
+static void want(struct tree *t, uint64_t sequence)
+{
+    if (t->wanted)
+        return;
+    t->wanted = sequence + 1;
+    t->wanted_left = UNSEEN_MOST;
+}
+
+/* A packet of chunk `sequence` has come, of `workers` of those of its flow, and the chunk lacks somebody: what it says about loss. */
+static void take_hint(struct io_thread *x, struct tree *t, const struct flow *flow, const struct inart_header *h, uint32_t workers,
+                      uint64_t now)
+{
+    if (!flow->partial || workers >= flow->workers)
+        return;
+    if (h->flags & INART_FLAG_RESEND) { /* says who is there: it was added up, and would be again */
+        struct cell *c = cell_of(t, h->sequence);
+        if (c->alone || h->sequence < t->evident || now - t->probed_at < RETRY_MOST)
+            return;
+        t->probed_at = now;
+        if (c->asked_at) /* and something is amiss */
+            want(t, t->oldest);
+        else
+            ask_for_one(x, t, h->sequence, now);
+    } else if (h->flags & INART_FLAG_LATE)
+        want(t, t->oldest);
+}
+
+/* Chunk `sequence` has become complete by the packet `h`. */
+static void take_complete(struct tree *t, const struct inart_header *h, uint8_t kind, uint32_t attempt, uint64_t now)
+{
+    struct cell *c = cell_of(t, h->sequence);
+    if (!(kind & (INART_FLAG_SINGLE | INART_FLAG_MAXIMUM)) && t->evident < h->sequence + 1ull) {
+        t->evident = h->sequence + 1ull;
+        if (t->look_at <= now)
+            t->look_at = now + t->guard;
+    }
+    if (c->asked_at) {
+        if (attempt == c->attempt && c->asks == 1) /* the quickest says how long a question takes */
+            t->question_rtt = t->question_rtt && t->question_rtt < now - c->asked_at ? t->question_rtt : now - c->asked_at;
+        else if (attempt != c->attempt && t->guard < GUARD_MOST)
+            t->guard *= 2; /* it was only late */
+        t->asked_came = now;
+    }
+    t->wanted_asks = 0;
+    if (h->flags & INART_FLAG_LATE)
+        want(t, h->sequence + 1ull); /* what is behind it */
+    /* How many results a second there are, for those that are sent once more. */
+    if (now - t->rate_since >= RATE_TIME) {
+        double rate = t->rate_count * 1e9 / (double)(now - t->rate_since);
+        t->rate = rate > t->rate ? rate : t->rate;
+        t->rate_since = now;
+        t->rate_count = 0;
+    }
+    t->rate_count++;
+}
+
+/* Workers `set` lack the result of a chunk that is complete. The first is answered; where more do, the result, or all from there on,
+ * are sent to everybody once more. */
+static void take_request(struct io_thread *x, struct tree *t, uint64_t sequence, const uint64_t *set, uint64_t now)
+{
+    struct cell *c = cell_of(t, sequence);
+    if (sequence >= t->repeat && sequence < t->repeat_end)
+        return; /* comes */
+    if (now - t->requests_since > REQUESTS_TIME) {
+        t->requests_since = now;
+        t->requests = 0;
+    }
+    if (++t->requests > REQUESTS_MOST) {
+        uint64_t end = sequence + t->slots;
+        t->requests = 0;
+        results_again(t, sequence, end < t->stats.newest ? end : t->stats.newest, now);
+    } else if (c->asked_at && now - c->asked_at < REQUESTS_TIME && x->workers > 2) {
+        if (!c->alone) /* once for all in that time */
+            t->stats.answers += send_result(x, t, sequence, values_of(x, t, sequence), t->return_label, now);
+        c->alone = true;
+    } else {
+        c->asked_at = now;
+        c->alone = false;
+        answer(x, t, sequence, set, now);
+    }
+}
+
+/* The chunk is wrong though all are in it, and was forgotten (root_check.h): it is asked for past all switches. */
+static void ask_alone(struct tree *t, uint64_t sequence)
+{
+    if (t->evident < sequence + 1)
+        t->evident = sequence + 1;
+    if (t->evident_before < sequence + 1)
+        t->evident_before = sequence + 1;
+    t->look_at = 0;
+}
+
+#endif
