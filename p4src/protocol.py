@@ -207,7 +207,8 @@ class Flag(IntFlag):
 
 class HostFlag(IntFlag):
     """Bits of the flags field that only hosts read: switches pass them on, and no P4 program knows them (so they are
-    not in ``protocol.json``, whose digest is that of the compiled programs). In all packets of a chunk alike, but ASK and LATE.
+    not in ``protocol.json``, whose digest is that of the compiled programs). In all packets of a chunk alike, but ASK
+    and LATE.
 
     SCATTER: the result goes to the chunk's owner only. SINGLE: the packet of one worker is the whole chunk. ASK: from a
     worker that adds nothing to a SINGLE chunk and has not got it; with RESULT, from a root that asks workers to send

@@ -269,7 +269,7 @@ def test_a_callback_may_submit_the_next_operation(make_rig: MakeRig) -> None:
 
 
 def test_a_late_worker_costs_few_packets(make_rig: MakeRig) -> None:
-    """Nothing is lost, so nothing is flushed but when a worker asks now and then whom they wait for, and added again."""
+    """Nothing is lost, so nothing is flushed but what a worker sends now and then to say whom they wait for."""
     rig = make_rig()
     before = tensors(8, WORKERS, 60_000)
     after = [tensor.copy() for tensor in before]

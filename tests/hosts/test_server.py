@@ -150,8 +150,8 @@ def test_a_job_of_more_workers_than_a_bitmap_has_bits(make_rig: Callable[..., Ri
 
 
 def received(raw: RawSocket, count: int) -> list[tuple[int, int, int, tuple[int, ...]]]:
-    """(label, sequence, bitmap, values) of the results among `count` packets (the others are questions), and that no more
-    results have come."""
+    """(label, sequence, bitmap, values) of the results among `count` packets (the others are questions), and that no
+    more results have come."""
     packets = [decode(raw.recv(), VALUES) for _ in range(count)]
     while (frame := raw.recv_waiting()) is not None:
         packets.append(decode(frame, VALUES))
