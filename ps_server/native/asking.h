@@ -24,7 +24,10 @@
 #define UNSEEN_RETRY_MOST (800 * MS) /* when no chunk says that they were sent: a peer may be late */
 #define RETRY_DOUBLINGS 5
 #define RETRY_PACKETS 8       /* ... and at least the time of so many */
+#define UNSEEN_ONE 8           /* of so many questions one is for all, the others for the oldest */
+#define UNSEEN_SLOW 4          /* questions, after which the time between them doubles */
 #define UNSEEN_MOST 20        /* times that all is asked for in vain, of which nothing says that it was sent */
+#define FEW_MISSING 8         /* workers, whose contributions are cheaper by themselves than all once more */
 #define OFTEN 2               /* times that a chunk was asked for with many others, before it is asked for alone */
 #define MOST_UNADDED 256      /* packets that may come by themselves, because they were asked for, in RETRY_FIRST */
 #define MOST_ALONE 64         /* workers that are asked for single contributions at a time */
@@ -40,12 +43,11 @@ enum question { ANEW, AGAIN, ALONE };
 
 #define ROUND 16 /* questions, after which it begins again */
 
-static enum question question_of(const struct tree *t, const struct cell *c)
+static enum question question_of(const struct io_thread *x, const struct cell *c)
 {
-    if (!c->alone && c->owner > t->evident) /* not all may have sent it */
-        return ANEW;
     unsigned at = c->asks % ROUND;
-    return c->alone || at >= ROUND / 2 ? ALONE : at < OFTEN ? ANEW : AGAIN;
+    bool few = c->missing < x->workers && c->missing <= FEW_MISSING && c->asks;
+    return c->alone || few || at >= ROUND / 2 ? ALONE : at < OFTEN ? ANEW : AGAIN;
 }
 
 /* A cell of the ring for a chunk of which nothing has come. */
@@ -160,7 +162,7 @@ static void ask_for_one(struct io_thread *x, struct tree *t, uint64_t sequence, 
     uint64_t *there = workers_of(x, t, sequence), asked[MOST_WORDS] = {0};
     if (c->owner != sequence + 1)
         cell_begin(x, t, sequence);
-    enum question question = question_of(t, c);
+    enum question question = question_of(x, c);
     c->renew = false;
     uint32_t unadded = question == ANEW ? 0 : question == ALONE && x->workers > MOST_ALONE ? MOST_ALONE : x->workers;
     if (now - t->unadded_since >= RETRY_FIRST) {
@@ -216,7 +218,7 @@ static uint64_t ask_unseen(struct io_thread *x, struct tree *t, uint64_t now)
     if (!t->wanted)
         return UINT64_MAX;
     uint64_t since = t->wanted_asked > t->asked_came ? t->wanted_asked : t->asked_came;
-    uint64_t due = since ? since + retry_time(t, t->wanted_asks, UNSEEN_RETRY_MOST) : now;
+    uint64_t due = since ? since + retry_time(t, t->wanted_asks / UNSEEN_SLOW, UNSEEN_RETRY_MOST) : now;
     if (due > now)
         return due;
     if (!t->wanted_left) {
@@ -228,10 +230,14 @@ static uint64_t ask_unseen(struct io_thread *x, struct tree *t, uint64_t now)
         t->wanted_asks++;
     t->wanted_asked = now;
     uint64_t from = t->evident > t->oldest ? t->evident : t->oldest;
+    if (t->wanted_asks % UNSEEN_ONE != 1) { /* not all of it may have been sent; the oldest was */
+        ask_for_one(x, t, t->oldest, now);
+        return now + retry_time(t, t->wanted_asks / UNSEEN_SLOW, UNSEEN_RETRY_MOST);
+    }
     ask_for_all(x, t, from, t->oldest + t->slots, true, now);
-    if (t->repeat >= t->repeat_end && t->wanted_asks < RETRY_DOUBLINGS) /* whoever lacks results before could send nothing of that */
+    if (t->repeat >= t->repeat_end && t->wanted_asks < 2 * UNSEEN_ONE) /* whoever lacks results before could send nothing of that */
         results_again(t, t->oldest > t->slots ? t->oldest - t->slots : 0, t->oldest, now);
-    return now + retry_time(t, t->wanted_asks, UNSEEN_RETRY_MOST);
+    return now + retry_time(t, t->wanted_asks / UNSEEN_SLOW, UNSEEN_RETRY_MOST);
 }
 
 /* Asks for what is lost. When there may be something to ask for next; UINT64_MAX: nothing is known to be lost. */

@@ -321,6 +321,7 @@ static void repaired(struct tree *t, double rate_mbps, bool contributions, bool 
         if (c->state != SENT)
             continue;
         c->sent_at = (uint64_t)due;
+        c->resends = c->resends ? c->resends : 1; /* which copy is answered will not be known */
         if (contributions && !c->awaited)
             mark_again(t, sequence);
         due += each;

@@ -23,7 +23,7 @@ static void measure(struct tree *t, const struct chunk *c, uint64_t now)
         }
         return;
     }
-    if (c->awaited || c->state == UNSENT)
+    if (c->awaited || c->state == UNSENT || now < c->sent_at)
         return;
     double rtt = (double)(now - c->sent_at);
     if (t->rtt_lowest == 0 || rtt < t->rtt_lowest)
