@@ -275,7 +275,8 @@ static uint64_t limit_of(const struct tree *t, const struct part *p)
 /* Of the window when nothing is known of the tree: what leaves at a time anyway. */
 static uint32_t first_window(const struct tree *t)
 {
-    uint32_t window = t->packets_per_second > 0 && t->tokens_wake > WINDOW_FIRST ? (uint32_t)t->tokens_wake : WINDOW_FIRST;
+    double leaves = t->packets_per_second * BURST_SECONDS; /* many slow trees collect more, but should not all begin with as many */
+    uint32_t window = leaves > WINDOW_FIRST ? (uint32_t)(leaves < t->tokens_wake ? leaves : t->tokens_wake) : WINDOW_FIRST;
     return window < t->config.slots ? window : t->config.slots;
 }
 

@@ -26,7 +26,7 @@
 #define PROBE_AFTER 3              /* times that the oldest chunk was sent again in vain, before the first RESEND of it */
 #define PROBES 2                   /* of all workers' repeats after that, about so many at a time are RESENDs */
 #define SPREAD_MOST (100 * MS)     /* of the times at which workers ask for a result that all of them may lack */
-#define WINDOW_FIRST 8             /* chunks under way, at least, when nothing is known of the tree */
+#define WINDOW_FIRST 4             /* chunks under way, at least, when nothing is known of the tree */
 #define ROUND_TRIP_MOST (250 * MS)
 #define RECENT (500 * MS)
 #define REORDER_MOST 16
