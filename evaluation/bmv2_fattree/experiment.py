@@ -26,6 +26,7 @@ READY_SECONDS = 120.0
 RATE_SECONDS = 3.0
 # Measured again when the machine was busy or the rate is not the planned one; the last measurement counts.
 RATE_ATTEMPTS = 3
+GLOO_MODULES = ("torch.distributed",)  # once, for all processes that are made of the zygote
 HEAVY_MODULES = ("examples.train_digits", "sklearn.datasets", "worker_agent.hook", "torch._dynamo")
 
 
@@ -41,11 +42,11 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
     say(f"building {len(topology.switches)} switches ({settings.switch}) and {len(topology.servers)} hosts")
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(topology, settings.switch, seed=settings.seed))
-        modules = MODULES + (HEAVY_MODULES if settings.trains else ())
+        modules = MODULES + (HEAVY_MODULES if settings.trains else GLOO_MODULES)
         zygote = stack.enter_context(Zygote(emulation, modules))
         fabric = stack.enter_context(Fabric(emulation))
         everything = Setting(settings, topology, job, emulation, fabric, zygote, say)
-        say(f"network is up; importing {'torch' if settings.trains else 'the agents'}")
+        say("network is up; importing torch and the agents")
         zygote.wait_ready()
 
         results: list[StrategyResult] = []
@@ -55,10 +56,9 @@ def run(settings: Settings, say: Progress) -> tuple[Report, Topology, Job]:
                 if not results:
                     tcp_mbps = try_network(everything)
                 results.append(measure(everything, service))
-        gloo_seconds: dict[str, float] = {}
         training: Training | None = None
+        gloo_seconds = measure_gloo(everything)
         if settings.trains:
-            gloo_seconds = measure_gloo(everything)
             best = max(plans, key=lambda plan: plan.rate_mbps)
             with fabric.serve(best) as service:
                 training = train_both(everything, service, best)

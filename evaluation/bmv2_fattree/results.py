@@ -10,6 +10,7 @@ from typing import Any
 from topologies.load import Load
 
 RATE_TOLERANCE = 0.10
+LEAST_RATIO = 0.5  # of the planned rate, for a run that ends with exit status 0
 # Losses are compared relative to their size: the steps before have moved the parameters apart by rounding.
 LOSS_TOLERANCE = 1e-3
 # Above that: so many times what rounding alone has done to the losses of a training over gloo. One more rounding is one
@@ -215,6 +216,12 @@ class Report:
         if self.training is not None:
             lines += _training_remarks(self.training)
         return lines
+
+    @property
+    def carried(self) -> bool:
+        """Whether every rate was at least half of the planned one: below that something keeps the network from it, and
+        a table alone would hide it."""
+        return all(s.ratio >= LEAST_RATIO for s in self.strategies)
 
     @property
     def sound(self) -> bool:

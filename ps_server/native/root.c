@@ -4,6 +4,7 @@
  * nobody sends chunk c + 2 x slots or later; and nobody sends a chunk `slots` or more past the oldest incomplete one, so a
  * packet that does is refused. Results are sent once, when a chunk is complete; a RESEND of a complete chunk is answered
  * from the ring. A result that finds no room in the kernel is dropped: the workers ask again.
+ * What is lost on the way here the root asks for (asking.h).
  *
  * The root tells all workers of its job apart, the aggregation points below it only their own flows: of a partial sum each
  * bit of the packet's bitmap stands for a part, the workers behind one flow of the point that it comes from.

@@ -120,6 +120,12 @@ def test_remarks_say_what_is_wrong() -> None:
     assert "DO NOT AGREE" not in remarks(result(), train=drifted)
 
 
+def test_a_rate_far_below_the_plan_is_no_success() -> None:
+    slow = replace(result(), measured_rate_mbps=0.4 * result().planned_rate_mbps)
+    assert report(result()).carried
+    assert not report(result(), slow).carried
+
+
 def test_a_wrong_sum_is_not_sound() -> None:
     assert report(result()).sound
     assert not report(result(), replace(result(), identical=False)).sound

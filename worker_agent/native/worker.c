@@ -6,15 +6,10 @@
  * the window allows (so those of the next operation travel during the last window of the present one), then data chunks whose
  * exponents are known.
  *
- * Loss. Exponent and data chunks are each sent in sequence order by every worker, and an exponent chunk before data of a higher
- * number, so an answer to a chunk sent later means that an earlier one was lost, once packets had time to overtake each other
- * (a gap); it is resent after a short random delay. A chunk that
- * was resent has a timer of its own with back-off. Of the others only the oldest unanswered chunk has a timer: when a peer
- * is late nothing is lost, and one resend (and one flush in the switches) is all that it costs. Once such a resend is
- * answered, and nothing of what was sent once, more was lost (a switch has died): the next 2 follow, then 4, 8 and so on.
- * After a flush every worker's packet travels to the root by itself: W of them on links that the plan gave room for one. So
- * that resends cannot keep a link congested that they congested, those of a tree have a share of its rate, which halves
- * when a resent chunk needs to be sent again, down to 1/W, and grows with each that is answered.
+ * Loss. What is lost the root asks for, in another attempt, so that switches add it up again (ps_server/native/asking.h, and
+ * docs/protocol.md, "Loss never feeds itself"): W timers that send single contributions would keep the root's link full, and so
+ * cause the loss that sets them off. By itself a worker sends one chunk again, its oldest without an answer: as a copy, which a switch that
+ * has it drops; as a RESEND where the root has said that it has the result.
  *
  * Repeating. When the controller has led a tree around what has failed, a switch may add there that has nothing of what is under
  * way. All workers are told, and send it once more, in order and at the tree's rate, without RESEND: to the switches these are
