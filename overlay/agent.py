@@ -98,7 +98,7 @@ class Agent:
             self._log(f"{node}: {line}")
 
         self._membership = Membership(
-            coordinators, hello=self._hello, told=self._told, left=lambda: self._brought.coordinator_left(),
+            coordinators, hello=self._hello, told=self._told, left=self._left,
             clock=clock, security=self._security, log=log,
         )  # fmt: skip
         self._neighbours = Neighbours(
@@ -272,6 +272,11 @@ class Agent:
             "node": self.node, "host": host, "port": port, "epoch": self._neighbours.epoch, **self._tasks.report(),
         }  # fmt: skip
 
+    def _left(self) -> None:
+        """There is no coordinator any more, or none yet."""
+        self._brought.coordinator_left()
+        self._tasks.coordinator_left()
+
     def _told(self, message: dict[str, Any]) -> None:
         kind = message["type"]
         if kind == "members":
@@ -303,6 +308,8 @@ class Agent:
             self._unmet(message["turn"], message["reason"])
         elif kind == "waits":
             self._log(f"{self.node}: waits for others: {message['reason']}")
+        elif kind == "gathering":
+            self._joined.set()
         elif kind == "refused":
             self._refusal = message["reason"]
             self._joined.set()
@@ -327,4 +334,5 @@ class Agent:
         members = {name: (host, port) for name, (host, port) in message["members"].items()}
         self._neighbours.meet(message["epoch"], members, message["everyone"])
         self._joined.set()
+        self._tasks.led()
         self._brought.announce()

@@ -116,7 +116,7 @@ class Brought:
         """Or did not answer; it may be said again and again."""
         if self.left_at is None:
             self.left_at = self._loop.time()
-            self._loop.call_later(ALONE_SECONDS, self._all_alone)
+        self._loop.call_later(max(0.0, self.left_at + ALONE_SECONDS - self._loop.time()), self._all_alone)
 
     def _all_alone(self) -> None:
         """Whoever has brought values keeps them (CREW, IV-B): no coordinator can find others for them."""

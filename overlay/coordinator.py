@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -39,11 +40,12 @@ from controlplane.strategies.wan.policy import (
 from controlplane.targets.base import TargetError
 from overlay import liveness
 from overlay.errors import OverlayError
+from overlay.fence import Fence
 from overlay.liveness import ALIVE_SECONDS, Silence
 from overlay.loop import new_event_loop
 from overlay.multicast import Seal
 from overlay.pending import Pending
-from overlay.succession import Standby, State, alive, inherit
+from overlay.succession import TERM, Inheritance, Standby, State, alive, inherit
 from overlay.tls import Security
 from overlay.transport import end_all
 
@@ -57,7 +59,16 @@ ANYWHERE = ("", "0.0.0.0", "::")
 """Where agents listen that listen at all addresses: others reach such a one where it comes from."""
 
 GATHER_SECONDS = 5.0
-"""Who takes over from another coordinator waits so long for all agents."""
+"""Who takes over from another coordinator, or may not be the only one, waits at most so long for all agents. Where too
+few come it lets them go: they may be needed elsewhere. How long differs each time (from LEAST_GATHER of it on), or two
+coordinators could go on taking half of the agents each."""
+
+LEAST_GATHER = 0.6
+
+
+STANDBY = b'{"type": "standby"}\n'
+GATHERING = b'{"type": "gathering"}\n'
+"""What agents are told: another coordinator acts, or may; they are taken in, and it is to be seen which one does."""
 
 
 class _Member:
@@ -76,7 +87,8 @@ class Coordinator:
     """A server in a thread of its own; a context manager.
 
     backs_up: another coordinator, in whose place this one comes when it cannot be reached any more; until then whoever
-    wants to join is sent away. Whoever takes over learns from the agents what they are in the middle of: where the
+    wants to join is sent away. Of several coordinators that one acts that more than half of all agents are with
+    (overlay/fence.py). Whoever takes over learns from the agents what they are in the middle of: where the
     policy can adopt that, nobody notices; where not, or where some tell of another epoch, tasks are given up.
 
     probe_values: agents report the throughput of chunks of at least so many values; None: of none. finished(task,
@@ -102,11 +114,13 @@ class Coordinator:
         self._key = Seal.draw() if security is not None else b""  # of what switches copy; told over TLS only
         self._log, self._on_finished = log, finished
         self.epoch = time.time_ns()  # another one's even where it comes back at once
-        self._standby = Standby(backs_up, self._security, log) if backs_up else None
+        self._fence = Fence(len(policy.nodes), contested=backs_up is not None)
+        self._standby = Standby(backs_up, self._security, log, self._other_is_back) if backs_up else None
         self._gathering: asyncio.TimerHandle | None = None
         self._unheard: list[tuple[float, str, dict[str, Any]]] = []  # what agents say meanwhile, and when
         self._defaults: dict[int, dict[str, Any]] = {}
-        self._decided = False  # whether to go on where another one has ended
+        self.active = False
+        """Whether it is this one that begins tasks."""
         self._members: dict[str, _Member] = {}
         self._tasks: dict[int, tuple[Task, set[str], float]] = {}
         self._newest = -1  # the highest number of a task that has begun
@@ -172,6 +186,8 @@ class Coordinator:
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
             for member in list(self._members.values()):
+                if self._members.get(member.node) is not member:
+                    continue  # let go with one that is gone
                 member.silence.tick()
                 if member.silence.seconds > liveness.FROZEN_SECONDS:
                     self._gone(member, f"{member.node}'s host is there, and nothing was heard of {member.node} for "
@@ -220,14 +236,9 @@ class Coordinator:
 
     # --- members ---
 
-    @property
-    def active(self) -> bool:
-        """Whether agents may join: no other one coordinates."""
-        return self._standby is None or self._standby.over
-
     def _join(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> _Member | None:
-        if not self.active:
-            writer.write(b'{"type": "standby"}\n')
+        if not (self.active or self._standby is None or self._standby.over):
+            writer.write(STANDBY)
             return None
         node = str(message["node"])
         host = str(message["host"])
@@ -249,38 +260,107 @@ class Coordinator:
             writer.write(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
             return None
         state = State.of(message)
+        if self._fence.heard(message) and self.active:
+            self._step_down(f"{node} has been with a coordinator that began later")
+        before = self._members.get(node)
         if before is not None:  # the same agent: it gave its connection up before this end has heard of that
             self._gone(before, f"{node} comes again")
         liveness.watch(writer.transport, liveness.UNREACHED_SECONDS)
         member = _Member(node, address, writer, state)
         self._members[node] = member
         self._log(f"{node} joined ({len(self._members)} of {len(self.policy.nodes)})")
-        if not self._decided and state.epoch and isinstance(self.policy, Heir) and self._gathering is None:
-            self._gathering = self._loop.call_later(GATHER_SECONDS, self._take_over)
-        if self._gathering is None:
-            self._decided = True
-            self._introduce()
-            for default in self._defaults.values():
-                self._tell((node,), **default)
-            for number, (task, _) in state.running.items():
-                if state.epoch == self.epoch and number not in self._tasks:  # given up while it was away
-                    self._tell((node,), type="abort", task=number, reason=f"{node} was lost", again=task.keep)
-            self._handle(Back(node))
-        elif len(self._members) == len(self.policy.nodes):
-            self._take_over()
+        if not self.active:
+            self._gather(member)
+            return member
+        self._introduce()
+        for default in self._defaults.values():
+            self._tell((node,), **default)
+        for number, (task, _) in state.running.items():
+            if state.epoch == self.epoch and number not in self._tasks:  # given up while it was away
+                self._tell((node,), type="abort", task=number, reason=f"{node} was lost", again=task.keep)
+        self._handle(Back(node))
         return member
+
+    # --- who coordinates ---
+
+    def _gather(self, member: _Member) -> None:
+        """Someone has joined a coordinator that does not act yet."""
+        inherits = member.state.epoch != 0 and isinstance(self.policy, Heir)
+        if self._gathering is None and not self._fence.contested and not inherits:
+            self._take_over()
+            return
+        member.tell(GATHERING)
+        if self._gathering is None:
+            seconds = GATHER_SECONDS * random.uniform(LEAST_GATHER, 1.0)
+            self._gathering = self._loop.call_later(seconds, self._take_over)
+        if len(self._members) == len(self.policy.nodes):
+            self._take_over()
+
+    def _too_few(self) -> str:
+        here, all_ = len(self._members), len(self.policy.nodes)
+        return f"{here} of {all_} agents are here, and another coordinator may have the others"
+
+    def _let_go(self) -> None:
+        """Whoever is here is to look for a coordinator elsewhere."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        members, self._members = self._members, {}
+        self._unheard.clear()
+        for node, member in members.items():
+            self._pending.forget(node)
+            member.tell(STANDBY)
+            member.writer.close()
+
+    def _step_down(self, reason: str) -> None:
+        """It acts no more until more than half of the agents come to it again. What is under way is with them."""
+        self._log(f"steps down: {reason}")
+        self.active = False
+        if self._replication is not None:
+            for number in self._tasks:
+                self._replication.remove(number)
+        self._tasks.clear()
+        self._let_go()
+        for node in self.policy.nodes:
+            try:
+                self.policy.handle(Lost(node), time.monotonic())  # what it answers is for nobody
+            except Exception as error:
+                self._log(f"{type(error).__name__}: {error}")
+
+    def _other_is_back(self) -> bool:
+        """The coordinator that this one backs up acts (again); whether this one makes way for it. Where this one acts,
+        the other one has fewer agents, and will find so."""
+        if not self.active:
+            self._let_go()
+        return not self.active
 
     def _take_over(self) -> None:
         """All who are there have said what they are in the middle of."""
-        assert self._gathering is not None and isinstance(self.policy, Heir)
-        self._gathering.cancel()
-        self._gathering, self._decided = None, True
+        if not self._fence.enough(self._members):
+            self._log(self._too_few())
+            self._let_go()
+            return
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self._fence.begin()
+        self.active = True
+        if self._standby is not None:
+            self._log(f"coordinates in the place of {self._standby.other} (term {self._fence.term})")
         states = {node: member.state for node, member in self._members.items()}
-        inheritance = inherit(states)
-        if inheritance is not None:
+        inheritance = inherit(states) if isinstance(self.policy, Heir) else None
+        if inheritance is None:
+            if self._newest >= 0 or any(state.epoch for state in states.values()):
+                self.epoch = time.time_ns()  # not what any of them has worked in
+        elif isinstance(self.policy, Heir):
+            number = max(inheritance.number, (self._newest // TERM + 1) * TERM)
             self.epoch = inheritance.epoch
-            self.policy.adopt(inheritance.tasks, inheritance.number)
-            self._newest = inheritance.number
+            self.policy.adopt(inheritance.tasks, number)
+            self._newest = number
+        self._begin(states, inheritance)
+
+    def _begin(self, states: dict[str, State], inheritance: Inheritance | None) -> None:
+        """Tells all who are there, and goes on with what they are in."""
         self._introduce()
         for node in list(self._members):
             self._handle(Back(node))
@@ -298,7 +378,7 @@ class Coordinator:
             for node in [node for node, state in states.items() if node in nodes and not state.epoch]:
                 self._handle(Lost(node))  # another process: what the first one had of these tasks is gone
                 self._handle(Back(node))
-        for node in self.policy.nodes:
+        for node in self.policy.nodes if inheritance is not None else ():
             if node not in self._members:
                 self._handle(Lost(node))
         unheard, self._unheard = self._unheard, []
@@ -315,6 +395,7 @@ class Coordinator:
         self._tell(
             self._members,
             type="members",
+            term=self._fence.term,
             epoch=self.epoch,
             everyone=self.policy.nodes,
             members=members,
@@ -334,7 +415,9 @@ class Coordinator:
         member.writer.close()
         self._log(reason)
         self._pending.forget(member.node)
-        if self._gathering is None:
+        if self.active and not self._fence.enough(self._members):
+            self._step_down(self._too_few())
+        elif self.active:
             self._introduce()
             self._handle(Lost(member.node))
 
@@ -350,7 +433,7 @@ class Coordinator:
         kind = message["type"]
         if kind == "alive":
             self._members[node].tell(alive(message))
-        elif self._gathering is not None:
+        elif not self.active:
             self._unheard.append((time.monotonic(), node, message))
         elif kind == "ready":
             turn = int(message.get("turn", 0))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any
 
 from overlay import liveness
 from overlay.awareness import ClockOffset
+from overlay.errors import OverlayError
 from overlay.liveness import ALIVE_SECONDS, Silence
 from overlay.tls import Security
 
@@ -45,6 +47,8 @@ class Membership:
         self._clock, self._security, self._log = clock, security, log
         self._writer: asyncio.StreamWriter | None = None
         self._said: set[str] = set()  # since the last one was there
+        self.term = 0  # the highest of a coordinator that has acted
+        self.led = False  # whether the one that is there acts
         self.offset = ClockOffset()
 
     def now(self) -> float:
@@ -79,9 +83,10 @@ class Membership:
                     self._log(line)
             self.close()
             self._left()
-            await asyncio.sleep(REJOIN_SECONDS)
+            await asyncio.sleep(REJOIN_SECONDS * random.uniform(0.5, 1.5))  # not all at once, wherever they go
 
     def close(self) -> None:
+        self.led = False
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -95,7 +100,8 @@ class Membership:
             self._security.check(self._writer.transport, "controller")
         liveness.watch(self._writer.transport, liveness.UNREACHED_SECONDS)
         self.offset = ClockOffset()
-        self.tell(type="join", **self._hello())
+        self.led = False
+        self.tell(type="join", term=self.term, others=len(self._addresses) > 1, **self._hello())
         silence = Silence()
         alive = asyncio.ensure_future(self._stay_alive(self._writer, silence))
         try:
@@ -107,12 +113,20 @@ class Membership:
                 elif message["type"] == "standby":
                     break  # another one coordinates
                 else:
+                    if message["type"] == "members":
+                        self._follow(int(message["term"]))
                     self._said.clear()
                     self._told(message)
             if silence.seconds > SILENT_SECONDS:
                 raise TimeoutError(f"it said nothing for {SILENT_SECONDS:.0f} s")
         finally:
             alive.cancel()
+
+    def _follow(self, term: int) -> None:
+        """Raises OverlayError where another coordinator has begun to act after this one."""
+        if term < self.term:
+            raise OverlayError(f"it has been replaced: its term is {term}, and {self.term} has begun")
+        self.term, self.led = term, True
 
     async def _stay_alive(self, writer: asyncio.StreamWriter, silence: Silence) -> None:
         while silence.seconds <= SILENT_SECONDS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,10 @@ from overlay.membership import CONNECT_SECONDS, Address
 from overlay.tls import Security
 
 GONE_SECONDS = 3.0
-"""Without a word from the coordinator that it backs up, a backup takes its place."""
+"""Without a word from the coordinator that it backs up, a backup lets agents in."""
+
+IDLE_SECONDS = 6.0
+"""And after so long, where the other one answers and does not act: it may be out of the agents' reach."""
 
 TERM = 1 << 16
 """Numbers of tasks of one coordinator: another one begins above the next multiple, so that none means two things."""
@@ -31,38 +34,63 @@ def alive(message: Mapping[str, Any], **more: object) -> bytes:
 
 
 class Standby:
-    """Watches another coordinator. `over`: it does not coordinate (any more)."""
+    """Watches another coordinator. `over`: it does not coordinate (any more), as far as can be seen from here, so that
+    agents may gather. back(): it does again; whether this one makes way for it."""
 
-    def __init__(self, other: Address, security: Security | None, log: Callable[[str], None]) -> None:
-        self._other, self._security, self._log = other, security, log
+    def __init__(
+        self, other: Address, security: Security | None, log: Callable[[str], None], back: Callable[[], bool]
+    ) -> None:
+        self._other, self._security, self._log, self._back = other, security, log, back
         self.over = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self, own: Address) -> None:
         self._task = asyncio.ensure_future(self._watch(own))
 
-    async def _watch(self, own: Address) -> None:
-        loop = asyncio.get_running_loop()
-        silent = loop.time()
-        host, port = self._other
-        while loop.time() < silent + GONE_SECONDS:
-            try:
-                async for active in self._words():
-                    # Two backups of one another, neither of which has begun: one of them does.
-                    if not active and own < self._other:
-                        break
-                    silent = loop.time()
-                else:
-                    await asyncio.sleep(ALIVE_SECONDS / 4)
-                    continue
-                break
-            except (OSError, ValueError, KeyError, OverlayError, TimeoutError):
-                await asyncio.sleep(ALIVE_SECONDS / 4)
-        self.over = True
-        self._log(f"coordinates in the place of {host}:{port}")
+    @property
+    def other(self) -> str:
+        """Where the other one listens."""
+        return f"{self._other[0]}:{self._other[1]}"
 
-    async def _words(self) -> Any:
-        """Whether it coordinates, again and again."""
+    async def _watch(self, own: Address) -> None:
+        while True:
+            await self._gone(own)
+            self.over = True
+            self._log(f"lets agents in, in the place of {self.other}")
+            await self._returned()
+            self.over = False
+            self._log(f"makes way for {self.other}, which coordinates")
+
+    async def _gone(self, own: Address) -> None:
+        """Returns when the other one has not been heard of, or has not acted, for a while. Of two that do not act, each
+        of which backs up the other one, the one with the lower address goes first."""
+        loop = asyncio.get_running_loop()
+        silent = idle = loop.time()
+        while loop.time() < silent + GONE_SECONDS:
+            async for active in self._words():
+                silent = loop.time()
+                idle = silent if active else idle
+                if not active and (own < self._other or silent > idle + IDLE_SECONDS):
+                    return
+            await asyncio.sleep(ALIVE_SECONDS / 4)
+
+    async def _returned(self) -> None:
+        """Returns when the other one acts and this one has made way."""
+        while True:
+            async for active in self._words():
+                if active and self._back():
+                    return
+            await asyncio.sleep(ALIVE_SECONDS / 4)
+
+    async def _words(self) -> AsyncIterator[bool]:
+        """Whether it acts, again and again, until it is not heard any more."""
+        try:
+            async for active in self._said():
+                yield active
+        except (OSError, ValueError, KeyError, OverlayError, TimeoutError):
+            return
+
+    async def _said(self) -> AsyncIterator[bool]:
         context = self._security.connect if self._security else None
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(*self._other, ssl=context)

@@ -60,6 +60,7 @@ class Tasks:
         self.state: Values | None = None
         self._newest = 0
         self._latest: Task | None = None  # that was told
+        self._unmended: list[tuple[str, str]] = []  # neighbours lost since a coordinator acted last, and how
         self._ended: dict[int, bool] = {}  # task -> whether it was done; else it was given up
 
     def to_come(self, epoch: int, number: int) -> bool:
@@ -183,10 +184,22 @@ class Tasks:
     def lost(self, name: str, address: tuple[str, int] | None, reason: str) -> None:
         """A neighbour cannot be reached. address: where it listened; by now it may be another process."""
         self._tell(type="lost", node=name, address=address, reason=reason)
+        if not self._membership.led:
+            self._unmended.append((name, reason))
         if not self._membership.there:
+            self.coordinator_left()
+
+    def coordinator_left(self) -> None:
+        """Nobody mends what has broken since a coordinator acted last."""
+        unmended, self._unmended = self._unmended, []
+        for name, reason in unmended:
             for number, execution in list(self.running.items()):
                 if self._node in execution.task.participants and name in execution.task.nodes:
                     self.discard(number, f"{reason}, and there is no coordinator to mend it")
+
+    def led(self) -> None:
+        """A coordinator acts, and has heard of what has broken."""
+        self._unmended.clear()
 
     def discard(self, number: int, reason: str, *, pass_on: bool = True, alone: bool = False) -> None:
         """Gives a task up: by the coordinator where there is one, else (or with `alone`, where it does not answer) by
