@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from controlplane.generators import parse_topology
-from controlplane.job import JobError, parse_bytes, parse_job
+from controlplane.job import Job, JobError, parse_bytes, parse_job
 from controlplane.plan.framing import MTU
-from controlplane.plan.model import PlanError
+from controlplane.plan.model import Plan, PlanError
 from controlplane.plan.task import CHUNK_VALUES, WINDOW_CHUNKS
 from controlplane.rpc.tls import add_tls_arguments, is_local, tls_from
 from controlplane.strategies import STRATEGIES, Infeasible
-from controlplane.strategies.wan.policy import FollowPlan
+from controlplane.strategies.wan.policy import FollowNetwork, Policy
 from controlplane.topology import Topology, TopologyError
 from overlay.agent import Agent
 from overlay.coordinator import Coordinator
 from overlay.errors import OverlayError
-from overlay.systems import COPIED_HEADROOM, planned
+from overlay.systems import BY_HAND, COPIED_HEADROOM, between_sites, make, planned
 from overlay.tcp import MOST_CONNECTIONS
 from overlay.tls import Security
 
@@ -127,18 +127,36 @@ def replication(topology: Topology, file: Path) -> Replication:
         raise OverlayError(str(error)) from None
 
 
+def policy_of(arguments: argparse.Namespace, topology: Topology, job: Job) -> Policy:
+    """A system that adapts, or rounds with the trees of a strategy, planned again around what is found broken. Raises
+    OverlayError, and as strategies do."""
+    if arguments.system is not None:
+        if arguments.switches is not None or arguments.detours:
+            raise OverlayError("--switches and --detours go with a --strategy, not with a --system")
+        graph, p = between_sites(topology, job), arguments.p or min(len(job.workers), 5)
+        values = max(1, job.model_bytes // 4)
+        return make(arguments.system, graph, values, p=p, chunk=arguments.chunk, seed=arguments.seed)
+
+    def plan(now: Topology) -> Plan:
+        return planned(
+            arguments.strategy, now, job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu,
+            loss=arguments.loss,
+        )  # fmt: skip
+
+    def link(sender: str, receiver: str) -> tuple[str, str]:
+        return topology.access_switch(sender), topology.access_switch(receiver)
+
+    return FollowNetwork(
+        plan, topology, link=link, chunk_values=arguments.chunk, window=arguments.window, detours=arguments.detours,
+        replicated=arguments.switches is not None, headroom=COPIED_HEADROOM if arguments.switches is not None else 0.0,
+    )  # fmt: skip
+
+
 def coordinate(arguments: argparse.Namespace) -> None:
     topology = parse_topology(arguments.topology)
     job = parse_job(arguments.job, topology)
-    plan = planned(
-        arguments.strategy, topology, job, seed=arguments.seed, chunk=arguments.chunk, mtu=arguments.mtu,
-        loss=arguments.loss,
-    )
     switches = None if arguments.switches is None else replication(topology, arguments.switches)
-    policy = FollowPlan(
-        plan, topology, chunk_values=arguments.chunk, window=arguments.window, detours=arguments.detours,
-        replicated=switches is not None, headroom=COPIED_HEADROOM if switches is not None else 0.0,
-    )  # fmt: skip
+    policy = policy_of(arguments, topology, job)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -154,10 +172,12 @@ def coordinate(arguments: argparse.Namespace) -> None:
         backs_up=arguments.backs_up,
         security=security(arguments),
         replication=switches,
+        probe_values=arguments.chunk // 2 if arguments.system is not None else None,
         log=say,
         finished=lambda task, seconds: say(f"task {task.number}: {seconds:.3f} s"),
     ) as coordinator:
-        say(f"{plan}\nwaiting for {', '.join(policy.nodes)} at {coordinator.address[0]}:{coordinator.address[1]}")
+        what = policy.plan if isinstance(policy, FollowNetwork) else arguments.system
+        say(f"{what}\nwaiting for {', '.join(policy.nodes)} at {coordinator.address[0]}:{coordinator.address[1]}")
         stop.wait()
 
 
@@ -193,6 +213,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     coordinator.add_argument("--topology", required=True, help="a file, or as for `inart plan`")
     coordinator.add_argument("--job", required=True, help="a file, or as for `inart plan`")
     coordinator.add_argument("--strategy", default="wan", help=f"one of {', '.join(STRATEGIES)} (default: %(default)s)")
+    coordinator.add_argument("--system", choices=BY_HAND, metavar="NAME",
+                             help="instead of rounds with a strategy's trees: a system that adapts to what is "
+                             f"measured and to who is ready, one of {', '.join(BY_HAND)}")  # fmt: skip
+    coordinator.add_argument("--p", type=amount, metavar="N",
+                             help="agents of a group (crew, opr, a2a), or those that a multicast is to reach and its "
+                             "sender (selmcast, orpheus); default: 5, or all where they are fewer")  # fmt: skip
     coordinator.add_argument("--seed", type=int, default=0, help="of strategies that draw (default: %(default)s)")
     coordinator.add_argument("--chunk", type=amount, default=CHUNK_VALUES, help="values of a chunk")
     coordinator.add_argument("--mtu", type=int, default=MTU, help=f"bytes of the network's packets (default {MTU}): "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -25,6 +26,7 @@ from controlplane.strategies.wan.selmcast.policy import SelMcast, SelMcastRounds
 from controlplane.strategies.wan.tree_packing.strategy import wan
 from controlplane.topology import Topology
 from controlplane.wan_networks import overlay
+from overlay.errors import OverlayError
 from overlay.framing import tcp_framing
 from overlay.tcp import ONE_OR_MORE, Connections, left_by
 
@@ -44,6 +46,12 @@ PAPERS = {  # each paper's own system last
     ),
     "wan": ("star", "apsp", "netstorm", "crew", "selmcast", "wan"),
 }
+BY_HAND = (
+    "apsp", "netstorm", "tsengine", "crew", "crew-early", "opr", "a2a", "orpheus-bsp", "selmcast-bsp", "orpheus",
+    "selmcast",
+)  # fmt: skip
+"""Systems that adapt to what agents measure and to who is ready, on any network with one agent a site."""
+
 BSP = ("orpheus-bsp", "selmcast-bsp", "orpheus-bsp-l3", "selmcast-bsp-l3")
 COPIED_HEADROOM = 0.12
 """Of the plan's rate: headers are 6 %, and what is sent at exactly a link's rate never lets a queue drain."""
@@ -52,19 +60,48 @@ COPIES = ("selmcast", "orpheus", "selmcast-l3", "orpheus-l3")
 """Whoever is ready sends to some and goes on (SSP); the others' trainers get the mean in place."""
 
 
+def _agent(node: int | str) -> str:
+    """The name of a site's agent. Sites that are known by their agents' names keep them."""
+    return node if isinstance(node, str) else f"h{node}"
+
+
 def links(graph: nx.DiGraph) -> Links:
-    """The links between sites under the names of their hosts, and which of them each connection between hosts takes."""
-    rates = {(f"h{u}", f"h{v}"): data["mbps"] for u, v, data in graph.edges(data=True)}
-    return Links([f"h{node}" for node in graph], _routes(graph), rates)
+    """The links between sites under the names of their agents, and which of them each connection takes."""
+    rates = {(_agent(u), _agent(v)): data["mbps"] for u, v, data in graph.edges(data=True)}
+    return Links([_agent(node) for node in graph], _routes(graph), rates)
 
 
 def _routes(graph: nx.DiGraph) -> dict[tuple[str, str], list[str]]:
-    """Over the sites, under the names of their hosts, as the switches are told."""
+    """Over the sites, under the names of their agents, as the switches are told."""
+    agents = {f"h{node}": _agent(node) for node in graph}
+    sites = {f"dc{node}": _agent(node) for node in graph}
+    return {
+        (agents[sender], agents[receiver]): [sites[name] for name in route if name in sites]
+        for (sender, receiver), route in ways(overlay(graph)).items()
+        if sender in agents and receiver in agents
+    }
 
-    def hosts(route: Sequence[str]) -> list[str]:
-        return [f"h{name[2:]}" for name in route if name.startswith("dc")]
 
-    return {pair: hosts(route) for pair, route in ways(overlay(graph)).items()}
+def between_sites(topology: Topology, job: Job) -> nx.DiGraph:
+    """The links between the sites of a job's workers ("mbps"), under the workers' names. A way over switches without a
+    worker counts as one link, of the least of its rates. Raises OverlayError: two workers are at one site."""
+    at: dict[str, str] = {}
+    for worker in job.workers:
+        switch = topology.access_switch(worker)
+        if switch in at:
+            raise OverlayError(f"{at[switch]} and {worker} are both at {switch}: a system has one agent a site")
+        at[switch] = worker
+    switches = topology.graph.subgraph(topology.switches)
+    graph = nx.DiGraph(name=topology.name)
+    graph.add_nodes_from(job.workers)
+    for switch, worker in at.items():
+        inner = switches.subgraph([node for node in switches if node == switch or node not in at])
+        for middle, way in nx.single_source_shortest_path(inner, switch).items():
+            for other in set(switches.successors(middle)) & at.keys() - {switch}:
+                rates = [topology.bandwidth_mbps(u, v) for u, v in pairwise([*way, other])]
+                mbps = max(min(rates), graph.get_edge_data(worker, at[other], {}).get("mbps", 0.0))
+                graph.add_edge(worker, at[other], mbps=mbps)
+    return graph
 
 
 def planned(
@@ -100,10 +137,11 @@ def make(
     loss: float = 0.0,
     delay_ms: float = 0.0,
 ) -> Policy:
-    """A new policy. graph: sites 0, 1, .. with "mbps"; values: float32 values of the model; p: the size of a group
+    """A new policy. graph: sites 0, 1, .. (agents h0, h1, ..), or the agents' names (`between_sites`), with "mbps";
+    values: float32 values of the model; p: the size of a group
     (CREW and its baselines), or of receivers (SelMcast); update: NetStorm's UPDATE_TIME, s; mtu: bytes of the network's
     packets (wan counts their headers); loss, delay_ms: of each link, which wan counts, too."""
-    named = nx.relabel_nodes(graph, {node: f"h{node}" for node in graph})
+    named = nx.relabel_nodes(graph, {node: _agent(node) for node in graph})
     nodes = tuple(named.nodes)
     if name in ("apsp", "apsp-random", "apsp-connected"):
         root = None

@@ -252,7 +252,7 @@ agent = Agent(("127.0.0.1", int(port)), node, listen=("127.0.0.1", 0), connectio
 agent.wait_joined()
 try:
     for k in range(10**9):
-        agent.synchronise(np.ones(2_000_000, np.float32), 3.0)
+        agent.synchronise(np.ones(2_000_000, np.float32), 20.0 if k > 2 else None)
         if k == 2:
             print("under way", flush=True)
 except OverlayError as error:

@@ -32,9 +32,9 @@ class NetStorm(Rounds):
     baseline with one root: MST (TSEngine), BKT (MLNET), STAR (MXNET). roots: of FAPT; they are fixed by the first
     decision, so that no key range moves later. root: of the baselines, and of FAPT with one root (else the first agent,
     or the best). counts: whose delays roots and trees are chosen by, up and down or up only. aware: throughputs are
-    measured (Eq. (17): the mean of size over one-way time, over `probes` chunks) and decided upon every `update` s when
-    one has changed by more than `update_rate`. auxiliary: chunks may take idle links
-    (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
+    measured (Eq. (17): the mean of size over one-way time, over `probes` chunks:
+    PROBE_CHUNK_NUM) and decided upon every `update` s when one has changed by more than `update_rate`. auxiliary:
+    chunks may take idle links (busy_bound: PRIMARY_BUSY_BOUND, auxiliary_length: AUXILIARY_QUEUE_LENGTH).
     A round keeps its trees; auxiliary paths too, since they belong to its task.
     """
 
@@ -50,7 +50,7 @@ class NetStorm(Rounds):
         auxiliary: bool = True,
         update: float = 5.0,
         update_rate: float = 0.0,
-        probes: int = 8,
+        probes: int = 4,
         busy_bound: int = 2,
         auxiliary_length: int = 1,
         chunk_values: int = 1_000_000,

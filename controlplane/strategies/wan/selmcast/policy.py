@@ -161,7 +161,8 @@ class Exact(Protocol):
 class SelMcast:
     """SSP: a worker that is ready multicasts to whom Algorithm 2 selects, and goes on when that has arrived and it is
     at most `threshold` rounds ahead of the slowest. Receivers that would hold others up lose what they have of a
-    multicast (preemption), but for pairs that k forces and those that have more than eta of it (see `select_ssp`).
+    multicast (preemption), but for pairs that k forces and those that have less than eta of it still to get (see
+    `select_ssp`).
 
     What a worker would wait for the slowest (tau) is estimated from how long the slowest have computed before, and what
     is left of a multicast is what its sender last told; `exact` knows both better (the figures' simulator does).
