@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+REFUSED = "refused_by_the_check"
+"""Of agents' statistics: sums and packets that were not what the workers have sent; with " of NAME": whose."""
 Role = Literal["worker", "parameter_server"]
 
 

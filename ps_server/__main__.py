@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Literal
 
 from controlplane import command_line
-from controlplane.agentconfig import AgentConfig, RepairedTree
+from controlplane.agentconfig import REFUSED, AgentConfig, RepairedTree
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.tls import add_tls_arguments, tls_from
 from ps_server.server import Server
@@ -91,7 +91,10 @@ class ParameterServer(Member):
             if tree.missing:
                 report.oldest_chunk = tree.oldest_incomplete
             trees.append(report)
-        return {**numbers, "ingress_bytes": stats.ingress_bytes}, trees
+        wrong = {f"{REFUSED} of {name}": float(packets) for name, packets in self._server.suspects(stats).items()}
+        refused = sum(tree.check_failures for tree in stats.trees)
+        numbers |= {REFUSED: refused} if refused else {}
+        return {**numbers, **wrong, "ingress_bytes": stats.ingress_bytes}, trees
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -295,6 +295,18 @@ class Server:
             ),
         )
 
+    def suspects(self, stats: ServerStats) -> dict[str, int]:
+        """Whose packets were wrong, in words (see RootTreeStats.suspects), and how many."""
+        found: dict[str, int] = {}
+        for tree, counted in zip(self.config.root_trees, stats.trees, strict=False):
+            whose = {flow.label: flow for flow in tree.flows}
+            for label, packets in counted.suspects:
+                flow = whose.get(label)
+                workers = [] if flow is None else [self.config.workers[worker] for worker in sorted(flow.contributors)]
+                name = workers[0] if len(workers) == 1 else f"a switch that adds {', '.join(workers)}"
+                found[name] = found.get(name, 0) + packets
+        return found
+
     def close(self) -> None:
         """Ends the server. Again: nothing happens."""
         with self._lock:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from controlplane.agentconfig import AgentConfig, RepairedTree
+from controlplane.agentconfig import REFUSED, AgentConfig, RepairedTree
 from controlplane.rpc import channels
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import ControllerError, fetch_status
@@ -207,6 +207,8 @@ class Agent(Member):
             report.answered_bytes = int(tree.measured_mbps * tree.busy_seconds * 1e6 / 8)
             if tree.oldest_unanswered < tree.next_sequence:
                 report.oldest_chunk = tree.oldest_unanswered
+        refused = sum(tree.check_failures for tree in stats.trees)
+        numbers |= {REFUSED: refused} if refused else {}
         return {**numbers, "resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}, trees
 
     def __enter__(self) -> Agent:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from controlplane.agentconfig import REFUSED
 from controlplane.rpc import inart_pb2 as pb
 
 FRESH_SECONDS = 3.0
@@ -54,6 +55,20 @@ class Member:
         self.running = (epoch, digest)
         self.statistics, self.trees, self.oldest, self.rates = {}, {}, {}, {}
         self.reported, self.began = None, time.monotonic()
+
+    def refused(self, report: pb.ReportRequest) -> str:
+        """What the check has refused since its last report, in words; empty: nothing."""
+        new = {
+            name: int(count - self.statistics.get(name, 0))
+            for name, count in report.statistics.items()
+            if name.startswith(REFUSED) and count > self.statistics.get(name, 0)
+        }
+        if REFUSED not in new:
+            return ""
+        whose = [f"{count} of {name.partition(' of ')[2]}" for name, count in new.items() if name != REFUSED]
+        return f"{new[REFUSED]} sums or packets that were not what the workers had sent" + (
+            f" ({', '.join(whose)})" if whose else ""
+        )
 
     def take(self, report: pb.ReportRequest, now: float) -> None:
         """Its own report of the epoch that runs, at `now` (time.monotonic)."""

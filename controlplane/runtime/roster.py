@@ -198,6 +198,9 @@ class Roster:
             if member is None or request.epoch != self.epoch:
                 return
             now = time.monotonic()
+            refused = member.refused(request)
+            if refused:
+                self._log(f"{member.node} refused {refused}: something between them changes or forges packets")
             member.take(request, now)
             for other in self._members.values():
                 if other is not member:

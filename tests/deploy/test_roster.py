@@ -437,3 +437,22 @@ def test_worker_that_is_lost_stops_the_others_also_while_a_server_is_being_repla
     again = roster.join(request("w2"))
     assert configuration(again).epoch == roster.epoch
     assert roster.status().state == "running"
+
+
+def test_what_the_check_refuses_is_said_with_whose_it_is(tmp_path):
+    said = []
+    roster = Roster(configs(), EpochStore(tmp_path / "epoch"), ENCODING, said.append)
+    members = [roster.join(request(node)) for node in ("w1", "w2", "ps1")]
+    epoch = configuration(members[0]).epoch
+
+    def report(**statistics):
+        roster.report(pb.ReportRequest(node="ps1", epoch=epoch, statistics=statistics))
+        return [line for line in said if "refused" in line]
+
+    assert report(packets_received=5.0) == []
+    wrong = {"refused_by_the_check": 3.0, "refused_by_the_check of w1": 2.0}
+    assert report(**wrong) == [
+        "ps1 refused 3 sums or packets that were not what the workers had sent (2 of w1): something between them "
+        "changes or forges packets"
+    ]
+    assert len(report(**wrong)) == 1, "nothing new, nothing said"

@@ -167,7 +167,8 @@ static void write_exponents(struct io_thread *x, struct part *p, uint32_t chunk,
         else if (o->layout.kind != INART_GATHER) {
             bool one = numbering_word(place, &index);
             if (index < p->order.data) {
-                own_exponents(x, p, (uint32_t)index / EXPONENT_GROUP * EXPONENT_GROUP);
+                if (p->exponents[index] == NOT_AGREED) /* of the group, then: it is found as a whole */
+                    own_exponents(x, p, (uint32_t)index / EXPONENT_GROUP * EXPONENT_GROUP);
                 int8_t mixed = p->mixed[index / EXPONENT_GROUP];
                 if (!one)
                     exponent = mixed == OWN_MIXED || mixed == 1;
