@@ -57,6 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="say what would happen, and end")
     parser.add_argument("--quiet", action="store_true", help="only what came of it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON; -: print it alone")
+    parser.add_argument("--controller-log", type=Path, metavar="FILE", help="keep what the controller has said")
     return parser
 
 
@@ -79,7 +80,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Settings]:
     events = draw(topology, list(jobs.values()), kinds, 60 * arguments.minutes, arguments.seed) if kinds else []
     return arguments, Settings(
         topology=topology, jobs=tuple(jobs.values()), strategy=arguments.strategy, events=tuple(events),
-        seconds=60 * arguments.minutes, seed=arguments.seed,
+        seconds=60 * arguments.minutes, seed=arguments.seed, log=arguments.controller_log,
     )  # fmt: skip
 
 

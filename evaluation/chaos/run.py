@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from controlplane.job import Job
 from controlplane.rpc import inart_pb2 as pb
@@ -31,7 +32,8 @@ FINISH_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What one run is. events: drawn before (see `schedule`); seconds: how long it lasts, when they are over, too."""
+    """What one run is. events: drawn before (see `schedule`); seconds: how long it lasts, when they are over, too. log:
+    where the controller's log is kept, or None."""
 
     topology: Topology
     jobs: tuple[Job, ...]
@@ -39,6 +41,7 @@ class Settings:
     events: tuple[Event, ...]
     seconds: float
     seed: int
+    log: Path | None = None
 
 
 def run(settings: Settings, say: Say) -> Findings:
@@ -71,6 +74,8 @@ def run(settings: Settings, say: Say) -> Findings:
         findings.seconds = time.monotonic() - findings.began
         if findings.status:
             say(f"the controller's last words:\n{controller.last_words(40)}")
+        if settings.log is not None:
+            settings.log.write_text("\n".join(controller.log_lines()) + "\n")
     return findings
 
 

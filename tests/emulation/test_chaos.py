@@ -54,9 +54,10 @@ def test_every_sum_is_right_while_things_fail_two_at_a_time() -> None:
 def test_nothing_stays_of_a_run_that_is_interrupted(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     command = [sys.executable, "-m", "evaluation.chaos", "--minutes", "20", "--topology", TOPOLOGY, "--workers", "3"]
+    log = tmp_path / "controller.log"
     process = subprocess.Popen(
-        [*command, "--events", "link", "--json", str(file)], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        start_new_session=True, env=os.environ | {"CHAOS_TEST": str(file)},
+        [*command, "--events", "link", "--json", str(file), "--controller-log", str(log)], cwd=ROOT,
+        stdout=subprocess.PIPE, text=True, start_new_session=True, env=os.environ | {"CHAOS_TEST": str(file)},
     )  # fmt: skip
     assert process.stdout is not None
     for line in process.stdout:
@@ -67,6 +68,7 @@ def test_nothing_stays_of_a_run_that_is_interrupted(tmp_path: Path) -> None:
     assert process.wait(120) == 130, rest
     report = json.loads(file.read_text())
     assert report["interrupted"] and report["wrong"] == 0, rest
+    assert "job job1 (1) added" in log.read_text()
     # Others may run emulations of their own: only what this one started has its environment.
     marked = f"CHAOS_TEST={file}".encode()
     left = []
