@@ -16,7 +16,7 @@ from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.failover import Failover
 from controlplane.runtime.members import Known
 from controlplane.runtime.network_state import NetworkState
-from controlplane.runtime.replanning import TURN_SECONDS, Replanning
+from controlplane.runtime.replanning import Replanning
 from controlplane.runtime.residual import without
 from controlplane.runtime.room import JOB_IDS, base_rules, deployment_of
 from controlplane.runtime.roster import Roster
@@ -33,6 +33,9 @@ from p4src.protocol import ENCODING
 
 ATTEMPTS = 3
 """How often a job is planned when links and switches fail meanwhile."""
+ORDER_SECONDS = 30.0
+"""How long an operator's order waits for a change of the job's plan that is under way: on a busy machine a plan takes
+seconds, and an order that is refused for that is given again."""
 
 
 class Network:
@@ -327,7 +330,7 @@ class Network:
             state = self.state.at(bases[one.name], {*later, *one.without})
             most = self.replanning.most_of(one) if passing else None
             try:
-                made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=TURN_SECONDS, most=most))
+                made.append(one.updater.update(state, strategy, dry_run=dry_run, wait=ORDER_SECONDS, most=most))
             except Exception as error:
                 if not dry_run and (off or restored):
                     self.replanning.soon()  # that holds from now on, whatever became of the plans
