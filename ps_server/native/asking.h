@@ -207,8 +207,8 @@ static void results_again(struct tree *t, uint64_t first, uint64_t end, uint64_t
 }
 
 /* A worker waits for a chunk, and nothing that is complete says that others are lost: whether all that the root lacks is to be asked
- * for, as far as windows reach. It goes on so while what was asked for comes, and ends when nothing comes for long: a worker that
- * still waits says so again. */
+ * for, as far as windows reach. It goes on so while what was asked for comes, and while the root has a part of the chunk; it ends when
+ * nothing comes for long: a worker that still waits says so again. */
 static uint64_t ask_unseen(struct io_thread *x, struct tree *t, uint64_t now)
 {
     if (t->wanted && t->wanted <= t->oldest) {
@@ -218,26 +218,29 @@ static uint64_t ask_unseen(struct io_thread *x, struct tree *t, uint64_t now)
     if (!t->wanted)
         return UINT64_MAX;
     uint64_t since = t->wanted_asked > t->asked_came ? t->wanted_asked : t->asked_came;
-    uint64_t due = since ? since + retry_time(t, t->wanted_asks / UNSEEN_SLOW, UNSEEN_RETRY_MOST) : now;
+    uint64_t due = since ? since + retry_time(t, t->wanted_slow / UNSEEN_SLOW, UNSEEN_RETRY_MOST) : now;
     if (due > now)
         return due;
-    if (!t->wanted_left) {
+    const struct cell *waits = cell_of(t, t->oldest);
+    bool begun = waits->owner == t->oldest + 1 && waits->missing < x->workers;
+    if (!t->wanted_left && !begun) {
         t->wanted = 0;
         return UINT64_MAX;
     }
-    t->wanted_left--;
-    if (t->wanted_asks < UINT8_MAX)
-        t->wanted_asks++;
+    t->wanted_left -= t->wanted_left > 0;
+    t->wanted_asks++;
+    if (t->wanted_slow < UINT8_MAX)
+        t->wanted_slow++;
     t->wanted_asked = now;
     uint64_t from = t->evident > t->oldest ? t->evident : t->oldest;
     if (t->wanted_asks % UNSEEN_ONE != 1) { /* not all of it may have been sent; the oldest was */
         ask_for_one(x, t, t->oldest, now);
-        return now + retry_time(t, t->wanted_asks / UNSEEN_SLOW, UNSEEN_RETRY_MOST);
+        return now + retry_time(t, t->wanted_slow / UNSEEN_SLOW, UNSEEN_RETRY_MOST);
     }
     ask_for_all(x, t, from, t->oldest + t->slots, true, now);
     if (t->repeat >= t->repeat_end && t->wanted_asks < 2 * UNSEEN_ONE) /* whoever lacks results before could send nothing of that */
         results_again(t, t->oldest > t->slots ? t->oldest - t->slots : 0, t->oldest, now);
-    return now + retry_time(t, t->wanted_asks / UNSEEN_SLOW, UNSEEN_RETRY_MOST);
+    return now + retry_time(t, t->wanted_slow / UNSEEN_SLOW, UNSEEN_RETRY_MOST);
 }
 
 /* Asks for what is lost. When there may be something to ask for next; UINT64_MAX: nothing is known to be lost. */
@@ -319,7 +322,7 @@ static void take_complete(struct tree *t, const struct inart_header *h, uint8_t 
             t->guard *= 2; /* it was only late */
         t->asked_came = now;
     }
-    t->wanted_asks = 0;
+    t->wanted_asks = t->wanted_slow = 0;
     if (h->flags & INART_FLAG_LATE)
         want(t, h->sequence + 1ull); /* what is behind it */
     /* How many results a second there are, for those that are sent once more. */

@@ -91,7 +91,7 @@ struct tree {
     uint64_t requests_since, rate_since;
     uint32_t unadded, requests, rate_count;
     double rate;
-    uint8_t attempt, wanted_asks, wanted_left;
+    uint8_t attempt, wanted_asks, wanted_slow, wanted_left;
     struct inart_root_tree_stats stats;
 };
 
@@ -341,6 +341,8 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     }
     t->stats.added++;
     if (c->missing) {
+        if (c->asked_at)
+            t->wanted_slow = 0; /* what was asked for comes */
         take_hint(x, t, flow, &h, size, now);
         return;
     }

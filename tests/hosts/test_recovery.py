@@ -1,0 +1,34 @@
+"""After all packets were lost for a while switches add up again what was lost; it does not come worker by worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evaluation.hosts.star import TreeShape
+from tests.hosts.conftest import WORKERS
+from tests.hosts.rig import Rig, check, finish, tensors, wait_until
+from tests.hosts.test_allreduce import VALUES, starts
+
+ELEMENTS, SLOTS = 150_000, 64
+
+
+def test_a_window_that_was_lost_is_added_up_again(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig([TreeShape(0, 1.0, True)], rate_mbps=60, slots=SLOTS)
+    before = tensors(11, WORKERS, ELEMENTS)
+    after = [tensor.copy() for tensor in before]
+    works = rig.submit(after)
+    server = rig.servers[0]
+    wait_until(lambda: server.stats().trees[0].completed > 4 * SLOTS, "its window is open")
+    rig.faults(loss=1.0)
+    late = [engine.stats().trees[0].resent_timeout for engine in rig.engines]
+    wait_until(
+        lambda: all(
+            engine.stats().trees[0].resent_timeout > before for engine, before in zip(rig.engines, late, strict=True)
+        ),
+        "everybody waits",
+    )
+    rig.faults()
+    finish(works)
+    check(before, after, starts(rig, ELEMENTS), VALUES)
+    verdicts = rig.switch.verdicts()
+    assert verdicts["stale"] + verdicts["flushed"] < SLOTS, "a packet a worker and chunk would be four times as many"
