@@ -25,10 +25,10 @@ static inline __m512i checked_swap(__m512i v)
 
 static inline checked_sums checked_none(void) { return (checked_sums){_mm512_setzero_si512(), _mm512_setzero_si512()}; }
 
-static inline void checked_add(checked_sums *s, const struct check *k, __m512i v, size_t j)
+static inline void checked_add(checked_sums *s, const uint64_t *even, const uint64_t *odd, __m512i v, size_t j)
 {
-    s->even = _mm512_add_epi64(s->even, _mm512_mul_epi32(v, _mm512_load_si512(k->even + j / 2)));
-    s->odd = _mm512_add_epi64(s->odd, _mm512_mul_epi32(_mm512_srli_epi64(v, 32), _mm512_load_si512(k->odd + j / 2)));
+    s->even = _mm512_add_epi64(s->even, _mm512_mul_epi32(v, _mm512_load_si512(even + j / 2)));
+    s->odd = _mm512_add_epi64(s->odd, _mm512_mul_epi32(_mm512_srli_epi64(v, 32), _mm512_load_si512(odd + j / 2)));
 }
 
 static inline uint32_t checked_total(const checked_sums *s, const struct check *k)
@@ -37,21 +37,21 @@ static inline uint32_t checked_total(const checked_sums *s, const struct check *
 }
 
 /* 16 of the words, `last` of them without the word that is to be the check word. */
-static inline void checked_quantise_16(checked_sums *s, const struct check *k, const float *x, size_t j, bool last, float scale, float most,
+static inline void checked_quantise_16(checked_sums *s, const uint64_t *even, const uint64_t *odd, const float *x, size_t j, bool last, float scale, float most,
                                        uint32_t *wire)
 {
     __m512 f = _mm512_mul_ps(last ? _mm512_maskz_loadu_ps(0x7fff, x + j) : _mm512_loadu_ps(x + j), _mm512_set1_ps(scale));
     f = _mm512_range_ps(f, _mm512_set1_ps(most), 2); /* the less in magnitude, with the sign of f: what is too large is `most` */
     __m512i v = _mm512_cvtps_epi32(f);
-    checked_add(s, k, v, j);
+    checked_add(s, even, odd, v, j);
     _mm512_storeu_si512(wire + j, checked_swap(v));
 }
 
-static inline void checked_dequantise_16(checked_sums *s, const struct check *k, const uint32_t *wire, size_t j, bool last, float scale,
+static inline void checked_dequantise_16(checked_sums *s, const uint64_t *even, const uint64_t *odd, const uint32_t *wire, size_t j, bool last, float scale,
                                          float divisor, float *x)
 {
     __m512i v = checked_swap(_mm512_loadu_si512(wire + j));
-    checked_add(s, k, v, j);
+    checked_add(s, even, odd, v, j);
     __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_set1_ps(scale));
     if (divisor != 1.0f)
         f = _mm512_div_ps(f, _mm512_set1_ps(divisor));
@@ -71,10 +71,10 @@ static inline __m256i checked_swap(__m256i v)
 
 static inline checked_sums checked_none(void) { return (checked_sums){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 
-static inline void checked_add(checked_sums *s, const struct check *k, __m256i v, size_t j)
+static inline void checked_add(checked_sums *s, const uint64_t *even, const uint64_t *odd, __m256i v, size_t j)
 {
-    __m256i c = _mm256_load_si256((const __m256i *)(const void *)(k->even + j / 2));
-    __m256i d = _mm256_load_si256((const __m256i *)(const void *)(k->odd + j / 2));
+    __m256i c = _mm256_load_si256((const __m256i *)(const void *)(even + j / 2));
+    __m256i d = _mm256_load_si256((const __m256i *)(const void *)(odd + j / 2));
     s->even = _mm256_add_epi64(s->even, _mm256_mul_epi32(v, c));
     s->odd = _mm256_add_epi64(s->odd, _mm256_mul_epi32(_mm256_srli_epi64(v, 32), d));
 }
@@ -88,24 +88,24 @@ static inline uint32_t checked_total(const checked_sums *s, const struct check *
 
 static inline __m256i checked_last(void) { return _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, -1, 0); }
 
-static inline void checked_quantise_16(checked_sums *s, const struct check *k, const float *x, size_t j, bool last, float scale, float most,
+static inline void checked_quantise_16(checked_sums *s, const uint64_t *even, const uint64_t *odd, const float *x, size_t j, bool last, float scale, float most,
                                        uint32_t *wire)
 {
     for (int half = 0; half < 2; half++, j += 8) {
         __m256 f = _mm256_mul_ps(last && half ? _mm256_maskload_ps(x + j, checked_last()) : _mm256_loadu_ps(x + j), _mm256_set1_ps(scale));
         f = _mm256_min_ps(_mm256_max_ps(f, _mm256_set1_ps(-most)), _mm256_set1_ps(most));
         __m256i v = _mm256_cvtps_epi32(f);
-        checked_add(s, k, v, j);
+        checked_add(s, even, odd, v, j);
         _mm256_storeu_si256((__m256i *)(void *)(wire + j), checked_swap(v));
     }
 }
 
-static inline void checked_dequantise_16(checked_sums *s, const struct check *k, const uint32_t *wire, size_t j, bool last, float scale,
+static inline void checked_dequantise_16(checked_sums *s, const uint64_t *even, const uint64_t *odd, const uint32_t *wire, size_t j, bool last, float scale,
                                          float divisor, float *x)
 {
     for (int half = 0; half < 2; half++, j += 8) {
         __m256i v = checked_swap(_mm256_loadu_si256((const __m256i *)(const void *)(wire + j)));
-        checked_add(s, k, v, j);
+        checked_add(s, even, odd, v, j);
         __m256 f = _mm256_mul_ps(_mm256_cvtepi32_ps(v), _mm256_set1_ps(scale));
         if (divisor != 1.0f)
             f = _mm256_div_ps(f, _mm256_set1_ps(divisor));
@@ -124,11 +124,13 @@ static inline uint32_t checked_quantise(const struct check *k, const float *rest
     int bits = inart_fraction_bits((int)k->workers), shift = bits - (biased - INART_EXPONENT_BIAS);
     if (checked_one_pass(k, n, biased, shift)) {
         float scale = inart_power(shift), most = inart_power(bits);
+        const uint64_t *even = k->even, *odd = k->odd; /* here: what is written could be *k, for all that the compiler knows */
+        const size_t values = k->values;
         checked_sums s = checked_none();
         size_t j = 0;
-        for (; j + 16 < k->values; j += 16)
-            checked_quantise_16(&s, k, x, j, false, scale, most, wire);
-        checked_quantise_16(&s, k, x, j, true, scale, most, wire);
+        for (; j + 16 < values; j += 16)
+            checked_quantise_16(&s, even, odd, x, j, false, scale, most, wire);
+        checked_quantise_16(&s, even, odd, x, j, true, scale, most, wire);
         return checked_total(&s, k);
     }
 #endif
@@ -144,11 +146,13 @@ static inline uint32_t checked_dequantise(const struct check *k, const uint32_t 
     int shift = biased - INART_EXPONENT_BIAS - inart_fraction_bits((int)k->workers);
     if (checked_one_pass(k, n, biased, shift)) {
         float scale = inart_power(shift);
+        const uint64_t *even = k->even, *odd = k->odd; /* here: what is written could be *k, for all that the compiler knows */
+        const size_t values = k->values;
         checked_sums s = checked_none();
         size_t j = 0;
-        for (; j + 16 < k->values; j += 16)
-            checked_dequantise_16(&s, k, wire, j, false, scale, divisor, x);
-        checked_dequantise_16(&s, k, wire, j, true, scale, divisor, x);
+        for (; j + 16 < values; j += 16)
+            checked_dequantise_16(&s, even, odd, wire, j, false, scale, divisor, x);
+        checked_dequantise_16(&s, even, odd, wire, j, true, scale, divisor, x);
         return checked_total(&s, k);
     }
 #endif
