@@ -77,8 +77,6 @@ static void reordering_is_forgotten(void)
 {
     struct chunk ring[4];
     struct tree t = {.ring = ring, .mask = 3, .reorder = 1, .config = {.slots = 4}};
-    for (int kind = 0; kind < KINDS; kind++)
-        t.first[kind] = (struct list){NONE, NONE};
     uint64_t now = 100 * INART_NS;
     ring[0] = sent(now - 10 * MS, 0);
     measure(&t, &ring[0], now);
