@@ -59,6 +59,19 @@ static void refused(struct ss_port *port, uint32_t bytes) {
     ss_thread_unlock(owner);
 }
 
+/* Whether the interface takes this frame by itself; if so, it has left. Where the kernel has to cut a super-frame, because
+   the interface does not, a socket that passes over the queueing discipline gets the same ENOBUFS as when the interface
+   is full (Linux, packet_direct_xmit): only this tells which it was. */
+static bool takes_alone(struct ss_port *port, struct ss_buf *frame) {
+    struct ss_vnet vnet = {0};
+    struct iovec iov[] = {{&vnet, sizeof vnet}, {frame->data, frame->len}};
+    struct mmsghdr out = {.msg_hdr = {.msg_iov = iov, .msg_iovlen = 2}};
+    int sent;
+    do sent = sendmmsg(port->tx_fd, &out, 1, MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent == 1;
+}
+
 /* Frames that the kernel refuses (interface down, or longer than its MTU) stay in `frames`, the others become NULL. */
 static void send_batch(struct ss_port *port, struct ss_buf **frames, unsigned n) {
     struct message messages[SS_TX_BATCH];
@@ -79,11 +92,17 @@ static void send_batch(struct ss_port *port, struct ss_buf **frames, unsigned n)
                 if (messages[i].frames > 1) atomic_fetch_add_explicit(&port->tx_super, 1, memory_order_relaxed);
             }
             if (sent > 0) continue;
-            if (errno == EAGAIN || errno == ENOBUFS) { /* it is full: what comes on top is dropped, as in any queue */
+            bool super = messages[i].frames > 1, no_room = errno == EAGAIN || errno == ENOBUFS;
+            if (super && errno == ENOBUFS && takes_alone(port, frames[at])) {
+                ss_buf_free(frames[at]);
+                frames[at++] = NULL;
+                no_room = false;
+            }
+            if (no_room) { /* it is full: what comes on top is dropped, as in any queue */
                 at += messages[i++].frames;
                 continue;
             }
-            if (messages[i].frames > 1) { /* the interface does not take it: try one by one */
+            if (super) { /* the interface does not take it: try one by one */
                 mtu = 0;
                 port->plain_until = now + PLAIN_NS;
                 break;

@@ -61,10 +61,10 @@ def sockets_in(namespace: str, interfaces: list[str]) -> list[socket.socket]:
         if library.setns(there, CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
         for interface in interfaces:
-            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # hears nothing until it is bound
             raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
             raw.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
-            raw.bind((interface, 0))
+            raw.bind((interface, 3))
             opened.append(raw)
     finally:
         if library.setns(home, CLONE_NEWNET):

@@ -73,8 +73,8 @@ class Standin:
         self.plane = PLANES[kind]({}, {}, loops)
         self.sockets: dict[int, socket.socket] = {}
         for device, name in ports.items():
-            self.sockets[device] = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))
-            self.sockets[device].bind((name, 0))
+            self.sockets[device] = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            self.sockets[device].bind((name, ALL_PROTOCOLS))
         self.open: set[int] = set()
         self._seen = -1
         self._filled = False

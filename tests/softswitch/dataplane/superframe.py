@@ -46,8 +46,11 @@ def read(data: bytes) -> Sent:
 
 
 def open_socket(interface: str) -> socket.socket:
-    """A packet socket that takes and gives super-frames."""
-    raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    """A packet socket that takes and gives super-frames.
+
+    It has no protocol until it is bound: with one, it would also receive what other interfaces carried before.
+    """
+    raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     raw.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     raw.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 25)
