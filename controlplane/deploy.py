@@ -42,6 +42,7 @@ from controlplane.runtime.network import Network
 from controlplane.runtime.room import JOB_IDS, deployment_of, found
 from controlplane.runtime.running import JobsError
 from controlplane.runtime.switches import Switches
+from controlplane.secret_labels import SecretLabels
 from controlplane.strategies import STRATEGIES, Infeasible, get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import SwitchTarget, TargetError
@@ -49,6 +50,7 @@ from controlplane.targets.bri import registers
 from controlplane.targets.bri.ports import FIRST_UNKNOWN
 from controlplane.targets.bri.target import BriTarget
 from controlplane.targets.kinds import Kind, P4RuntimeKind, TofinoKind
+from controlplane.targets.secret import SecretTarget
 from controlplane.topology import Topology, TopologyError
 from p4src.artifacts import ARTIFACTS, Artifact, ArtifactError, find, load
 
@@ -186,12 +188,16 @@ def connect_targets(
     topology: Topology | None = None,
     *,
     polite: bool = False,
+    labels: SecretLabels | None = None,
 ) -> list[SwitchTarget]:
-    """Connected targets of all switches. polite: none is taken from a controller that has it.
+    """Connected targets of all switches. polite: none is taken from a controller that has it. labels: what the switches
+    hold in the place of label numbers (None: the numbers themselves).
 
     Raises FabricError; no connection is left open then.
     """
     targets = [kind.target(s.name, s.address, s.device_id, tls=s.tls, topology=topology) for s in switches]
+    if labels is not None:
+        targets = [SecretTarget(target, labels) for target in targets]
     for target in targets:
         target.polite = polite
     try:
@@ -268,13 +274,15 @@ def run(arguments: argparse.Namespace) -> None:
             "--switches FILE serves them (docs/overlay.md)"
         )
     log(f"{plan.strategy}: {plan.rate_mbps:.4g} Mbit/s planned, bottleneck {evaluate(plan, topology).bottleneck.name}")
-    targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
+    polite, labels = not arguments.take_over, epochs.labels()
+    targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
     try:
         others = found(targets)
         own = others.pop(arguments.job_id, {})
         if others:
             log(f"entries of job {', '.join(map(str, others))} are on the switches, and stay")
-        network = Network(topology, kind, targets, epochs=epochs, found={**others, arguments.job_id: own}, log=log)
+        there = {**others, arguments.job_id: own}
+        network = Network(topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log)
         deployment, changes = network.install(plan, arguments.job_id)
         log(f"installed: {changes} changes on {len(targets)} switches" if changes else "everything was there already")
         if listening is not None:
@@ -308,8 +316,9 @@ def remove(arguments: argparse.Namespace, topology: Topology | None, log: Callab
         what = "--clear-registers" if arguments.clear_registers else f"--remove {which}"
         raise DeployError(f"{what} needs --topology: which ports loop back is not on the switches")
     switches = wanted_switches(arguments, topology)
-    polite = not arguments.take_over
-    targets = connect_targets(switches, kind_of(arguments), arguments.timeout, log, topology, polite=polite)
+    polite, labels = not arguments.take_over, EpochStore(arguments.epoch_file).labels()
+    kind = kind_of(arguments)
+    targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
     try:
         jobs = found(targets)
         every = which in ("", "all")
@@ -348,8 +357,9 @@ def clear_registers(
 ) -> None:
     """Set what removed jobs have left in their slots to 0. Raises TargetError."""
     for target in targets:
-        if isinstance(target, BriTarget) and slots.get(target.name):
-            cells = target.clear_slots(slots[target.name])
+        switch = target.target if isinstance(target, SecretTarget) else target
+        if isinstance(switch, BriTarget) and slots.get(target.name):
+            cells = switch.clear_slots(slots[target.name])
             log(f"switch {target.name}: {len(slots[target.name])} slots cleared ({cells} register cells)")
 
 

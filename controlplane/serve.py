@@ -62,11 +62,12 @@ def run(arguments: argparse.Namespace) -> None:
             stored.plan.check(topology)
         listening = open_listening(arguments, arguments.serve)
         # From here on switches are touched.
-        targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=not arguments.take_over)
+        polite, labels = not arguments.take_over, epochs.labels()
+        targets = connect_targets(switches, kind, arguments.timeout, log, topology, polite=polite, labels=labels)
         try:
             there = found(targets)
             network = Network(
-                topology, kind, targets, epochs=epochs, found=there, log=log,
+                topology, kind, targets, epochs=epochs, labels=labels, found=there, log=log,
                 steady=arguments.steady / 100, most=arguments.most_changes,
             )  # fmt: skip
             strangers = sorted(set(there) - {stored.job_id for stored in jobs})

@@ -34,7 +34,10 @@ class Fabric:
         self.kind = P4RuntimeKind(load_artifact(artifacts))
         self.epochs = EpochStore(emulation.directory / "epoch")
         addresses = [SwitchAddress(n, a.address, a.device_id) for n, a in emulation.switch_addresses.items()]
-        self.targets: list[SwitchTarget] = connect_targets(addresses, self.kind, CONNECT_SECONDS, log)
+        self.labels = self.epochs.labels()
+        self.targets: list[SwitchTarget] = connect_targets(
+            addresses, self.kind, CONNECT_SECONDS, log, labels=self.labels
+        )
 
     def serve(self, plan: Plan, *, answers_failures: bool = False) -> "Service":
         """Install the plan (by difference) and start its controller. Raises FabricError, DoesNotFit.
@@ -65,8 +68,9 @@ class Service:
 
     def __init__(self, owner: Fabric, plan: Plan | None, answers_failures: bool) -> None:
         self.network = Network(
-            owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, pace=1 - HEADROOM, log=owner.log
-        )
+            owner.emulation.topology, owner.kind, owner.targets, epochs=owner.epochs, labels=owner.labels,
+            pace=1 - HEADROOM, log=owner.log,
+        )  # fmt: skip
         self._plan = plan
         if plan is None:
             self.network.switches.fill()

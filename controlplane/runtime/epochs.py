@@ -1,5 +1,5 @@
 """Epoch numbers: 32 bits, strictly increasing over the life of an installation, also across controller restarts; and
-the secret of the installation, from which the key of each epoch comes."""
+the secret of the installation, from which the key of each epoch and the labels on the wire come."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 import secrets
 import time
 from pathlib import Path
+
+from controlplane.secret_labels import SecretLabels
 
 LAST_EPOCH = (1 << 32) - 1
 SECRET_BYTES = 32
@@ -53,6 +55,11 @@ class EpochStore:
         """The key of an epoch, with which its agents check all sums: 32 hexadecimal digits, the same after a restart of
         the controller. Raises OSError when the secret can neither be read nor kept."""
         return self._derived("epoch", epoch, 16)
+
+    def labels(self) -> SecretLabels:
+        """The labels that switches and agents are given in the place of the numbers that rules have: the same after a
+        restart of the controller. Raises OSError when the secret can neither be read nor kept."""
+        return SecretLabels(bytes.fromhex(self._derived("labels", 0, 32)))
 
     def _derived(self, purpose: str, number: int, size: int) -> str:
         text = f"{purpose} {number}".encode()

@@ -25,6 +25,7 @@ from controlplane.runtime.settled import MOST, STEADY
 from controlplane.runtime.state import Stored
 from controlplane.runtime.switches import Switches
 from controlplane.runtime.update import Update, UpdateError, Updater
+from controlplane.secret_labels import SecretLabels
 from controlplane.targets.base import SwitchTarget
 from controlplane.targets.kinds import Kind
 from controlplane.terms import USUAL, Terms
@@ -43,6 +44,7 @@ class Network:
 
     Args:
         targets: connected; they stay the caller's.
+        labels: what agents are told in the place of label numbers, as the targets write them (None: the numbers).
         found: what other jobs have on them (`found`); None: nothing.
         pace: share of the planned rate at which agents send.
         log: gets one line per event.
@@ -58,6 +60,7 @@ class Network:
         targets: Sequence[SwitchTarget],
         *,
         epochs: EpochStore | None = None,
+        labels: SecretLabels | None = None,
         found: Mapping[int, Mapping[str, RuleSet]] | None = None,
         pace: float = 1.0,
         log: Callable[[str], None] = lambda line: None,
@@ -74,6 +77,7 @@ class Network:
         self.unkept: Callable[[], str] = lambda: ""
         self.admissions = AdmissionControl(self.state, steady=steady, most=most, log=log)
         self._epochs = epochs or EpochStore()
+        self._labels = labels
         self._pace = pace
         self.answers: Counter[str] = Counter()  # what was done about failures, and how often
         self.replanning = Replanning(self.state, self.admissions, self.answers, log)
@@ -106,6 +110,7 @@ class Network:
             ENCODING,
             self.log,
             known=self._known(whole),
+            labels=self._labels,
             spare=lambda left: _suffice(whole, left),
             on_lost=lambda node, reason: self.failover.agent_lost(job, node, reason),
         )

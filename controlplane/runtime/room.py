@@ -1,7 +1,7 @@
 """What the jobs of a network have on its switches, and where the next version of a plan finds room.
 
-A label's upper half is its job's number (less one, so that job 1's begin at 1): whose an entry is can be read from the
-switch itself, by any controller.
+A label number's upper half is its job's number (less one, so that job 1's begin at 1): whose an entry is can be read
+from the switch itself, by any controller that has the secret from which its label was made (secret_labels.py).
 """
 
 from __future__ import annotations

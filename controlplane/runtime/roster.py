@@ -19,6 +19,7 @@ from controlplane.rpc import inart_pb2 as pb
 from controlplane.runtime.epochs import EpochStore
 from controlplane.runtime.handover import Handover, HandoverError
 from controlplane.runtime.members import Known, Member, Refused, round_trips_ms, tree_rates
+from controlplane.secret_labels import SecretLabels
 
 GRACE_SECONDS = 5.0
 PATIENCE_SECONDS = 12.0
@@ -48,6 +49,7 @@ class Roster:
         patience: seconds for which an agent whose node another process has waits for that one to go.
         log: gets one line per event.
         known: nodes that may join beside those that have a configuration.
+        labels: what agents are told in the place of the configurations' label numbers (None: the numbers).
         spare: whether the job goes on when only these nodes are left; asked, and on_lost called (node, reason), with
             the roster's lock held: neither may wait.
     """
@@ -62,12 +64,14 @@ class Roster:
         grace: float = GRACE_SECONDS,
         patience: float = PATIENCE_SECONDS,
         known: Mapping[str, Known] | None = None,
+        labels: SecretLabels | None = None,
         spare: Callable[[Collection[str]], bool] = lambda left: False,
         on_lost: Callable[[str, str], None] = lambda node, reason: None,
     ) -> None:
         if not configs:
             raise ValueError("a job without agents")
         self._known = dict(known or {})
+        self._labels = labels
         self._spare = spare
         self._on_lost = on_lost
         self._reserve: dict[str, Member] = {}  # has joined, and is not needed
@@ -321,8 +325,9 @@ class Roster:
             self._stopped = handover.again
             for node, config in handover.configs.items():
                 event = pb.Event()
-                event.prepare.agent_config = config.dumps()
-                event.prepare.digest = config.digest
+                told = self._as_told(config)
+                event.prepare.agent_config = told.dumps()
+                event.prepare.digest = told.digest
                 event.prepare.again = handover.again
                 there[node].events.put(event)
             self._log(f"change of plan: epoch {epoch} is being prepared")
@@ -346,7 +351,7 @@ class Roster:
             self.epoch = handover.epoch
             order = pb.SwitchOver(epoch=self.epoch, first_operation=first, given=handover.given())
             for node, member in self._members.items():
-                member.begin(self.epoch, self.configs[node].digest)
+                member.begin(self.epoch, self.told(node).digest)
                 member.events.put(pb.Event(switch_over=order))
             self._log(f"epoch {self.epoch} begins at operation {first}, without a stop")
             return first
@@ -359,6 +364,8 @@ class Roster:
                 if node in there and found:
                     event = pb.Event()
                     for one in found:
+                        if self._labels is not None:
+                            one = replace(one, label=self._labels.label(one.label))
                         event.repaired.trees.add(**asdict(one))
                     there[node].events.put(event)
 
@@ -592,17 +599,24 @@ class Roster:
         self._running = True
         key = self._epochs.key(self.epoch)
         for node, member in self._members.items():
-            config = self.configs[node]
+            config = self.told(node)
             member.begin(self.epoch, config.digest)
             event = pb.Event()
             event.configuration.agent_config = replace(config, epoch=self.epoch, key=key).dumps()
             event.configuration.digest = member.running[1]
             member.events.put(event)
 
+    def told(self, node: str) -> AgentConfig:
+        """A node's configuration as its agent gets it: with labels as they are on the wire."""
+        return self._as_told(self.configs[node])
+
+    def _as_told(self, config: AgentConfig) -> AgentConfig:
+        return config if self._labels is None else self._labels.configuration(config)
+
     def _common_epoch(self, members: Mapping[str, Member]) -> int:
         """The epoch that these agents already run with their very configurations (the controller restarted), else 0."""
         epochs = {member.running[0] for member in members.values()}
-        same = all(member.running[1] == self.configs[node].digest for node, member in members.items())
+        same = all(member.running[1] == self.told(node).digest for node, member in members.items())
         return epochs.pop() if same and len(epochs) == 1 else 0
 
     def _remove(self, member: Member, reason: str) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from controlplane.agentconfig import AgentConfig
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.runtime.members import Member
 from controlplane.runtime.roster import Roster
@@ -25,6 +26,7 @@ class Agents:
         self.roles = {node: config.role for node, config in roster.configs.items()}
         self.events: dict[str, list[str]] = {node: [] for node in roster.configs}
         self.members: dict[str, Member] = {}
+        self.told: dict[str, list[AgentConfig]] = {node: [] for node in roster.configs}
         self.threads = [threading.Thread(target=self._live, args=(node,)) for node in roster.configs]
 
     def join(self) -> None:
@@ -42,7 +44,7 @@ class Agents:
     def carry_on(self, epoch: int, nodes: Iterable[str]) -> None:
         """The controller has started again: these join with what they run."""
         for node in nodes:
-            self._join(node, running_epoch=epoch, running_digest=self.roster.configs[node].digest)
+            self._join(node, running_epoch=epoch, running_digest=self.roster.told(node).digest)
             self.threads.append(threading.Thread(target=self._live, args=(node,)))
             self.threads[-1].start()
 
@@ -55,6 +57,8 @@ class Agents:
         while (event := member.events.get()) is not None:
             kind = event.WhichOneof("kind") or ""
             self.events[node].append(kind)
+            if kind in ("configuration", "prepare"):
+                self.told.setdefault(node, []).append(AgentConfig.from_json(getattr(event, kind).agent_config))
             if kind == "prepare" and node != self.silent:
                 self._report(node, pb.UpdateReport.PREPARED)
             if kind == "switch_over" and node != self.slow and self.roles[node] == "worker":

@@ -43,6 +43,7 @@ from controlplane.targets.base import difference
 from controlplane.targets.fabric import FabricError
 from controlplane.targets.kinds import P4RuntimeKind
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.targets.secret import SecretTarget
 from controlplane.terms import Terms
 from controlplane.topology import TopologyError
 from p4src.artifacts import find
@@ -71,14 +72,20 @@ class Rig:
     def __init__(self, folder: Path, kind: P4RuntimeKind) -> None:
         self.folder, self.kind = folder, kind
         self.switches = {name: FakeSwitch(number) for number, name in enumerate(TREE.switches, 1)}
-        self.targets = [P4RuntimeTarget(n, s.address, s.device_id, kind.program) for n, s in self.switches.items()]
+        self.labels = EpochStore(folder / "epoch").labels()
+        self.targets = [
+            SecretTarget(P4RuntimeTarget(n, s.address, s.device_id, kind.program), self.labels)
+            for n, s in self.switches.items()
+        ]
         fabric.connect(self.targets, 30.0)
         self.log: list[str] = []
         self.network = self.open()
 
     def open(self) -> Network:
         epochs = EpochStore(self.folder / "epoch")
-        return Network(TREE, self.kind, self.targets, epochs=epochs, found=found(self.targets), log=self.log.append)
+        there = found(self.targets)
+        log = self.log.append
+        return Network(TREE, self.kind, self.targets, epochs=epochs, labels=self.labels, found=there, log=log)
 
     def add(self, job: Job, strategy: str = "inart"):
         return self.network.add(self.network.admissions.admit(job, strategy).plan)[0]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.agentconfig import AgentConfig
 from controlplane.controller import format_replan
 from controlplane.generators import testbed
 from controlplane.job import place_job
@@ -31,6 +32,7 @@ from controlplane.strategies import get_strategy
 from controlplane.targets import fabric
 from controlplane.targets.base import difference
 from controlplane.targets.p4runtime.target import P4RuntimeTarget
+from controlplane.targets.secret import SecretTarget
 from controlplane.topology import Topology, TopologyError
 from p4src.protocol import ENCODING
 from tests.deploy.agents import Agents
@@ -44,17 +46,20 @@ class Rig:
     """The paper's testbed: two switches, a plan on them, agents."""
 
     def __init__(self, folder: Path, switches: list[FakeSwitch], targets: list[P4RuntimeTarget]) -> None:
-        self.switches, self.targets = switches, targets
+        epochs = EpochStore(folder / "epoch")
+        self.labels = epochs.labels()
+        self.switches, self.inner = switches, targets
+        self.targets = [SecretTarget(target, self.labels) for target in targets]
         self.topology = testbed(switch_mbps=60, server_mbps=40, link_mbps=60)
         job = place_job(self.topology, 6, 2, seed=1)
         self.plan: Plan = get_strategy("inart")(self.topology, job, seed=1)
         self.deployment = build(self.plan, self.topology, SMALL, job_id=1, epoch=0)
-        fabric.connect(targets, 5.0)
-        fabric.install(targets, self.deployment.rulesets)
+        fabric.connect(self.targets, 5.0)
+        fabric.install(self.targets, self.deployment.rulesets)
         self.log: list[str] = []
-        self.roster = Roster(self.deployment.agents, EpochStore(folder / "epoch"), ENCODING, self.log.append)
+        self.roster = Roster(self.deployment.agents, epochs, ENCODING, self.log.append, labels=self.labels)
         installed = {1: self.deployment.rulesets}
-        self.kept = Switches(targets, self.deployment.rulesets, installed, self.log.append)
+        self.kept = Switches(self.targets, self.deployment.rulesets, installed, self.log.append)
         self.kept.watch()
         self.keepers = self.kept.keepers
         self.agents = Agents(self.roster)
@@ -104,6 +109,12 @@ def rig(tmp_path, program) -> Iterator[Rig]:
         switch.stop()
 
 
+def labels_of(config: AgentConfig) -> set[int]:
+    """Those that an agent sends under."""
+    up = {tree.up_label for tree in config.worker_trees}
+    return up | {label for tree in config.root_trees for label in (tree.return_label, *tree.answer_labels)}
+
+
 def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
     rig.agents.started = {"W1": 4, "W2": 7, "W3": 6}
     rig.agents.join()
@@ -119,10 +130,13 @@ def test_job_changes_over_at_the_first_operation_that_nobody_has_started(rig):
         ("prepare", "switch_over", "retire"),
     }
     assert rig.hold(rig.updater._deployment), "the old entries are gone, the new ones are there"
-    # What agents were told is what is on the switches.
-    labels = {entry.label for target in rig.targets for entry in target.read().labels}
-    for config in rig.roster.configs.values():
-        assert {tree.return_label for tree in config.worker_trees} <= labels
+    # What agents were told is what is on the switches: before the change, and after it.
+    installed = {entry.label for target in rig.inner for entry in target.read().labels}
+    assert installed and not installed & {e.label for target in rig.targets for e in target.read().labels}
+    for node, (first, second) in rig.agents.told.items():
+        assert first.digest != second.digest
+        assert labels_of(first) and not labels_of(first) & installed, "the old plan's are gone"
+        assert labels_of(second) <= installed, node
     words = format_replan(update_reply(update, dry_run=False))
     assert words.startswith(f"job {update.plan.job.name}: the running plan")
     assert "changed over at operation 7" in words
