@@ -1,0 +1,19 @@
+"""Infinities and NaN through the hook and the backend: per value what IEEE addition gives, and nothing beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hook.masked import STEPS
+from tests.hook.test_training import run_ranks, start_agents
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scenario", ["masked_hook", "masked_backend"])
+def test_each_value_of_masked_logits_is_what_ieee_addition_gives(network, tmp_path, scenario, dtype):
+    network.run_server()
+    for result in run_ranks(scenario, tmp_path, start_agents(network), dtype=dtype):
+        assert result["wrong"] == []
+        assert result["in_network"] and result["steps"] >= STEPS and result["falls"] == 0
+    assert network.switch.verdicts()["completed"] > 0
