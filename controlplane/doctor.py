@@ -237,12 +237,13 @@ def with_control(group: str, checks: Callable[[], Iterable[Check]], required: bo
 
 def check_interface(interface: str | None) -> Iterable[Check]:
     """What agents need of the kernel, and of their data interface when it is given."""
-    from controlplane import data_interface
+    from controlplane import data_interface, other_users
 
     backend = os.environ.get("INART_IO") or "udp"
     known = backend in ("udp", "raw")
     yield Check("agents' I/O", "back end", known, True, backend, "" if known else "INART_IO is udp or raw")
-    for finding in (data_interface.receive_limit(), *(data_interface.check(interface) if interface else ())):
+    findings = (data_interface.receive_limit(), other_users.finding())
+    for finding in (*findings, *(data_interface.check(interface) if interface else ())):
         yield Check("agents' I/O", **asdict(finding))
 
 

@@ -239,8 +239,11 @@ def test_status_of_nothing_says_what_to_check(capsys):
 @pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:99999", ":9600", "10.0.0.1:x", ""])
 def test_what_is_no_address_is_said(address, capsys):
     """gRPC would ask 10.0.0.1:443, and 10.0.0.1:34463."""
-    assert main(["status", "--controller", address]) == 1
-    assert "a controller's address is HOST:PORT or unix:PATH" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--controller", address])
+    assert ended.value.code == 2
+    words = capsys.readouterr().err
+    assert ("a controller's address is HOST:PORT or unix:PATH" if address else "Give --controller HOST:PORT") in words
     if address:
         with pytest.raises(AgentError, match="HOST:PORT or unix:PATH"):
             controller_address(address)
