@@ -10,7 +10,22 @@ from typing import Any, Literal
 
 REFUSED = "refused_by_the_check"
 """Of agents' statistics: sums and packets that were not what the workers have sent; with " of NAME": whose."""
+SUSPECT = "suspect"
 Role = Literal["worker", "parameter_server"]
+
+
+def suspect_key(tree: int, label: int = 0, worker: str = "") -> str:
+    """The name of a statistic: how many packets of a tree the check has refused. label: that they had (0: results, at
+    a worker). worker: the one whose contribution each of them was; empty: sums of several."""
+    return f"{SUSPECT} {tree} {label} {worker}".rstrip()
+
+
+def read_suspect_key(name: str) -> tuple[int, int, str] | None:
+    """Tree, label and worker of `suspect_key`; None: it is another statistic."""
+    word, *rest = name.split(" ", 3)
+    if word != SUSPECT or len(rest) < 2 or not (rest[0].isdecimal() and rest[1].isdecimal()):
+        return None
+    return int(rest[0]), int(rest[1]), rest[2] if len(rest) > 2 else ""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class ParameterServer(Member):
             trees.append(report)
         wrong = {f"{REFUSED} of {name}": float(packets) for name, packets in self._server.suspects(stats).items()}
         refused = sum(tree.check_failures for tree in stats.trees)
-        numbers |= {REFUSED: refused} if refused else {}
+        numbers |= {REFUSED: refused, **self._server.wrong_packets(stats)} if refused else {}
         return {**numbers, **wrong, "ingress_bytes": stats.ingress_bytes}, trees
 
 

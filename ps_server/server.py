@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.agentconfig import AgentConfig, RepairedTree, RootFlow
+from controlplane.agentconfig import AgentConfig, RepairedTree, RootFlow, suspect_key
 from p4src.protocol import MAX_WORKERS, frame_bytes
 from worker_agent.checkword import KEY_BYTES
 from worker_agent.errors import AgentError
@@ -23,7 +23,7 @@ from worker_agent.io_options import PACKET_COUNTERS, IoConfig, IoOptions, IoStat
 from worker_agent.native_engine import load_engine, native_key, native_sources
 
 _MESSAGE_BYTES = 512
-_SUSPECTS = 8
+_SUSPECTS = 32
 REPEAT_SPEED = 2.0
 """Of a tree's rate, at which results are sent once more: they shall come before workers send what they lack."""
 
@@ -82,6 +82,7 @@ class _TreeStats(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in _TREE_COUNTERS),
         ("oldest_workers", ctypes.c_uint64 * -(-MAX_WORKERS // 64)),
         ("suspects", ctypes.c_uint64 * _SUSPECTS),
+        ("suspect_workers", ctypes.c_uint32 * _SUSPECTS),
     ]
 
 
@@ -95,7 +96,7 @@ class RootTreeStats:
     for whom the oldest incomplete chunk has been waiting, for waiting_seconds; empty when nothing waits.
 
     check_failures: sums and packets that were not what the workers have sent: none of them was used. suspects: labels
-    that such packets had, and how many."""
+    that such packets had, whose they were (the worker's index; None: sums of several), and how many."""
 
     tree: int
     packets: int
@@ -108,7 +109,7 @@ class RootTreeStats:
     answers: int
     results_dropped: int
     check_failures: int
-    suspects: tuple[tuple[int, int], ...]
+    suspects: tuple[tuple[int, int | None, int], ...]
     questions: int
     oldest_incomplete: int
     missing: tuple[str, ...]
@@ -281,7 +282,11 @@ class Server:
                     answers=raw.answers,
                     results_dropped=raw.results_dropped,
                     check_failures=raw.check_failures,
-                    suspects=tuple((each >> 32, each & 0xFFFFFFFF) for each in raw.suspects if each),
+                    suspects=tuple(
+                        (each >> 32, worker - 1 if worker else None, each & 0xFFFFFFFF)
+                        for each, worker in zip(raw.suspects, raw.suspect_workers, strict=True)
+                        if each
+                    ),
                     questions=raw.questions,
                     oldest_incomplete=raw.oldest_incomplete,
                     waiting_seconds=raw.oldest_waiting_ns / 1e9,
@@ -300,12 +305,21 @@ class Server:
         found: dict[str, int] = {}
         for tree, counted in zip(self.config.root_trees, stats.trees, strict=False):
             whose = {flow.label: flow for flow in tree.flows}
-            for label, packets in counted.suspects:
+            for label, worker, packets in counted.suspects:
                 flow = whose.get(label)
-                workers = [] if flow is None else [self.config.workers[worker] for worker in sorted(flow.contributors)]
+                several = sorted(flow.contributors) if flow is not None and worker is None else ()
+                workers = [self.config.workers[index] for index in (several if worker is None else (worker,))]
                 name = workers[0] if len(workers) == 1 else f"a switch that adds {', '.join(workers)}"
                 found[name] = found.get(name, 0) + packets
         return found
+
+    def wrong_packets(self, stats: ServerStats) -> dict[str, float]:
+        """The same for the controller, which knows the ways of labels (agentconfig.suspect_key)."""
+        return {
+            suspect_key(counted.tree, label, "" if worker is None else self.config.workers[worker]): float(packets)
+            for counted in stats.trees
+            for label, worker, packets in counted.suspects
+        }
 
     def close(self) -> None:
         """Ends the server. Again: nothing happens."""

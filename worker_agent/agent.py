@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from controlplane.agentconfig import REFUSED, AgentConfig, RepairedTree
+from controlplane.agentconfig import REFUSED, AgentConfig, RepairedTree, suspect_key
 from controlplane.rpc import channels
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import ControllerError, fetch_status
@@ -209,6 +209,7 @@ class Agent(Member):
                 report.oldest_chunk = tree.oldest_unanswered
         refused = sum(tree.check_failures for tree in stats.trees)
         numbers |= {REFUSED: refused} if refused else {}
+        numbers |= {suspect_key(tree.tree): float(tree.check_failures) for tree in stats.trees if tree.check_failures}
         return {**numbers, "resent": stats.resent, "measured_mbps": round(stats.measured_mbps, 3)}, trees
 
     def __enter__(self) -> Agent:

@@ -12,6 +12,8 @@ class Why(StrEnum):
     """A switch that did not answer, or an agent that is gone. It is used again when it has been back for some time."""
     SILENT = "silent"
     """Packets went in and none came out. It is tried again after some time: nothing else tells whether it carries."""
+    CORRUPTS = "corrupts"
+    """It has changed bits of what it carried or added. Only an operator takes it back."""
     PORT_DOWN = "port down"
     """A link, as the switch at one of its ends says."""
     OPERATOR = "operator"

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.runtime.culprits import Culprits
 from controlplane.runtime.disabled import Why
 from controlplane.runtime.hops import Entry, Hop, hops_of, packets
 from controlplane.runtime.keeper import Keeper
@@ -82,6 +83,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._slow_trees = SlowTrees(self.network, self.log)
+        self._culprits = Culprits(self.network, self.log)
         self._ports = PortWatch(self.network, self.log)
         self._thread = Periodic("watching for failures", LOOK_SECONDS, self._look, self.log)
 
@@ -101,6 +103,7 @@ class Watch:
         self._end_probation()
         self._take_only_ways()
         self._slow_trees.look()
+        self._culprits.look()
 
     def _look_at_switches(self) -> None:
         now = time.monotonic()

@@ -270,8 +270,8 @@ class Network:
         return any(self.topology.address(server) in addresses for server in self.topology.servers)
 
     def taken_out(self) -> list[str]:
-        """What an operator keeps off, for a controller that starts again."""
-        return [name for name, why in self.state.off.items() if why == Why.OPERATOR]
+        """What only an operator takes back, for a controller that starts again."""
+        return [name for name, why in self.state.off.items() if why in (Why.OPERATOR, Why.CORRUPTS)]
 
     def free_id(self) -> int:
         """The lowest number that no job has, running or on a switch."""

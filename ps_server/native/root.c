@@ -26,7 +26,7 @@
 #define MOST_PARTS 64 /* bits of a packet's bitmap */
 #define REPEAT_PAUSE (INART_NS / 1000)
 #define REPEAT_BURST (2 * INART_NS / 1000)
-#define INART_SUSPECTS 8
+#define INART_SUSPECTS 32
 #define MOST_QUESTION 1024 /* chunks */
 
 /* ---- shared with ps_server/server.py (ctypes), which compares the sizes (inart_root_sizes) ---- */
@@ -56,13 +56,13 @@ struct inart_root_tree_stats {
     uint64_t oldest_incomplete, oldest_waiting_ns, newest; /* newest: highest sequence seen + 1 */
     uint64_t oldest_workers[MOST_WORDS]; /* who is in the oldest incomplete chunk */
     uint64_t suspects[INART_SUSPECTS]; /* labels of packets that were wrong, in the upper half, and how many; 0: none */
+    uint32_t suspect_workers[INART_SUSPECTS]; /* whose each of them is: the worker's index + 1; 0: of several */
 };
 /* ---------------------------------------------------------------- */
 
 struct cell {
     uint64_t owner; /* sequence + 1; 0: fresh */
     uint32_t missing; /* workers */
-    uint32_t joint; /* label of the last packet that more than one worker is in; 0: there was none */
     uint8_t flags; /* those of CHECK_KINDS that its packets have */
     uint8_t attempt, asks; /* that it was asked for in, and how often */
     bool renew; /* what is there is forgotten when the first packet of the attempt comes */
@@ -78,6 +78,7 @@ struct tree {
     struct check_recent recent[2]; /* of sums, and of maxima */
     uint64_t oldest; /* incomplete */
     uint64_t oldest_since;
+    uint64_t wary_until; /* each packet is verified before it is added */
     uint32_t *answer_labels, *others_labels; /* by worker index; others_labels: NULL: there are none */
     /* Results that are sent once more, from `repeat` to before `repeat_end`, so many a second. */
     uint64_t repeat, repeat_end, repeat_at;
@@ -325,11 +326,9 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
             take_hint(x, t, flow, &h, size, now);
         return;
     }
-    if (c->alone && !packet_right(x, t, sequence, kind, set, wire, h.label))
+    if ((c->alone || now < t->wary_until) && !packet_right(x, t, sequence, kind, set, wire, h.label, now))
         return;
     uint32_t *sum = values_of(x, t, sequence);
-    if (size > 1)
-        c->joint = h.label;
     for (uint32_t i = 0; i < x->words; i++)
         there[i] |= set[i];
     c->missing = kind & INART_FLAG_SINGLE ? 0 : c->missing - size;
@@ -347,7 +346,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         return;
     }
     if (!c->alone && !words_right(x, t, kind, sequence, there, empty ? wire : sum)) {
-        sum_wrong(x, t, sequence, kind, set, wire, h.label);
+        sum_wrong(x, t, sequence, kind, set, wire, h.label, now);
         return;
     }
     take_complete(t, &h, kind, inart_attempt(h.epoch, x->epoch), now);

@@ -64,7 +64,7 @@ def test_the_label_of_a_link_that_corrupts_is_named(make_rig: MakeRig) -> None:
     for seed in range(3):
         reduce_and_check(rig, seed, 40_000)
     known = {flow.label for server in rig.servers for tree in server.config.root_trees for flow in tree.flows}
-    named = {label for server in rig.servers for tree in server.stats().trees for label, _ in tree.suspects}
+    named = {label for server in rig.servers for tree in server.stats().trees for label, _, _ in tree.suspects}
     assert named and named <= known
 
 

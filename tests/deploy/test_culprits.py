@@ -1,0 +1,201 @@
+"""Who changes packets is found by what was refused: nobody else is named, and what is proven to is kept off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controlplane.agentconfig import suspect_key
+from controlplane.generators import fattree, leaf_spine
+from controlplane.job import Job, place_job
+from controlplane.rpc import inart_pb2 as pb
+from controlplane.runtime import culprits
+from controlplane.runtime.disabled import Why
+from controlplane.runtime.network import Network
+from controlplane.runtime.running import RunningJob
+from controlplane.runtime.suspicion import Group, Key, Suspect, Way, named, points_alone, suspects, ways_of
+from controlplane.targets.kinds import P4RuntimeKind
+from controlplane.topology import Topology
+from p4src.artifacts import find
+from tests.deploy.memory_network import MemoryNetwork
+
+NETWORK = leaf_spine(2, 2, 3, 300.0, aggregation_mbps=None, ingress_mbps=None)
+JOB = Job("one", ("h1", "h2", "h4", "h5"), ("h3", "h6"), 1_000_000)
+BIG = fattree(4, 100.0)
+FAILURES = 100
+"""Of a tree of the whole model, in the window."""
+
+
+@pytest.fixture(scope="module")
+def kind() -> P4RuntimeKind:
+    return P4RuntimeKind(find("v1model", 4))
+
+
+@pytest.fixture(params=["leaf-spine", "fat-tree"])
+def rig(request, tmp_path, kind) -> Iterator[tuple[MemoryNetwork, RunningJob]]:
+    topology, job = (NETWORK, JOB) if request.param == "leaf-spine" else (BIG, place_job(BIG, 8, 2, seed=3))
+    made = MemoryNetwork(tmp_path, kind, topology)
+    yield made, made.add(job)
+    print("\n".join(made.log))
+    made.network.close()
+
+
+def ways(job: RunningJob) -> dict[Key, Way]:
+    assert job.updater is not None
+    (version,) = job.updater.versions
+    return ways_of(version.plan, version.deployment)
+
+
+def failures(of: dict[Key, Way], culprit: Suspect) -> dict[Key, int]:
+    """What is refused while this one changes packets as often, whoever sends them."""
+    return {key: round(FAILURES * way.share) for key, way in of.items() if culprit.on(way)}
+
+
+def things(of: dict[Key, Way]) -> set[Suspect]:
+    carried = {Suspect(what, "carried") for way in of.values() for what in way.carried}
+    return carried | {Suspect(point, "added") for way in of.values() for point in way.added}
+
+
+def own_names(culprit: Suspect, topology: Topology) -> set[str]:
+    """What it may be called; of a link also its ends: one whose packets all cross one link cannot be told from it."""
+    if isinstance(culprit.what, str):
+        return {culprit.what}
+    return {*culprit.what, "-".join(sorted(culprit.what))}
+
+
+def test_nobody_is_named_but_who_did_it(rig):
+    network, job = rig
+    of = ways(job)
+    clear = 0
+    for culprit in things(of):
+        group = Group(of, failures(of, culprit))
+        found = suspects([group])
+        assert culprit in found
+        name = named(found, network.topology)
+        if isinstance(culprit.what, str):
+            links = {"-".join(sorted((culprit.what, other))) for other in network.topology.neighbours(culprit.what)}
+            assert name in ("", culprit.what, *links)
+        else:
+            assert name in ("", *own_names(culprit, network.topology))
+        clear += bool(name)
+    print(f"{clear} of {len(things(of))} are named")
+    assert clear
+
+
+def spine(network: Network, job: RunningJob) -> str:
+    """A switch that no server hangs on and that the job's packets cross."""
+    topology = network.topology
+    access = {topology.access_switch(server) for server in topology.servers}
+    carried = {what for way in ways(job).values() for what in way.carried if what in topology.switches}
+    return min(carried - access)
+
+
+class Clock:
+    """Time that only a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(culprits.time, "monotonic", made.monotonic)
+    return made
+
+
+def report(job: RunningJob, refused: dict[Key, int]) -> None:
+    """Every agent says what it has refused in this epoch."""
+    for node in job.roster.configs:
+        numbers = {}
+        for (tree, label, worker), count in refused.items():
+            assert job.updater is not None
+            root = job.updater.plan.trees[tree].root
+            if label and node == root:
+                numbers[suspect_key(tree, label, worker)] = float(count)
+            elif not label and node == worker:
+                numbers[suspect_key(tree)] = float(count)
+        job.roster.report(pb.ReportRequest(node=node, epoch=job.roster.epoch, statistics=numbers))
+
+
+def refuse(rig: tuple[MemoryNetwork, RunningJob], clock: Clock, culprit: Suspect) -> dict[Key, int]:
+    """A plan runs for some time; then packets are refused, as reports say; then all have reported."""
+    network, job = rig
+    network.join(job)
+    network.watch._culprits.look()
+    clock.now += 5.0
+    refused = failures(ways(job), culprit)
+    report(job, refused)
+    network.watch._culprits.look()
+    clock.now += culprits.SETTLE_SECONDS
+    network.watch._culprits.look()
+    return refused
+
+
+def test_switch_that_corrupts_is_kept_off_until_an_operator_takes_it_back(rig, clock):
+    network, job = rig
+    bad = spine(network.network, job)
+    refused = refuse(rig, clock, Suspect(bad, "carried"))
+    assert network.network.state.off == {bad: Why.CORRUPTS}
+    assert any(f"switch {bad} corrupts" in line for line in network.log), network.log
+    assert not any(bad in way.carried for way in ways(job).values()), "the job is led around it"
+    assert network.network.taken_out() == [bad], "also when the controller starts again"
+    report(job, refused)
+    network.watch._look()
+    assert bad in network.network.state.off
+    network.network.failover.restore([bad], "an operator says so")
+    clock.now += 1.0
+    network.watch._culprits.look()
+    assert not network.network.state.off, "what it did before says nothing any more"
+
+
+def test_host_that_corrupts_is_named_and_nothing_is_kept_off(rig, clock):
+    network, job = rig
+    worker = job.updater.plan.job.workers[0]
+    refuse(rig, clock, Suspect(worker, "carried"))
+    assert not network.network.state.off
+    assert any(f"host {worker}, or its link" in line for line in network.log), network.log
+
+
+def test_only_switch_of_a_server_is_named_and_stays_in_use(rig, clock):
+    network, job = rig
+    leaf = network.topology.access_switch(job.updater.plan.job.workers[0])
+    refuse(rig, clock, Suspect(leaf, "carried"))
+    assert not network.network.state.off
+    said = [line for line in network.log if f"switch {leaf} corrupts" in line or "one of" in line]
+    assert said and leaf in said[0], network.log
+
+
+def test_two_failures_are_not_enough_and_reports_of_some_are_not(rig, clock):
+    """A root's report comes before the workers': by it alone, results would seem right."""
+    network, job = rig
+    bad = spine(network.network, job)
+    network.join(job)
+    network.watch._culprits.look()
+    clock.now += 5.0
+    refused = failures(ways(job), Suspect(bad, "carried"))
+    report(job, {key: count for key, count in refused.items() if key[1]})
+    network.watch._culprits.look()
+    clock.now += 1.0
+    network.watch._culprits.look()
+    assert not network.network.state.off
+    report(job, refused)
+    clock.now += culprits.SETTLE_SECONDS
+    network.watch._culprits.look()
+    assert network.network.state.off == {bad: Why.CORRUPTS}
+
+
+def test_point_that_adds_wrongly_is_left_when_single_packets_are_right():
+    """A tree over one switch: the server's link is crossed by its sums alone, and is not cleared by other flows."""
+    up = Way(frozenset({"w1", "w2", "s1", ("w1", "s1"), ("w2", "s1"), ("s1", "p"), "p"}), frozenset({"s1"}), 0.5)
+    other = Way(frozenset({"w1", "w2", "s2", ("w1", "s2"), ("w2", "s2"), ("s2", "q"), "q"}), frozenset({"s2"}), 0.5)
+    down = Way(frozenset({"p", "s1", "w1", ("p", "s1"), ("s1", "w1")}), frozenset(), 0.5)
+    group = Group({(0, 7, ""): up, (1, 8, ""): other, (0, 0, "w1"): down}, {(0, 7, ""): 30})
+    found = suspects([group])
+    assert Suspect(("s1", "p"), "carried") in found
+    assert points_alone([group], found) == [Suspect("s1", "added")]
+    assert not points_alone([Group(group.ways, {(0, 7, ""): 30, (0, 0, "w1"): 30})], found)
