@@ -17,6 +17,7 @@ from typing import Any
 from controlplane.agentconfig import AgentConfig
 from controlplane.rpc import inart_pb2 as pb
 from controlplane.rpc.client import ControllerError, ask
+from controlplane.runtime.disabled import Why
 from evaluation.chaos import forger
 from evaluation.chaos.controller import ControllerProcess, eventually, stopped
 from evaluation.chaos.findings import Happening
@@ -182,6 +183,7 @@ class Disturber:
             for neighbour in neighbours:
                 self._emulation.shape(switch, neighbour, corrupt=0.0)
         one.evidence["frames corrupted"] = self._emulation.corrupted()[switch] - before
+        self._take_back(one)
         one.evidence["in"] = "values" if where == PROTOCOL.values_offset else "header and values"
         one.happened = one.evidence["frames corrupted"] > 0
 
@@ -203,6 +205,7 @@ class Disturber:
             stop.set()
             thread.join()
         one.happened = one.evidence["bits flipped"] > 0
+        self._take_back(one)
 
     def _interface(self, one: Happening) -> Steps:
         node = one.event.target
@@ -322,6 +325,17 @@ class Disturber:
             self._controller.free_disk()
         thread.join()
         self._keep_off(one, {"restored": [spine]})
+
+    def _take_back(self, one: Happening) -> None:
+        """As an operator who has mended it: what the controller keeps off because it corrupts is used again."""
+        try:
+            reply = ask(self._controller.address, "status", pb.StatusRequest(job=self._jobs[0].job.name), timeout=REPLAN_SECONDS)
+        except (ControllerError, OSError):
+            return
+        kept_off = [name.partition(" (")[0] for name in reply.without if name.endswith(f"({Why.CORRUPTS})")]
+        if kept_off:
+            one.evidence["kept off"] = ", ".join(kept_off)
+            self._keep_off(one, {"restored": kept_off})
 
     def _keep_off(self, one: Happening, change: Mapping[str, list[str]]) -> None:
         """A change that the controller must keep: it wants a new plan, and an epoch."""
