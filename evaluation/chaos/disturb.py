@@ -329,7 +329,8 @@ class Disturber:
     def _take_back(self, one: Happening) -> None:
         """As an operator who has mended it: what the controller keeps off because it corrupts is used again."""
         try:
-            reply = ask(self._controller.address, "status", pb.StatusRequest(job=self._jobs[0].job.name), timeout=REPLAN_SECONDS)
+            request = pb.StatusRequest(job=self._jobs[0].job.name)
+            reply = ask(self._controller.address, "status", request, timeout=REPLAN_SECONDS)
         except (ControllerError, OSError):
             return
         kept_off = [name.partition(" (")[0] for name in reply.without if name.endswith(f"({Why.CORRUPTS})")]
