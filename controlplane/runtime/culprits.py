@@ -85,7 +85,7 @@ class Culprits:
                 key, new = read_suspect_key(name), int(count - before.get(name, 0))
                 assert key is not None
                 tree, label, worker = key
-                way = tree, label, worker if label else node
+                way = tree, job.roster.label_number(label), worker if label else node
                 # What was counted since the last report may have been before the plan changed.
                 if new > 0 and way in seen[-1].ways and now - seen[-1].since >= SETTLE_SECONDS / 2:
                     seen[-1].failures.append((now, way, new))

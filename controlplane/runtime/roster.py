@@ -610,6 +610,10 @@ class Roster:
         """A node's configuration as its agent gets it: with labels as they are on the wire."""
         return self._as_told(self.configs[node])
 
+    def label_number(self, label: int) -> int:
+        """The number in the configurations of a label that an agent reports."""
+        return label if self._labels is None else self._labels.number(label)
+
     def _as_told(self, config: AgentConfig) -> AgentConfig:
         return config if self._labels is None else self._labels.configuration(config)
 
