@@ -15,8 +15,8 @@ packets that were really sent instead, at most K distinct ones on a link, of whi
 it hears what the root asks; none of them waits for another.
 
 ``--hostile``: the first worker also sends, whenever it likes, packets of an epoch that nobody has given out, the
-highest number there is, for any chunk; packets of the highest sequence number there is; and its own first chunk with
-the wrong MAXIMUM flag, so that what becomes of that chunk's values is not looked at.
+highest number there is, for any chunk; packets of the highest sequence number there is; and, where there are several
+chunks, its own first one with the wrong MAXIMUM flag, so that what becomes of that chunk's values is not looked at.
 
 In every reachable state:
 
@@ -129,6 +129,7 @@ class Search:
             raise ValueError("too many chunks, epochs or workers for one digit each in 32 bits")
         self.tree, self.slots, self.chunks, self.epochs, self.history = tree, slots, chunks, epochs, history
         self.hostile, self.attempts = hostile, attempts
+        self.forges_maximum = hostile and chunks > 1  # of the first chunk; the others' values are still looked at
         self.schedule = Schedule(kinds, len(tree.workers), slots, period, source)
         self.live: set[Core] = set()
         self.live_again: set[Core] = set()
@@ -215,7 +216,7 @@ class Search:
 
     def check(self, bits: int, epoch: int, chunk: int, values: tuple[int, ...], where: str) -> None:
         """``epoch``: as in packets. A hostile epoch's values mean nothing, and no root takes them."""
-        if HOSTILE in (epoch, chunk) or (self.hostile and not chunk):
+        if HOSTILE in (epoch, chunk) or (self.forges_maximum and not chunk):
             return
         if values != (self.value(bits, epoch_of(epoch) - 1, chunk),):
             raise Found(f"{where}: workers {bits:b} of chunk {chunk} in epoch {epoch} have the sum {values[0]:#x}")
@@ -354,7 +355,7 @@ class Search:
         """What the first worker should not send in its own epoch: another sequence, its first chunk as a maximum."""
         for flags in (0, int(Flag.RESEND)):
             yield self.worker_packet(0, 0, 0, flags)._replace(sequence=HOSTILE)
-            if self.schedule.kind(0) == ALL:
+            if self.forges_maximum and self.schedule.kind(0) == ALL:
                 yield self.worker_packet(0, 0, 0, flags | int(Flag.MAXIMUM))
 
     def check_asked(self, core: Core) -> None:
