@@ -68,7 +68,8 @@ class RootFlow:
 @dataclass(frozen=True)
 class RootTree:
     """A root's part of one tree. answer_labels, others_labels: to a worker, and to all but it, by its index (without
-    the latter all get what one sends to all). port: the tree's."""
+    the latter all get what one sends to all). port: the tree's. rate_mbps: of its results, as planned, in wire bits: what
+    is sent once more stays within it; 0: it is not known."""
 
     tree: int
     flows: tuple[RootFlow, ...]
@@ -77,6 +78,7 @@ class RootTree:
     slots: int
     port: int
     others_labels: tuple[int, ...] = ()
+    rate_mbps: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -406,7 +406,7 @@ class _Builder(_Entries):
             )
         answer_labels = tuple(answers[worker] for worker in self.plan.job.workers)
         self.root_trees[tree.root].append(
-            RootTree(index, tuple(flows), return_label, answer_labels, self.slots[index], port)
+            RootTree(index, tuple(flows), return_label, answer_labels, self.slots[index], port, rate_mbps=rate)
         )
 
     def add_return(self, tree: Tree) -> tuple[int, dict[str, int]]:

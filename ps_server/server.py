@@ -24,8 +24,6 @@ from worker_agent.native_engine import load_engine, native_key, native_sources
 
 _MESSAGE_BYTES = 512
 _SUSPECTS = 32
-REPEAT_SPEED = 2.0
-"""Of a tree's rate, at which results are sent once more: they shall come before workers send what they lack."""
 
 
 class _Flow(ctypes.Structure):
@@ -41,6 +39,7 @@ class _Flow(ctypes.Structure):
 class _TreeConfig(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("tree", "return_label", "slots", "flows", "port", "thread")),
+        ("rate_mbps", ctypes.c_double),
         ("flow", ctypes.POINTER(_Flow)),
         ("answer_labels", ctypes.POINTER(ctypes.c_uint32)),
         ("others_labels", ctypes.POINTER(ctypes.c_uint32)),
@@ -155,7 +154,7 @@ def library() -> ctypes.CDLL:
     lib.inart_root_destroy.argtypes = [ctypes.c_void_p]
     lib.inart_root_reconfigure.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Config), *text]
     lib.inart_root_repaired.restype = None
-    lib.inart_root_repaired.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_double]
+    lib.inart_root_repaired.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_double, ctypes.c_int]
     lib.inart_root_statistics.restype = None
     lib.inart_root_statistics.argtypes = [
         ctypes.c_void_p,
@@ -224,6 +223,7 @@ class Server:
                     len(flows),
                     tree.port,
                     thread,
+                    tree.rate_mbps,
                     flows,
                     answers,
                     others,
@@ -250,8 +250,8 @@ class Server:
         nothing happens."""
         with self._lock:
             for tree in trees:
-                if tree.results and self._handle is not None:
-                    self._library.inart_root_repaired(self._handle, tree.label, REPEAT_SPEED * tree.rate_mbps)
+                if self._handle is not None:
+                    self._library.inart_root_repaired(self._handle, tree.label, tree.rate_mbps, tree.results)
 
     def stats(self) -> ServerStats:
         """Counters, and who is missing. Raises AgentError when closed."""

@@ -336,7 +336,10 @@ class Updater:
             )
             for tree in config.worker_trees
         )
-        return replace(config, worker_trees=trees)
+        roots = tuple(
+            replace(tree, rate_mbps=plan.tree_rate_mbps(tree.tree) * self._pace) for tree in config.root_trees
+        )
+        return replace(config, worker_trees=trees, root_trees=roots)
 
     def _repaired(
         self, version: Version, topology: Topology, gaps: dict[str, list[tuple[int, int]]]

@@ -32,10 +32,10 @@
 #define MOST_UNADDED 256      /* packets that may come by themselves, because they were asked for, in RETRY_FIRST */
 #define MOST_ALONE 64         /* workers that are asked for single contributions at a time */
 #define FEW_CHUNKS 4          /* that are asked for one by one; more by one question */
-#define REQUESTS_TIME (50 * MS) /* of the workers that lack results: those of so long count together */
-#define REQUESTS_MOST 3       /* of them, after which all results are sent once more */
+#define ARRIVAL_TIME (50 * MS) /* that a result may be under way, */
+#define ARRIVAL_PACKETS 12     /* ... and at least the time of so many at the tree's rate */
 #define RATE_TIME (20 * MS)
-#define RATE_LEAST 200.0      /* results a second that are sent once more, when nothing is known */
+#define GUARD_KEPT (2000 * MS) /* for which packets that overtake each other are remembered */
 
 /* What to do about a chunk that has been asked for so often: a new attempt; the same again, which fills up what is in the switches;
  * single contributions. */
@@ -110,6 +110,8 @@ static bool send_question(struct io_thread *x, struct tree *t, uint64_t sequence
     x->stats.packets_sent++;
     x->stats.bytes_sent += io->frame_bytes;
     t->stats.questions++;
+    t->asked_chunks = count;
+    take_token(t);
     return true;
 }
 
@@ -191,19 +193,47 @@ static void ask_for_one(struct io_thread *x, struct tree *t, uint64_t sequence, 
 static uint64_t retry_time(const struct tree *t, unsigned doublings, uint64_t longest)
 {
     uint64_t least = 2 * t->question_rtt > RETRY_FIRST ? 2 * t->question_rtt : RETRY_FIRST;
-    if (t->rate > 0 && RETRY_PACKETS * 1e9 / t->rate > (double)least)
-        least = RETRY_PACKETS * 1e9 / t->rate < (double)RETRY_MOST ? (uint64_t)(RETRY_PACKETS * 1e9 / t->rate) : RETRY_MOST;
+    /* Workers send what is asked for in its turn, at the tree's rate, and each has to come to it. */
+    double turn = t->planned > 0 ? (RETRY_PACKETS + 2.0 * t->asked_chunks) * 1e9 / t->planned : 0;
+    if (turn > (double)least)
+        least = (uint64_t)turn;
     uint64_t wait = least << (doublings < RETRY_DOUBLINGS ? doublings : RETRY_DOUBLINGS), most = 2 * least > longest ? 2 * least : longest;
     return wait < most ? wait : most;
 }
 
-/* Those of [first, end) that there are, to all workers, at the rate at which results come. */
+/* How long a result may be under way: who asks for it sooner, without knowing that it is lost, may be told by it. */
+static uint64_t arrival_time(const struct tree *t)
+{
+    double packets = t->planned > 0 ? ARRIVAL_PACKETS * 1e9 / t->planned : 0;
+    return packets > (double)ARRIVAL_TIME ? (uint64_t)packets : ARRIVAL_TIME;
+}
+
+/* The result of a complete chunk is to be sent once more, in its turn: to a worker (its index + 1), or to EVERYBODY, but not twice
+ * in a short time. */
+static void result_again(struct tree *t, uint64_t sequence, uint16_t asker, uint64_t now)
+{
+    struct cell *c = cell_of(t, sequence);
+    if (c->owner != sequence + 1 || c->missing)
+        return;
+    if (c->asked_at && now - c->asked_at < arrival_time(t)) {
+        if (c->alone)
+            return; /* all have it, or it is on its way */
+        asker = EVERYBODY;
+    }
+    c->asker = c->asker && c->asker != asker ? EVERYBODY : asker;
+    if (t->repeat >= t->repeat_end) {
+        t->repeat = sequence;
+        t->repeat_end = sequence + 1;
+    }
+    t->repeat = sequence < t->repeat ? sequence : t->repeat;
+    t->repeat_end = sequence + 1 > t->repeat_end ? sequence + 1 : t->repeat_end;
+}
+
+/* Those of [first, end) that there are, to all workers. */
 static void results_again(struct tree *t, uint64_t first, uint64_t end, uint64_t now)
 {
-    t->repeat = first;
-    t->repeat_end = end;
-    t->repeat_at = now;
-    t->repeat_rate = t->rate > RATE_LEAST ? t->rate : RATE_LEAST;
+    for (uint64_t sequence = first; sequence < end; sequence++)
+        result_again(t, sequence, EVERYBODY, now);
 }
 
 /* A worker waits for a chunk, and nothing that is complete says that others are lost: whether all that the root lacks is to be asked
@@ -318,9 +348,15 @@ static void take_complete(struct tree *t, const struct inart_header *h, uint8_t 
     if (c->asked_at) {
         if (attempt == c->attempt && c->asks == 1) /* the quickest says how long a question takes */
             t->question_rtt = t->question_rtt && t->question_rtt < now - c->asked_at ? t->question_rtt : now - c->asked_at;
-        else if (attempt != c->attempt && t->guard < GUARD_MOST)
+        else if (attempt != c->attempt && t->guard < GUARD_MOST) {
             t->guard *= 2; /* it was only late */
+            t->guard_since = now;
+        }
         t->asked_came = now;
+    }
+    if (t->guard > GUARD_FIRST && now > t->guard_since + GUARD_KEPT) {
+        t->guard /= 2;
+        t->guard_since = now;
     }
     t->wanted_asks = t->wanted_slow = 0;
     if (h->flags & INART_FLAG_LATE)
@@ -335,30 +371,23 @@ static void take_complete(struct tree *t, const struct inart_header *h, uint8_t 
     t->rate_count++;
 }
 
-/* Workers `set` lack the result of a chunk that is complete. The first is answered; where more do, the result, or all from there on,
- * are sent to everybody once more. */
+/* Workers `set` lack the result of a chunk that is complete. */
 static void take_request(struct io_thread *x, struct tree *t, uint64_t sequence, const uint64_t *set, uint64_t now)
 {
-    struct cell *c = cell_of(t, sequence);
-    if (sequence >= t->repeat && sequence < t->repeat_end)
-        return; /* comes */
-    if (now - t->requests_since > REQUESTS_TIME) {
-        t->requests_since = now;
-        t->requests = 0;
-    }
-    if (++t->requests > REQUESTS_MOST) {
-        uint64_t end = sequence + t->slots;
-        t->requests = 0;
-        results_again(t, sequence, end < t->stats.newest ? end : t->stats.newest, now);
-    } else if (c->asked_at && now - c->asked_at < REQUESTS_TIME && x->workers > 2) {
-        if (!c->alone) /* once for all in that time */
-            t->stats.answers += send_result(x, t, sequence, values_of(x, t, sequence), t->return_label, now);
-        c->alone = true;
-    } else {
-        c->asked_at = now;
-        c->alone = false;
-        answer(x, t, sequence, set, now);
-    }
+    result_again(t, sequence, size_of(set, x->words) == 1 ? (uint16_t)(first_of(set, x->words) + 1) : EVERYBODY, now);
+}
+
+/* A worker asks for the result of a chunk, and says which of the next ones it lacks, too: the first word says of how many chunks
+ * the bits of the others are. Of several workers, whose packets a switch has added, the bits mean nothing. */
+static void take_requests(struct io_thread *x, struct tree *t, uint64_t sequence, const uint64_t *set, const uint32_t *words, uint64_t now)
+{
+    take_request(x, t, sequence, set, now);
+    uint32_t count = __builtin_bswap32(words[0]), most = 32 * (x->values - 2);
+    if (size_of(set, x->words) != 1)
+        return;
+    for (uint32_t i = 1; i < count && i < most && i < t->slots; i++)
+        if (__builtin_bswap32(words[1 + i / 32]) >> i % 32 & 1)
+            take_request(x, t, sequence + i, set, now);
 }
 
 /* The chunk is wrong though all are in it, and was forgotten (root_check.h): it is asked for past all switches. */

@@ -21,11 +21,10 @@
 #include "stream.h"
 
 #define AHEAD 4        /* chunks */
-#define MOST_ANSWERS 4 /* more workers than this are answered with the return label */
+#define EVERYBODY UINT16_MAX
 #define MOST_WORDS ((INART_MAX_WORKERS + 63) / 64) /* of a set of workers, a bit each */
 #define MOST_PARTS 64 /* bits of a packet's bitmap */
 #define REPEAT_PAUSE (INART_NS / 1000)
-#define REPEAT_BURST (2 * INART_NS / 1000)
 #define INART_SUSPECTS 32
 #define MOST_QUESTION 1024 /* chunks */
 
@@ -38,6 +37,7 @@ struct inart_root_flow { /* partial: the bitmap says which parts are in a packet
 };
 struct inart_root_tree_config {
     uint32_t tree, return_label, slots, flows, port, thread;
+    double rate_mbps; /* of results, as planned; 0: not known */
     const struct inart_root_flow *flow;
     const uint32_t *answer_labels; /* by worker index */
     const uint32_t *others_labels; /* all but this worker, by its index; NULL: there are none */
@@ -67,7 +67,9 @@ struct cell {
     uint8_t attempt, asks; /* that it was asked for in, and how often */
     bool renew; /* what is there is forgotten when the first packet of the attempt comes */
     bool alone; /* it was wrong once: each packet is verified before it is added; of a complete chunk: it was sent to all once more */
-    uint64_t asked_at; /* 0: never */
+    uint16_t asker; /* of a complete chunk, whom its result is to be sent once more: a worker's index + 1, or EVERYBODY; 0: nobody */
+    uint64_t asked_at; /* 0: never; of a complete chunk: when its result was last sent once more */
+    uint64_t sent_at; /* when its result was last sent to all */
 };
 
 struct tree {
@@ -80,17 +82,20 @@ struct tree {
     uint64_t oldest_since;
     uint64_t wary_until; /* each packet is verified before it is added */
     uint32_t *answer_labels, *others_labels; /* by worker index; others_labels: NULL: there are none */
-    /* Results that are sent once more, from `repeat` to before `repeat_end`, so many a second. */
-    uint64_t repeat, repeat_end, repeat_at;
-    double repeat_rate;
+    /* Results that are to be sent once more (cell.asker) are from `repeat` to before `repeat_end`. All packets to the workers take
+     * tokens, which come at a little more than the planned rate (packets a second): what is sent once more is what new
+     * results leave of it, so that it never fills the links with what nobody lacks. */
+    uint64_t repeat, repeat_end, tokens_at;
+    double planned, tokens;
     /* asking.h. evident: all workers have sent what is before it; evident_before: at the last look; wanted: a worker waits for it. */
     uint64_t evident, evident_before, wanted, look_at, guard;
     uint64_t wanted_asked, probed_at;
     uint64_t question_rtt, asked_came; /* when a chunk that was asked for came */
     uint64_t unadded_since; /* packets that were asked for since then, and that no switch will add */
     uint64_t heard_of, heard[MOST_WORDS]; /* who was in a chunk that was asked for anew */
-    uint64_t requests_since, rate_since;
-    uint32_t unadded, requests, rate_count;
+    uint64_t rate_since, guard_since;
+    uint32_t unadded, rate_count;
+    uint32_t asked_chunks; /* by the last question */
     double rate;
     uint8_t attempt, wanted_asks, wanted_slow, wanted_left;
     struct inart_root_tree_stats stats;
@@ -122,6 +127,8 @@ struct inart_root {
     struct inart_io_config io;
     struct io_thread *threads;
 };
+
+static double packets_per_second(double mbps, uint32_t values) { return mbps / (8e-6 * INART_FRAME_BYTES((double)values)); }
 
 static struct cell *cell_of(struct tree *t, uint64_t sequence) { return &t->ring[sequence & t->mask]; }
 
@@ -174,6 +181,32 @@ static void ask_alone(struct tree *t, uint64_t sequence);
 
 #include "root_check.h"
 
+#define TOKENS_LEAST (-4.0)
+#define TOKENS_MOST 16.0
+#define SPEED 1.125 /* of the planned rate: so much more may be sent to the workers while something is lost */
+#define RATE_LEAST 200.0 /* packets a second, when nothing is known */
+
+/* Packets a second to the workers, new results and others. */
+static double pace_of(const struct tree *t)
+{
+    return SPEED * (t->planned > 0 ? t->planned : t->rate > RATE_LEAST ? t->rate : RATE_LEAST);
+}
+
+static void take_token(struct tree *t)
+{
+    if (t->tokens > TOKENS_LEAST)
+        t->tokens -= 1;
+}
+
+/* When something may be sent once more: `now` or earlier: at once. */
+static uint64_t token_due(struct tree *t, uint64_t now)
+{
+    double pace = pace_of(t), tokens = t->tokens + (now > t->tokens_at ? (double)(now - t->tokens_at) * 1e-9 * pace : 0);
+    t->tokens = tokens < TOKENS_MOST ? tokens : TOKENS_MOST;
+    t->tokens_at = now;
+    return t->tokens >= 1 ? now : now + 1 + (uint64_t)((1 - t->tokens) / pace * 1e9);
+}
+
 /* `values`: of the chunk, where they are nearest. */
 static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, const void *values, uint32_t label, uint64_t now)
 {
@@ -196,19 +229,8 @@ static bool send_result(struct io_thread *x, struct tree *t, uint64_t sequence, 
         io_flush(io, now);
     x->stats.packets_sent++;
     x->stats.bytes_sent += io->frame_bytes;
+    take_token(t);
     return true;
-}
-
-static void answer(struct io_thread *x, struct tree *t, uint64_t sequence, const uint64_t *set, uint64_t now)
-{
-    const uint32_t *values = values_of(x, t, sequence);
-    if (size_of(set, x->words) > MOST_ANSWERS) {
-        t->stats.answers += send_result(x, t, sequence, values, t->return_label, now);
-        return;
-    }
-    for (uint32_t i = 0; i < x->words; i++)
-        for (uint64_t bits = set[i]; bits; bits &= bits - 1)
-            t->stats.answers += send_result(x, t, sequence, values, t->answer_labels[64 * i + (uint32_t)__builtin_ctzll(bits)], now);
 }
 
 static void add(uint32_t *restrict sum, const uint32_t *restrict wire, uint32_t n, bool fresh, bool maximum)
@@ -272,7 +294,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     if (h.flags & INART_FLAG_ASK) { /* has nothing to add */
         t->stats.duplicates++;
         if (!fresh && !c->missing)
-            take_request(x, t, sequence, set, now);
+            take_requests(x, t, sequence, set, (const uint32_t *)inart_values(packet), now);
         return;
     }
     uint32_t size = size_of(set, x->words);
@@ -319,7 +341,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
             t->stats.refused++;
         else {
             t->stats.duplicates++;
-            if (!c->missing && h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE))
+            if (!c->missing && h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE) && now - c->sent_at >= arrival_time(t))
                 take_request(x, t, sequence, set, now);
         }
         if (c->missing)
@@ -352,6 +374,7 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
     take_complete(t, &h, kind, inart_attempt(h.epoch, x->epoch), now);
     c->asked_at = 0;
     c->alone = false;
+    c->asker = 0;
     t->stats.completed++;
     t->stats.last_result_ns = now;
     uint64_t oldest = t->oldest;
@@ -367,22 +390,27 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
         label = t->answer_labels[sequence % x->workers];
     else if (t->oldest - oldest <= 1 && kind & INART_FLAG_SINGLE && t->others_labels)
         label = t->others_labels[first_of(set, x->words)];
+    c->sent_at = label == t->return_label ? now : 0;
     t->stats.results += send_result(x, t, sequence, empty ? wire : sum, label, now);
 }
 
-/* Sends results once more that are due; when the next one is, UINT64_MAX: never. One packet a chunk, for all workers. */
+/* Sends results once more that workers have asked for, as far as tokens allow; when the next may go, UINT64_MAX: there is none. */
 static uint64_t repeat_results(struct io_thread *x, struct tree *t, uint64_t now)
 {
     for (; t->repeat < t->repeat_end; t->repeat++) {
         struct cell *c = cell_of(t, t->repeat);
-        if (c->owner != t->repeat + 1 || c->missing)
+        if (c->owner != t->repeat + 1 || c->missing || !c->asker)
             continue;
-        if (t->repeat_at > now || !io_room(x->engine.io, t->lane))
-            return t->repeat_at > now ? t->repeat_at : now + REPEAT_PAUSE;
-        t->stats.answers += send_result(x, t, t->repeat, values_of(x, t, t->repeat), t->return_label, now);
-        t->repeat_at += (uint64_t)(1e9 / t->repeat_rate);
-        if (t->repeat_at + REPEAT_BURST < now) /* only so much is caught up with */
-            t->repeat_at = now - REPEAT_BURST;
+        uint64_t due = token_due(t, now);
+        if (due > now || !io_room(x->engine.io, t->lane))
+            return due > now ? due : now + REPEAT_PAUSE;
+        uint32_t label = c->asker == EVERYBODY ? t->return_label : t->answer_labels[c->asker - 1];
+        t->stats.answers += send_result(x, t, t->repeat, values_of(x, t, t->repeat), label, now);
+        c->alone = c->asker == EVERYBODY;
+        c->asked_at = now;
+        if (c->alone)
+            c->sent_at = now;
+        c->asker = 0;
     }
     return UINT64_MAX;
 }
@@ -516,7 +544,7 @@ static int share_make(struct inart_root *r, const struct inart_root_config *conf
             continue;
         struct tree *t = &s->trees[s->tree_count];
         *t = (struct tree){.number = from->tree, .return_label = from->return_label, .slots = from->slots, .mask = 2 * from->slots - 1,
-                           .oldest_since = inart_now(), .guard = GUARD_FIRST};
+                           .oldest_since = inart_now(), .guard = GUARD_FIRST, .planned = packets_per_second(from->rate_mbps, config->values), .tokens_at = inart_now()};
         if (spec_add(&s->spec, from->port, &t->lane)) {
             snprintf(error, size, "the trees of one I/O thread have more than %d ports", INART_MOST_LANES);
             return -1;
@@ -636,22 +664,22 @@ int inart_root_reconfigure(struct inart_root *r, const struct inart_root_config 
     return configure(r, config, error, size);
 }
 
-/* The tree that has `return_label` was led another way: results that workers may lack are sent once more, `mbps` of them. */
-void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps)
+/* The tree that has `return_label` was led another way: its rate from now on (0: as before). `results`: those that workers may
+ * lack are sent once more. */
+void inart_root_repaired(struct inart_root *r, uint32_t return_label, double mbps, int results)
 {
     for (uint32_t i = 0; i < r->io.threads; i++) {
         struct io_thread *x = &r->threads[i];
         engine_enter(&x->engine);
         for (uint32_t j = 0; j < x->tree_count; j++) {
             struct tree *t = &x->trees[j];
-            double rate = mbps / (8e-6 * INART_FRAME_BYTES((double)x->values));
-            if (t->return_label != return_label || !(rate > 0))
+            if (t->return_label != return_label)
                 continue;
+            if (mbps > 0)
+                t->planned = packets_per_second(mbps, x->values);
             uint64_t newest = t->stats.newest;
-            t->repeat = newest > t->slots ? newest - t->slots : 0; /* a worker has the result of what is older */
-            t->repeat_end = newest;
-            t->repeat_at = inart_now();
-            t->repeat_rate = rate;
+            if (results) /* a worker has the result of what is older */
+                results_again(t, newest > t->slots ? newest - t->slots : 0, newest, inart_now());
         }
         engine_leave(&x->engine);
         engine_wake(&x->engine);

@@ -87,6 +87,7 @@ static void tree_setup(struct tree *t, const struct inart_tree_config *config, d
     t->tokens_most = t->tokens_wake + (slack < 2 ? 2 : slack);
     t->tokens = t->burst = t->tokens_wake;
     t->window = first_window(t);
+    t->window_quick = t->config.slots;
 }
 
 /* What one thread is to have. */
@@ -307,7 +308,7 @@ static void repaired(struct tree *t, double rate_mbps, bool contributions, bool 
         return;
     uint64_t end = t->base + t->config.slots < t->end ? t->base + t->config.slots : t->end;
     t->repeat_at = results ? now + REPEAT_DELAY : now;
-    t->window = t->config.slots;
+    t->window = t->window_quick = t->config.slots;
     t->timed = 0;
     /* Nothing of this is late before it can have been sent at the tree's rate, by this worker or by the parameter server. */
     double each = t->packets_per_second > 0 ? INART_NS / t->packets_per_second : 0, due = (double)t->repeat_at;

@@ -73,19 +73,24 @@ static void send_late(struct io_thread *x, struct tree *t, uint64_t now)
     if (base_due(x, t, now) > now || t->tokens < 1 || t->burst < 1 || !io_room(x->engine.io, t->lane))
         return;
     struct chunk *c = chunk_of(t, t->base);
-    bool probe = !t->timed_lost && t->waits >= PROBE_AFTER && random_below(x, x->worker->config.workers) < PROBES;
+    bool lost = t->timed_lost && t->waits % ASKED_IN_VAIN != ASKED_IN_VAIN - 1; /* in vain: perhaps the root does not have it after all */
+    bool probe = t->timed_lost || (t->waits >= PROBE_AFTER && random_below(x, x->worker->config.workers) < PROBES);
     uint64_t wait = t->timed_lost ? timeout_of(t, RTO_LOWEST_LOST, 2) : patient_timeout_of(t, c);
-    uint64_t most = t->timed_lost ? BACKOFF_LOST : BACKOFF_LONGEST;
+    uint64_t most = t->timed_lost ? BACKOFF_LOST : BACKOFF_LONGEST, slow = t->timed_lost ? 4 * wait : 8 * wait;
+    if (most < slow && t->packets_per_second > 0 && t->packets_per_second < SLOW)
+        most = slow; /* of many slow trees: all their workers' packets together are many */
     if (most < wait)
         most = wait;
     unsigned doublings = t->timed_lost ? t->waits / 2 : t->waits + 1;
     wait <<= doublings < BACKOFF_MOST ? doublings : BACKOFF_MOST;
+    if (t->timed_lost && !t->waits)
+        window_cut(t, now);
     t->waits++;
     if (t->timed_lost)
         t->stats.resent_gap++;
     else
         t->stats.resent_timeout++;
-    send_chunk(x, t, part_of(t, t->base), t->base, t->timed_lost ? LOST : probe ? PROBE : LATE, now);
+    send_chunk(x, t, part_of(t, t->base), t->base, lost ? LOST : probe ? PROBE : LATE, now);
     t->due = now + spread(x, wait < most ? wait : most);
 }
 

@@ -174,8 +174,10 @@ static void answered(struct io_thread *x, struct tree *t, struct part *p, struct
         t->unanswered--;
     c->state = ANSWERED;
     c->again = false;
-    if (t->window < t->config.slots)
+    if (t->window < t->config.slots && (t->window < t->window_quick || ++t->answers_since >= t->window)) {
         t->window++;
+        t->answers_since = 0;
+    }
     t->stats.answers++;
     t->progress_at = now;
     if (++p->answered == chunks_of(p))
@@ -241,8 +243,10 @@ static void take_question(struct io_thread *x, struct tree *t, const struct inar
         t->asked_from = h->sequence;
         t->asked_end = h->sequence + count;
         t->asked_attempt = (uint8_t)inart_attempt(h->epoch, x->worker->config.epoch);
-        if (found)
+        if (found) {
+            window_cut(t, now);
             t->window = first_window(t);
+        }
     }
     if (t->timed == t->base + 1 && !t->timed_lost) /* the root knows */
         t->waits = 0;

@@ -211,6 +211,21 @@ static uint8_t attempt_of_next(const struct tree *t, uint64_t sequence)
     return next >= t->asked_from && next < t->asked_end ? t->asked_attempt : 0;
 }
 
+/* A question for the result of chunk `sequence`, which the root has: and which of the next chunks, of those that the root has, this
+ * worker lacks, too (ps_server/native/asking.h reads it). No contribution is in it. */
+static void write_request(const struct io_thread *x, struct tree *t, uint64_t sequence, uint32_t *wire)
+{
+    uint32_t n = x->worker->config.values, most = 32 * (n - 2);
+    uint64_t count = t->complete - sequence < most ? t->complete - sequence : most;
+    memset(wire, 0, n * sizeof *wire);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct chunk *c = chunk_of(t, sequence + i);
+        if (c->state == SENT && !c->elsewhere)
+            wire[1 + i / 32] |= __builtin_bswap32(1u << i % 32);
+    }
+    wire[0] = __builtin_bswap32((uint32_t)count);
+}
+
 /* Builds the packet of one chunk; there is room. */
 static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint64_t sequence, enum sending how, uint64_t now)
 {
@@ -227,8 +242,12 @@ static void send_chunk(struct io_thread *x, struct tree *t, struct part *p, uint
     bool sends = how != FIRST || kind == EXPONENT || !awaited(t, p, index);
     if (kind == DATA)
         h.flags |= data_flags(t, p, index);
+    if (how == LOST)
+        h.flags |= INART_FLAG_ASK;
     uint32_t *wire = sends ? (uint32_t *)inart_values(io_build(x->engine.io, t->lane, &h)) : NULL;
-    if (sends)
+    if (how == LOST)
+        write_request(x, t, sequence, wire);
+    else if (sends)
         write_words(x, t, p, sequence, kind, index, h.flags, wire);
     c->sent_at = now;
     if (how != FIRST) {
@@ -279,6 +298,21 @@ static uint32_t first_window(const struct tree *t)
     double leaves = t->packets_per_second * BURST_SECONDS; /* many slow trees collect more, but should not all begin with as many */
     uint32_t window = leaves > WINDOW_FIRST ? (uint32_t)(leaves < t->tokens_wake ? leaves : t->tokens_wake) : WINDOW_FIRST;
     return window < t->config.slots ? window : t->config.slots;
+}
+
+/* Something was lost, perhaps in a queue that was full: what is under way beyond what two of the shortest round trips carry is what
+ * fills queues. Once a round trip, and as TCP does it. */
+static void window_cut(struct tree *t, uint64_t now)
+{
+    if (now - t->window_cut < (uint64_t)t->round_trip)
+        return;
+    double least = 2 * t->packets_per_second * t->rtt_lowest / INART_NS + t->tokens_wake;
+    uint32_t window = least < t->config.slots ? (uint32_t)least : t->config.slots, first = first_window(t);
+    window = window > t->unanswered / 2 ? window : t->unanswered / 2;
+    t->window_quick = window > first ? window : first;
+    t->window = t->window < t->window_quick ? t->window : t->window_quick;
+    t->answers_since = 0;
+    t->window_cut = now;
 }
 
 /* Over data chunks of a gather that came before this worker had come to them. They take tokens, too: or all workers together

@@ -24,6 +24,8 @@
 #define BACKOFF_LOST (100 * MS)
 #define BACKOFF_MOST 6
 #define PROBE_AFTER 3              /* times that the oldest chunk was sent again in vain, before the first RESEND of it */
+#define SLOW 100                   /* packets a second of a tree: below, timers that double go on doubling */
+#define ASKED_IN_VAIN 4            /* of so many questions for a result one is a contribution */
 #define PROBES 2                   /* of all workers' repeats after that, about so many at a time are RESENDs */
 #define SPREAD_MOST (100 * MS)     /* of the times at which workers ask for a result that all of them may lack */
 #define WINDOW_FIRST 4             /* chunks under way, at least, when nothing is known of the tree */
@@ -136,7 +138,10 @@ struct tree {
     uint64_t repeat, repeat_end, repeat_at;
     uint64_t asked_from, asked_end; /* the last chunks that the root has asked all for, and in which attempt */
     uint8_t asked_attempt;
-    uint32_t window; /* chunks under way in an all-reduce: small while nothing is known of the tree, doubles in each round trip */
+    /* Chunks under way in an all-reduce at most: few while nothing is known of the tree; twice as many in each round trip up to
+     * `window_quick`, then one more in each. answers_since: that came since it last grew so. window_cut: when loss last made it less. */
+    uint32_t window, window_quick, answers_since;
+    uint64_t window_cut;
     /* The oldest unanswered chunk's timer: of which chunk it is, if its result is known to be lost, how often it has run. */
     uint64_t timed, due;
     bool timed_lost;

@@ -28,6 +28,14 @@ static uint64_t burst_due(const struct tree *t, uint64_t now)
     return now + 1 + (uint64_t)((tokens > burst ? tokens : burst) * 1e9);
 }
 
+/* When there is a token for one packet. `now` or earlier: there is. */
+static uint64_t token_due(const struct tree *t, uint64_t now)
+{
+    double tokens = (1 - t->tokens) / t->packets_per_second, burst = (1 - t->burst) / (CATCH_UP * t->packets_per_second);
+    double wait = tokens > burst ? tokens : burst;
+    return t->packets_per_second > 0 && wait > 0 ? now + 1 + (uint64_t)(wait * 1e9) : now;
+}
+
 static bool has_next(const struct tree *t)
 {
     const struct part *p = t->cursor[EXPONENT];
@@ -124,7 +132,7 @@ static struct engine_sleep work(struct engine_thread *engine)
         if (!t->parts)
             continue;
         send_late(x, t, now);
-        if (burst_due(t, now) <= now)
+        if (burst_due(t, now) <= now || has_again(t, now)) /* what the root waits for does not wait for more to go with it */
             while (t->tokens >= 1 && t->burst >= 1 && io_room(io, t->lane) && (send_again(x, t, now) || send_next(x, t, now))) {
             }
         /* Only lateness may be caught up with. */
@@ -152,7 +160,7 @@ static struct engine_sleep work(struct engine_thread *engine)
         if (t->repeat < t->repeat_end && t->repeat_at > now && t->repeat_at < sleep.until)
             sleep.until = t->repeat_at;
         if (due || again || has_next(t)) {
-            until = burst_due(t, now);
+            until = again ? token_due(t, now) : burst_due(t, now);
             if (until <= now) /* only for want of room */
                 sleep.until = io->retry ? io->retry : now;
             else {
