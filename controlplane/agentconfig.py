@@ -68,8 +68,8 @@ class RootFlow:
 @dataclass(frozen=True)
 class RootTree:
     """A root's part of one tree. answer_labels, others_labels: to a worker, and to all but it, by its index (without
-    the latter all get what one sends to all). port: the tree's. rate_mbps: of its results, as planned, in wire bits: what
-    is sent once more stays within it; 0: it is not known."""
+    the latter all get what one sends to all). port: the tree's. rate_mbps: of its results, as planned, in wire bits:
+    what is sent once more stays within it; 0: it is not known."""
 
     tree: int
     flows: tuple[RootFlow, ...]

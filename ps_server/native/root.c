@@ -341,7 +341,8 @@ static void receive(struct io_thread *x, uint8_t *packet, size_t length, uint64_
             t->stats.refused++;
         else {
             t->stats.duplicates++;
-            if (!c->missing && h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE) && now - c->sent_at >= arrival_time(t))
+            bool hasty = h.flags & INART_FLAG_LATE && now - c->sent_at < arrival_time(t);
+            if (!c->missing && h.flags & (INART_FLAG_RESEND | INART_FLAG_LATE) && !hasty)
                 take_request(x, t, sequence, set, now);
         }
         if (c->missing)
