@@ -248,7 +248,7 @@ def test_hostile_trainers_are_refused_and_the_next_one_is_served(network):
 def test_connect_names_who_is_missing(network):
     with pytest.raises(NotReadyError, match="waiting for w1, s0 to join"):
         connect(network.address, "w0", 1.0, interface="lo")
-    with pytest.raises(AgentError, match="its nodes are w0, w1, s0"):
+    with pytest.raises(AgentError, match=r"w7 is not a node of any job \(star: w0, w1, s0\)"):
         connect(network.address, "w7", 10.0)
     with pytest.raises(AgentError, match="Give the name with --node"):
         connect(network.address, None, 10.0)
