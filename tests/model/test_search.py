@@ -223,4 +223,4 @@ def test_the_search_finds_a_root_that_the_first_flag_binds(monkeypatch: pytest.M
     monkeypatch.setattr(search_module, "root_receive", bound)
     monkeypatch.setattr(Search, "afresh", lambda self, slot, wanted: slot)
     with pytest.raises(Found, match="stuck"):
-        Search(star(2), 1, 1, history=2, hostile=True).run()
+        Search(star(2), 1, 2, history=2, hostile=True).run()
