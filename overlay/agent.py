@@ -333,6 +333,7 @@ class Agent:
             self._multicast.carry(Carrier(copying["job"], copying["program_values"], bool(key)), key)
         members = {name: (host, port) for name, (host, port) in message["members"].items()}
         self._neighbours.meet(message["epoch"], members, message["everyone"])
+        self._early.met(self._tasks.running)
         self._joined.set()
         self._tasks.led()
         self._brought.announce()

@@ -37,7 +37,7 @@ class Scatter(Generic[Held]):
     def __init__(self, node: str) -> None:
         self._node = node
         self._turn: int | None = None  # the one that is being scattered
-        self._with: dict[int, str] = {}  # chunk -> with whom it is
+        self._with: dict[int, tuple[str, object]] = {}  # chunk -> with whom it is, and by which connections
         self._held: dict[str, dict[int, dict[int, Held]]] = {}  # sender -> turn -> chunk
         self._over: dict[str, deque[int]] = {}
 
@@ -56,13 +56,17 @@ class Scatter(Generic[Held]):
         """Whether what waits of this turn is still to be sent."""
         return turn == self._turn
 
-    def sent(self, turn: int, owner: str, chunk: int) -> None:
-        """It has left."""
+    def sent(self, turn: int, owner: str, chunk: int, by: object = None) -> None:
+        """It has left. by: the connections to the owner that took it."""
         if turn == self._turn:
-            self._with[chunk] = owner
+            self._with[chunk] = owner, by
 
-    def settle(self, task: Task) -> frozenset[tuple[int, int]]:
-        """(tree, chunk) of what need not be sent any more: the task has come that this turn is for."""
+    def settle(self, task: Task, now: Mapping[str, object] | None = None) -> frozenset[tuple[int, int]]:
+        """(tree, chunk) of what need not be sent any more: the task has come that this turn is for.
+
+        now: the connections that there are to each owner. What left by others may never have come (the owner's process
+        has ended meanwhile, or they broke), and is sent again. None: connections do not break.
+        """
         own = self.turns(task).get(self._node)
         if own is None or own != self._turn:
             return frozenset()
@@ -71,7 +75,7 @@ class Scatter(Generic[Held]):
             (k, chunk)
             for k, tree in enumerate(task.trees)
             for chunk in range(task.chunks(k))
-            if self._with.get(place(task, k, chunk)) == tree.root
+            if self._with.get(place(task, k, chunk)) == (tree.root, (now or {}).get(tree.root))
         )
 
     def stop(self) -> None:

@@ -95,6 +95,28 @@ def test_a_task_takes_over_only_what_is_with_the_right_one():
     assert sum(tree.count for tree in start.task.trees) == 1000
 
 
+def test_what_left_by_connections_that_broke_is_sent_again():
+    """It may never have come: the owner's process has begun anew, and waits for it."""
+    policy = crew(2, blocking=False)
+    policy.away.clear()
+    (default,) = policy.preset(1000)
+    old, new = object(), object()
+    now: dict[str, object] = dict.fromkeys(NODES, old)
+    policy.queue = [("h0", 1000, 5), ("h4", 1000, 9)]
+    (start,) = policy._group()
+
+    def settled(now: dict[str, object]) -> set[str]:
+        scatter: Scatter[bytes] = Scatter("h0")
+        for owner, g in scatter.begin(5, default.blocks, default.chunk_values):
+            scatter.sent(5, owner, g, old)
+        return {start.task.trees[k].root for k, _ in scatter.settle(start.task, now)}
+
+    there = settled(now)
+    assert len(there) > 1
+    gone = min(there)
+    assert settled({**now, gone: new}) == there - {gone}
+
+
 def test_nothing_is_kept_for_ever():
     scatter: Scatter[bytes] = Scatter("h0")
     for turn in range(10 * OVER):
